@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import seaweedq
+from seaweedq.cli.data.quotes import QuotedFile
 from seaweedq.cli.data.records import BadRecord, InputFormat, checked, envelope, format_of, key_of, records
 from seaweedq.cli.demo.bench_run import percentile
 from seaweedq.cli.main import app, main
@@ -19,6 +20,7 @@ from seaweedq.cli.server import shell_hints as paste
 from seaweedq.cli.shared.common import one_line
 from seaweedq.errors import InvalidMessages, TopicNotFound, UnreadableBody
 
+LONG = b"1," + b"x" * 200 + b"\n"
 COMMANDS = [
     ["publish"],
     ["pull"],
@@ -127,6 +129,83 @@ def test_a_byte_order_mark_at_the_start_is_no_part_of_a_record():
 def test_columns_of_one_name_are_refused():
     with pytest.raises(UnreadableBody, match="several columns with the name 'a'"):
         list(records(io.BytesIO(b"a,b,a\n1,2,3\n"), InputFormat.CSV))
+
+
+def _of_csv(data):
+    return [
+        (place, str(row) if isinstance(row, BadRecord) else row)
+        for place, row in records(io.BytesIO(data), InputFormat.CSV)
+    ]
+
+
+def test_texts_of_csv_that_are_not_utf_8_are_bad_records_and_the_others_stay_texts():
+    wrong = "column 'b' is not UTF-8"
+    assert _of_csv(b"a,b\n1,\xff\xfe\n2,ok\n3,\xc3\xa9\n") == [
+        (1, wrong),
+        (2, {"a": 2, "b": "ok"}),
+        (3, {"a": 3, "b": "é"}),
+    ]
+    text = "x" * 200
+    rows = [b"%d,%b\n" % (n, text.encode()) for n in range(1, 10_001)]
+    rows[9_000] = b"9001,\xff\n"  # not in the first of pyarrow's blocks
+    found = dict(_of_csv(b"a,b\n" + b"".join(rows)))
+    assert found.pop(9_001) == wrong
+    assert all(row == {"a": place, "b": text} for place, row in found.items())
+    assert len(found) == 9_999
+
+
+@pytest.mark.parametrize("data", [b"a,b\xff\n1,2\n", "a,b\n1,2\n".encode("utf-16")])
+def test_names_of_columns_that_are_not_utf_8_are_refused(data):
+    with pytest.raises(UnreadableBody, match="name of a column is not UTF-8"):
+        _of_csv(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [
+        (b'a,b\n1,"x\n2,3\n4,5\n', "row 1"),
+        (b'a,b\n1,2\n2,"3', "row 2"),
+        (b'a,b\n1,2\n2,"', "row 2"),
+        (b'a,b\n1,2\n2,"x""', "row 2"),
+        (b'a,b\n1,2\n"2,x\n3,4\n', "row 2"),  # a row of one column
+        (b'a,b\n1,"x"\n2,"x\n3,"4"\n', "row 2"),
+        (b'a,b\n1,2\n2,"x\n3,4\n"5","6"\n', "row 2"),
+        (b'\xef\xbb\xbf"a,b\n1,2\n', "the header"),
+        (b"a,b\n" + LONG * 10_000 + b'2,"\n' + LONG * 20_000, "row 10001"),
+    ],
+)
+def test_a_quote_of_csv_that_is_not_closed_is_refused_with_its_row(data, where):
+    found = []
+    with pytest.raises(UnreadableBody, match=f"a quote in {where} is not closed"):
+        found.extend(records(io.BytesIO(data), InputFormat.CSV))
+    assert all(isinstance(row, BadRecord) or "\n" not in str(row) for _, row in found)
+
+
+def test_quotes_of_csv_that_are_closed_or_open_nothing_are_taken():
+    assert _of_csv(b'a,b\n1,"x\n""y"""\n2,5" disk\n3,"x"y"\n4,"z"') == [
+        (1, {"a": 1, "b": 'x\n"y"'}),
+        (2, {"a": 2, "b": '5" disk'}),
+        (3, {"a": 3, "b": 'xy"'}),
+        (4, {"a": 4, "b": "z"}),
+    ]
+    text = "p\n" * 100  # so that some values are on both sides of pyarrow's blocks
+    many = _of_csv(b"a,b\n" + f'1,"{text}"\n'.encode() * 10_000)
+    assert [row for _, row in many] == [{"a": 1, "b": text}] * 10_000
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_quotes_are_watched_however_the_file_is_read(size):
+    for text, is_open in (
+        (b'a,"b""",""\n"', True),
+        (b'"a"",b', True),
+        (b'a"b,"""",c"\n"d"', False),
+        (b'"""', True),
+        (b'a\n"b\n"c"\nd', True),
+    ):
+        quotes = QuotedFile(io.BytesIO(text))
+        while quotes.read(size):
+            pass
+        assert quotes.open is is_open, text
 
 
 def test_formats_go_by_suffix(tmp_path):

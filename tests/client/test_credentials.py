@@ -48,6 +48,8 @@ def test_tokens_that_are_none() -> None:
     for text in ("", "a b", "a\r\nX: y", "é"):
         with pytest.raises(ValueError, match="no token has"):
             Credentials(token=text)
+    with pytest.raises(ValueError, match=r"^SEAWEEDQ_TOKEN has a blank"):
+        Credentials(environment={"SEAWEEDQ_TOKEN": "a b"})
     assert "hidden" not in repr(Credentials(token="hidden"))
 
 

@@ -1,12 +1,15 @@
-"""Checks parameters of requests: names, whole numbers, durations."""
+"""Checks parameters of requests: names, texts for people, whole numbers, durations."""
 
 import re
+import unicodedata
 
 from seaweedq.errors import InvalidName, InvalidRequest
 from seaweedq.segments.names import NAME
 
 _NAME = re.compile(NAME)
 _NUMBER = re.compile(r"[0-9]{1,19}")
+# Characters that order the text around them anew, so that a reader sees other words than are there.
+_DIRECTIONS = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 MAX_NUMBER = 2**63 - 1
 
 
@@ -18,6 +21,14 @@ def check_name(name: str, what: str = "topic") -> str:
             name=name[:200],
         )
     return name
+
+
+def check_free_text(text: str, what: str) -> str:
+    """Returns a text for people, which terminals show. Raises InvalidRequest for a control character in it."""
+    for one in text:
+        if unicodedata.category(one) == "Cc" or one in _DIRECTIONS:
+            raise InvalidRequest(f"{what} has the control character U+{ord(one):04X}", field=what, value=text)
+    return text
 
 
 def whole_number(text: str, what: str, low: int, high: int) -> int:

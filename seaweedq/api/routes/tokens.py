@@ -13,7 +13,7 @@ from seaweedq.access.caller import NEVER_US
 from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
-from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.asgi.parameters import check_free_text, check_name, whole_number
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
 from seaweedq.api.routes.access_requests import GrantRequest, Grants, grants_of, shown_grants
@@ -142,6 +142,7 @@ async def create_token(services: Services, request: Request) -> Response:
     wanted = await services.reader.json(request, _TOKEN)
     if wanted.principal is not None:
         check_name(wanted.principal, "principal")
+    check_free_text(wanted.note, "note")
     lasts_us = None if wanted.expires_s is None else int(wanted.expires_s * 1e6)
     grants = None if wanted.grants is None else grants_of(wanted.grants)
     issued = await services.principals.issue(

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from seaweedq.cli.access.requests import GRANT, grant_of, run, words_of
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, say
 
 app = typer.Typer(no_args_is_help=True, help="Who may do what: create, show, list and remove principals.")
 Name = Annotated[str, typer.Argument(help="Name of the principal.", show_default=False)]
@@ -33,7 +33,9 @@ def show(name: Name, url: Url = DEFAULT_URL) -> None:
 
     from seaweedq.client.core.topics.calls import call
 
-    say(msgspec.json.format(msgspec.json.encode(run(url, call("GET", f"/v1/principals/{name}")))).decode())
+    found = msgspec.json.encode(run(url, call("GET", f"/v1/principals/{name}")))
+    for line in msgspec.json.format(found).decode().split("\n"):
+        say(printable(line))
 
 
 @app.command("list", epilog="Example: seaweedq principal list")
@@ -42,7 +44,7 @@ def list_principals(url: Url = DEFAULT_URL) -> None:
     from seaweedq.client.core.topics.calls import pages
 
     for one in run(url, pages("/v1/principals", "principals")):
-        say(f"{one['name']}{' (disabled)' if one['disabled'] else ''}  {words_of(one['grants'])}")
+        say(printable(f"{one['name']}{' (disabled)' if one['disabled'] else ''}  {words_of(one['grants'])}"))
 
 
 @app.command(epilog="Example: seaweedq principal remove importer")

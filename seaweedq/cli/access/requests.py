@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from seaweedq.access.actions import Action
+from seaweedq.cli.shared.common import printable, unusable
+
 if TYPE_CHECKING:
     from seaweedq.client.core.protocol.effects import Steps
 
@@ -19,6 +22,8 @@ def grant_of(text: str) -> dict[str, list[str]]:
     parts = [[one for one in part.split(",") if one] for part in text.split(":")]
     if not parts[0] or len(parts) > 3:
         raise typer.BadParameter(f"{text!r} is no grant: {GRANT}", param_hint="--grant")
+    if unknown := [one for one in parts[0] if one not in list(Action)]:
+        raise typer.BadParameter(f"{unknown[0]!r} is no action; actions are {', '.join(Action)}", param_hint="--grant")
     return dict(zip(("actions", "topics", "subscriptions"), parts, strict=False))
 
 
@@ -32,7 +37,7 @@ def seconds_of(text: str) -> float:
 
 def words_of(grants: list[dict[str, Any]]) -> str:
     """Returns grants as the command line takes them."""
-    return " ".join(":".join(",".join(names) for names in one.values() if names) for one in grants)
+    return printable(" ".join(":".join(",".join(names) for names in one.values() if names) for one in grants))
 
 
 def run(url: str, steps: "Steps[Any]") -> Any:
@@ -43,7 +48,7 @@ def run(url: str, steps: "Steps[Any]") -> Any:
     try:
         transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
+        raise unusable(error) from error
     try:
         return transport.run(steps)
     finally:

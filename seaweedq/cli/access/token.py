@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from seaweedq.cli.access.requests import GRANT, grant_of, run, seconds_of, words_of
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, say
 
 WHOAMI = "Example: SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"
 app = typer.Typer(no_args_is_help=True, help="Issue, list and revoke tokens.")
@@ -42,7 +42,8 @@ def list_tokens(url: Url = DEFAULT_URL) -> None:
 
     for one in run(url, pages("/v1/tokens", "tokens")):
         state = "" if one["counts"] else "  (does not count)"
-        say(f"{one['id']}  {one['principal']}  until {one['expires_at'] or 'revoked'}{state}  {one['note']}".rstrip())
+        line = f"{one['id']}  {one['principal']}  until {one['expires_at'] or 'revoked'}{state}  {one['note']}"
+        say(printable(line).rstrip())
 
 
 @app.command(epilog="Example: seaweedq token revoke 5f2b8a6c90d1e2f3")
@@ -62,8 +63,8 @@ def whoami(url: Url = DEFAULT_URL) -> None:
     from seaweedq.client.core.topics.calls import call
 
     found = run(url, call("GET", "/v1/whoami"))
-    say(f"principal {found['principal'] or '(anonymous)'}")
+    say(printable(f"principal {found['principal'] or '(anonymous)'}"))
     if found["token"]:
-        say(f"token {found['token']}, until {found['expires_at'] or 'revoked'}")
+        say(printable(f"token {found['token']}, until {found['expires_at'] or 'revoked'}"))
     for grants in found["grants"]:
         say(f"may {words_of(grants) or 'do nothing'}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, say, unusable
 
 if TYPE_CHECKING:
     from seaweedq.client.core.protocol.effects import Steps
@@ -121,7 +121,7 @@ def _run(url: str, steps: "Steps[Any]") -> dict[str, Any]:
     try:
         transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
+        raise unusable(error) from error
     try:
         answer: dict[str, Any] = transport.run(steps)
         return answer

@@ -5,11 +5,15 @@ from collections import deque
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from seaweedq.cli.data.quotes import QuotedFile
 from seaweedq.errors import UnreadableBody
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ENVELOPE = frozenset(("key", "value", "headers", "timestamp", "expires_in_s"))
@@ -38,8 +42,9 @@ def records(file: BinaryIO, format: InputFormat) -> Iterator[tuple[int, Any]]:
     """Yields the values of a file, each with its place: the number of its line or row, from 1.
 
     The values are JSON texts (msgspec.Raw) of NDJSON, not checked yet, and objects of rows of CSV and Parquet. CSV has
-    a header, and its types are inferred; a row without its number of columns is a BadRecord. A byte order mark at the
-    start is no part of a record. Raises UnreadableBody for a file of another format.
+    a header, and its types are inferred; a row without its number of columns, or with a text that is not UTF-8, is a
+    BadRecord. A byte order mark at the start is no part of a record. Raises UnreadableBody for a file of another
+    format, and for CSV with a quote that is not closed, instead of the row in which it is.
     """
     if format is InputFormat.NDJSON:
         return _lines(file)
@@ -99,29 +104,98 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, msgspec.Raw]]:
             yield number, msgspec.Raw(text)
 
 
-def _rows(file: BinaryIO, format: InputFormat, malformed: deque[tuple[int, BadRecord]]) -> Iterator[dict[str, Any]]:
+def _rows(file: BinaryIO, format: InputFormat, malformed: deque[tuple[int, BadRecord]]) -> Iterator[Any]:
     """Yields the rows that have all columns, and appends the others with their numbers, at the latest before the row
     behind them."""
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
+
+    try:
+        if format is InputFormat.CSV:
+            yield from _rows_of_csv(file, malformed)
+            return
+        source = file if file.seekable() else pa.BufferReader(file.read())
+        for batch in parquet.ParquetFile(source).iter_batches(10_000):
+            yield from _rows_of(batch)
+    except pa.ArrowInvalid as error:
+        raise UnreadableBody(f"the file cannot be read as {format.value}: {error}") from error
+
+
+def _rows_of_csv(file: BinaryIO, malformed: deque[tuple[int, BadRecord]]) -> Iterator[Any]:
+    """Yields the rows of CSV, the last one when all quotes are closed: for pyarrow the end of the file closes an open
+    quote, so that the last row would hold all that follows the quote."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    count, quotes = 0, QuotedFile(file)
 
     def skip(row: csv.InvalidRow) -> str:
+        nonlocal count
+        count += 1
         reason = f"not a row of {row.expected_columns} columns: it has {row.actual_columns}"
         malformed.append((row.number - 1, BadRecord(reason)))  # pyarrow counts the header
         return "skip"
 
+    reading = csv.ReadOptions(use_threads=False)  # pyarrow numbers rows only so
+    parsing = csv.ParseOptions(invalid_row_handler=skip, newlines_in_values=True)
+    converting = csv.ConvertOptions(check_utf8=False)  # else one wrong text makes bytes of its column
+    last: list[Any] = []
     try:
-        if format is InputFormat.PARQUET:
-            source = file if file.seekable() else pa.BufferReader(file.read())
-            batches = parquet.ParquetFile(source).iter_batches(10_000)
-        else:  # without threads, since pyarrow numbers rows only so
-            options = csv.ReadOptions(use_threads=False), csv.ParseOptions(invalid_row_handler=skip)
-            batches = csv.open_csv(file, *options)
-        for batch in batches:
-            _check_names(batch.schema.names)
-            yield from batch.to_pylist()
+        for batch in csv.open_csv(quotes, reading, parsing, converting):
+            rows = last + _rows_of(batch)
+            count += batch.num_rows
+            yield from rows[:-1]
+            last = rows[-1:]
     except pa.ArrowInvalid as error:
-        raise UnreadableBody(f"the file cannot be read as {format.value}: {error}") from error
+        if quotes.open and "straddling" in str(error):  # pyarrow's word for a row of several blocks
+            where = f"row {count + 1}" if count else "the header or in row 1"
+            raise _not_closed(f"{where} is not closed within 1 MiB") from error
+        if not quotes.open or count:
+            raise
+    if quotes.open:
+        raise _not_closed(f"{f'row {count}' if count else 'the header'} is not closed")
+    yield from last
+
+
+def _not_closed(where: str) -> UnreadableBody:
+    return UnreadableBody(f"the file cannot be read as csv: a quote in {where}")
+
+
+def _rows_of(batch: "pa.RecordBatch") -> list[Any]:
+    """Returns the rows of a batch as objects; one whose text is not UTF-8 as a BadRecord. Raises UnreadableBody."""
+    import pyarrow as pa
+
+    try:
+        names = batch.schema.names
+    except UnicodeDecodeError:
+        raise UnreadableBody("the name of a column is not UTF-8") from None
+    _check_names(names)
+    wrong = [name for name, column in zip(names, batch.columns, strict=True) if not _is_utf_8(column)]
+    for name in wrong:
+        place = names.index(name)
+        batch = batch.set_column(place, name, batch.column(place).cast(pa.large_binary()))
+    return [_decoded(row, wrong) for row in batch.to_pylist()] if wrong else batch.to_pylist()
+
+
+def _is_utf_8(column: "pa.Array") -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            return False
+    return True
+
+
+def _decoded(row: dict[str, Any], names: list[str]) -> dict[str, Any] | BadRecord:
+    """Returns a row with the bytes of some columns as texts."""
+    for name in names:
+        try:
+            row[name] = None if row[name] is None else row[name].decode()
+        except UnicodeDecodeError:
+            return BadRecord(f"column {name!r} is not UTF-8")
+    return row
 
 
 def _numbered(rows: Iterator[Any], malformed: deque[tuple[int, BadRecord]]) -> Iterator[tuple[int, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, printable, say
 from seaweedq.clock import SystemIds
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def list_letters(
         for number, message in enumerate(_all(client, topic), 1):
             about = message.headers
             line = "  ".join(about.get(f"dead-letter-{name}") or "-" for name in _SHOWN)
-            say(message.json.decode() if json else f"{message.id}  {line}")
+            say(message.json.decode() if json else printable(f"{message.id}  {line}"))
             if number == max:
                 break
 

@@ -34,7 +34,8 @@ class Certificate:
             self._context = _context(cert_file, key_file)
             self._members = _members_context(cert_file)
         except (OSError, ValueError) as error:
-            raise InvalidRequest(self._told(error), field="tls_cert_file") from None
+            told = self._told(error)
+            raise InvalidRequest(told, field=told.partition("=")[0]) from None
         self._seen = self._unfit = b""
 
     def context(self) -> ssl.SSLContext:
@@ -87,7 +88,15 @@ class Certificate:
         return b"\0".join(file.read_bytes() for file in self._files)
 
     def _told(self, error: Exception) -> str:
+        """Returns what is amiss, and in which file, if it is in one alone; OpenSSL does not say in which."""
         cert_file, key_file = self._files
+        if isinstance(error, OSError) and error.filename:
+            setting = "tls_cert_file" if Path(error.filename) == cert_file else "tls_key_file"
+            return f"{setting}={error.filename} cannot be read: {_reason(error)}"
+        if not _holds_certificate(cert_file):
+            return f"tls_cert_file={cert_file} holds no certificate as PEM"
+        if "PEM lib" in str(error):
+            return f"tls_key_file={key_file} holds no key as PEM"
         return (
             f"tls_cert_file={cert_file} and tls_key_file={key_file} are no certificate with its key: {_reason(error)}"
         )
@@ -134,6 +143,14 @@ def _members_context(cert_file: Path) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cert_file)
     return context
+
+
+def _holds_certificate(cert_file: Path) -> bool:
+    try:
+        _members_context(cert_file)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _no_password() -> NoReturn:

@@ -1,5 +1,6 @@
 """Shared by the commands: options, a client, and the printing of errors and results. Imports nothing heavy."""
 
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ Url = Annotated[
 ]
 DEFAULT_URL = "http://127.0.0.1:8080"
 PLACES = "earliest, latest, or a time such as 2026-01-31T12:00:00Z."
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
 
 
@@ -23,7 +25,14 @@ def connect(url: str) -> "Client":
     try:
         return Client(url)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
+        raise unusable(error) from error
+
+
+def unusable(error: ValueError) -> typer.BadParameter:
+    """Returns the usage error for brokers that cannot be called: because of the URL, or of the environment's token."""
+    from seaweedq.client.http.credentials import InvalidToken
+
+    return typer.BadParameter(str(error), param_hint=None if isinstance(error, InvalidToken) else "--url")
 
 
 def place(text: str) -> str | dict[str, str]:
@@ -55,9 +64,15 @@ def _is_told(row: dict[str, Any], detail: str) -> bool:
     return f"message {row.get('index')}" in detail and str(row.get("reason")) in detail
 
 
+def printable(text: str) -> str:
+    """Returns a text that comes from elsewhere with escapes, as those of JSON, for what a terminal would obey: control
+    characters, and those that change the direction of the text."""
+    return _OBEYED.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
+
+
 def complain(text: str) -> None:
-    """Prints an error to stderr."""
-    print(f"seaweedq: {text}", file=sys.stderr)  # noqa: T201
+    """Prints an error to stderr, on one line."""
+    print(f"seaweedq: {printable(text)}", file=sys.stderr)  # noqa: T201
 
 
 def say(text: str = "") -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from seaweedq.cli.shared.common import printable
+
 LISTED = ("name", "mode", "state", "messages", "behind", "in flight", "consumers")
 LAG = {"messages": "messages", "bytes": "bytes", "seconds": "behind", "in_flight": "in flight", "skipped": "skipped"}
 _NUMBERS = frozenset({"messages", "behind", "in flight", "consumers", "bytes", "skipped", "acked to", "end"})
@@ -69,4 +71,4 @@ def _text(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, dict):
         return ", ".join(f"{name} {_text(item)}" for name, item in value.items() if item)
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say, unusable
 
 SPLIT = """Examples: seaweedq topic split flights 0 · seaweedq topic split flights 0 --parts 4 ·
 seaweedq topic split flights 0 --at 500000000 --at 1000000000"""
@@ -102,7 +102,7 @@ def _ask(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any
     try:
         transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
+        raise unusable(error) from error
     try:
         path = f"{calls.topic_path(topic)}/segments/{segment}/{change}"
         answer: dict[str, Any] = transport.run(calls.call("POST", path, body, wait_s=WAIT_S))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, first_url, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, first_url, printable, say
 from seaweedq.cli.topic import configure, files, history, reshape, tail, watch
 
 app = typer.Typer(
@@ -127,4 +127,4 @@ def _text(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, dict):
         return ", ".join(f"{name} {_text(item)}" for name, item in value.items() if item is not None)
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value))

@@ -17,6 +17,10 @@ TOKEN, TOKEN_FILE = "SEAWEEDQ_TOKEN", "SEAWEEDQ_TOKEN_FILE"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
+class InvalidToken(ValueError):
+    """Raised for a token that HTTP cannot carry."""
+
+
 class Credentials:
     """What one client shows, and trusts. Raises ValueError for a token and a file both, or one that HTTP cannot
     carry."""
@@ -31,10 +35,12 @@ class Credentials:
         if token is not None and token_file is not None:
             raise ValueError("give token or token_file, not both")
         environment = os.environ if environment is None else environment
+        named = "the token"
         if token is None and token_file is None:
+            named = TOKEN
             token, token_file = environment.get(TOKEN) or None, environment.get(TOKEN_FILE) or None
         if token is not None and not _TOKEN.fullmatch(token):
-            raise ValueError("the token has a blank or a character that no token has")
+            raise InvalidToken(f"{named} has a blank or a character that no token has")
         self._token = token
         self._file = Path(token_file) if token is None and token_file is not None else None
         self._seen: tuple[int, int, int] | None = None

@@ -106,6 +106,16 @@ async def test_a_token_works_on_all_brokers_and_ends_on_all(tmp_path: Path) -> N
         assert [await http.status("GET", "/v1/whoami", token, broker) for broker in range(3)] == [401] * 3
 
 
+async def test_notes_of_tokens_have_no_control_characters(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        for wrong in ("\x1b[2J", "a\nb", "\x7f", "\x9b", "\u202e", "\u2066", "\u2069"):
+            answer = await http("POST", "/v1/tokens", http.admin, json={"principal": "p", "note": f"a{wrong}"})
+            assert (answer.status_code, answer.json()["field"]) == (422, "note"), answer.text
+        for right in ("", "nightly run, é 漢字 😀", "\u200f"):
+            await http.token(principal="p", note=right)
+
+
 async def test_what_is_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     async with access(tmp_path) as http:

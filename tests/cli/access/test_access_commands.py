@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from seaweedq.cli.access import principal, token
 from seaweedq.cli.access.requests import grant_of, seconds_of, words_of
 from seaweedq.cli.main import app
+from seaweedq.cli.shared.common import complain
 from seaweedq.errors import Forbidden, Unauthenticated
 from tests.support.processes.broker_process import BrokerProcess
 
@@ -22,6 +25,42 @@ def test_grants_as_words(text: str) -> None:
 def test_grants_that_are_none(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         grant_of(text)
+
+
+def test_an_action_that_is_none_is_told_with_all_that_are() -> None:
+    with pytest.raises(typer.BadParameter, match=r"'fly' is no action; actions are describe, create, .*, access"):
+        grant_of("describe,fly:a")
+
+
+def test_a_token_of_the_environment_that_is_none_is_not_blamed_on_the_url() -> None:
+    for command in (["whoami"], ["cluster"], ["topic", "list"], ["topic", "split", "t", "0"]):
+        ended = CliRunner().invoke(app, command, env={"SEAWEEDQ_TOKEN": "a b", "COLUMNS": "200"})
+        assert ended.exit_code == 2
+        assert "SEAWEEDQ_TOKEN has a blank" in ended.output
+        assert "--url" not in ended.output
+
+
+def test_texts_of_brokers_are_shown_without_what_a_terminal_obeys(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [
+        {"id": "0", "principal": "p", "expires_at": None, "counts": True, "note": "a\x1b[2Jb\nc\x9b\u202ed é\u2066 "},
+        {"id": "1", "principal": "p", "expires_at": None, "counts": True, "note": ""},
+    ]
+    monkeypatch.setattr(token, "run", lambda url, steps: listed)
+    ended = CliRunner().invoke(app, ["token", "list"])
+    assert ended.stdout.split("\n") == [
+        "0  p  until revoked  a\\u001b[2Jb\\u000ac\\u009b\\u202ed é\\u2066",
+        "1  p  until revoked",
+        "",
+    ]
+    monkeypatch.setattr(principal, "run", lambda url, steps: {"name": "a\x9b\x1b", "grants": []})
+    ended = CliRunner().invoke(app, ["principal", "show", "p"])
+    assert msgspec.json.decode(ended.stdout) == {"name": "a\x9b\x1b", "grants": []}
+    assert ended.stdout.replace("\n", "").isprintable()
+
+
+def test_errors_of_brokers_are_shown_without_what_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("a\x1b[2J")
+    assert capsys.readouterr().err == "seaweedq: a\\u001b[2J\n"
 
 
 def test_times_as_words() -> None:

@@ -79,6 +79,29 @@ def test_a_half_of_a_pair_and_one_that_does_not_fit_are_refused_at_the_start(tmp
     assert certificate_of(Settings()) is None
 
 
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (Pair(b"garbage", FIRST.key), "tls_cert_file=.*cert.pem holds no certificate"),
+        (Pair(FIRST.cert[:300], FIRST.key), "tls_cert_file=.*cert.pem holds no certificate"),
+        (Pair(FIRST.cert, b"garbage"), "tls_key_file=.*key.pem holds no key"),
+        (Pair(FIRST.cert, FIRST.key[:80]), "tls_key_file=.*key.pem holds no key"),
+    ],
+)
+def test_the_file_that_is_garbage_is_named(tmp_path: Path, pair: Pair, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as refused:
+        certificate_of(Settings(**pair.write(tmp_path)))
+    assert refused.value.fields["field"] == said.partition("=")[0]
+
+
+@pytest.mark.parametrize("name", ["tls_cert_file", "tls_key_file"])
+def test_the_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    named = FIRST.write(tmp_path)
+    Path(named[name]).unlink()
+    with pytest.raises(InvalidRequest, match=f"^{name}={named[name]} cannot be read: No such file"):
+        certificate_of(Settings(**named))
+
+
 def test_an_authority_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
     for content in (None, b"nothing"):
         path = tmp_path / "ca.pem"
