@@ -197,5 +197,5 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
 
 def _greet(settings: Settings, broker: Broker) -> None:
     typer.echo(f"seaweedq {broker.id} at {broker.environment.url}, store {settings.store_path}")
-    for line in paste.lines(broker.environment.url, "events", f"{settings.store_path}/topics/events"):
+    for line in paste.server_lines(settings, broker.environment.url, "events"):
         typer.echo(f"  {line}")

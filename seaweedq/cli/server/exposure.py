@@ -1,4 +1,5 @@
-"""Whether others than this machine reach a broker, and what its settings then must say about tokens.
+"""How a broker is reached: whether others than this machine do, what its settings then must say about tokens, and by
+which scheme.
 
 `auth=auto` lets in whoever connects, which is right on loopback alone: elsewhere somebody must have said that it is
 wanted. A broker that nobody has said it of does not start, so that none is open by an oversight.
@@ -27,6 +28,17 @@ def check_auth(settings: Settings) -> None:
         )
     if settings.auth == "none" and not settings.member:  # else the parent has said it
         logger.warning("auth=none: everyone who can connect can read, write and delete everything, without any token")
+
+
+def check_advertised(settings: Settings) -> None:
+    """Raises InvalidRequest where a broker that speaks TLS alone would send clients and brokers to plain HTTP."""
+    url = settings.advertise_url
+    if settings.tls_cert_file and url and not url.startswith("https://"):
+        raise InvalidRequest(
+            f"setting advertise_url={url!r}: with tls_cert_file the broker speaks TLS alone at its port, and nobody "
+            "could reach it at an http:// URL; let advertise_url begin with https://, or leave tls_cert_file out",
+            field="advertise_url",
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from seaweedq.api.asgi.protocol import UNREADABLE
 from seaweedq.cli.server.broker_process import run
-from seaweedq.cli.server.exposure import check_auth
+from seaweedq.cli.server.exposure import check_advertised, check_auth
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.server.members import check_members
 from seaweedq.cli.server.parent_pipe import end_with_parent
@@ -83,6 +83,7 @@ def serve(
         for warning in unknown_variables(os.environ):
             logger.warning("%s", warning)
     check_auth(settings)
+    check_advertised(settings)
     check_members(settings)
     if settings.brokers > 1 and not settings.member:
         from seaweedq.cli.server.supervise import supervise  # a broker needs none of it

@@ -1,21 +1,54 @@
-"""Commands to paste: how to reach a topic from curl, DuckDB and Spark."""
+"""Commands to paste: how to reach a topic from curl, DuckDB and Spark.
+
+Where a broker asks for tokens, the commands show one by a text of the shell that stands for it, so that no token is
+printed.
+"""
+
+from collections.abc import Mapping
+from shlex import quote
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # which `seaweedq topic show` needs not, and takes long to import
+    from seaweedq.settings import Settings
 
 
-def lines(url: str, topic: str, path: str, value: str = '{"n": 1}') -> list[str]:
+def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', token: str = "") -> list[str]:
     """Returns commands for a topic: `url` is a broker's, `path` the topic's directory on the store, as a URL.
 
-    `value` is a valid value of the topic, as JSON; if it is empty, no command publishes.
+    `value` is a valid value of the topic, as JSON; if it is empty, no command publishes. `token` is what stands for the
+    token in a shell, such as `$SEAWEEDQ_TOKEN`; if it is empty, curl shows none.
     """
     directory = location(path)
-    publish = f"curl {url}/v1/topics/{topic}/messages -H 'content-type: application/json' -d '{{\"value\": {value}}}'"
-    shown = f"curl {url}/v1/topics/{topic}"
+    shows = f' -H "Authorization: Bearer {token}"' if token else ""
+    body = f"-H 'content-type: application/json' -d '{{\"value\": {value}}}'"
+    publish = f"curl {url}/v1/topics/{topic}/messages{shows} {body}"
+    shown = f"curl {url}/v1/topics/{topic}{shows}"
+    fetch = f"curl '{url}/v1/topics/{topic}/segments/0/messages?limit=2'{shows}"
     return [
-        *([publish, shown] if value else [shown, f"curl '{url}/v1/topics/{topic}/segments/0/messages?limit=2'"]),
+        *([publish, shown] if value else [shown, fetch]),
         f"seaweedq pull {topic} --subscription mine --start earliest --url {url}",
         f"duckdb -c \"SELECT segment, count(*) FROM read_parquet('{directory}/**/*.parquet', hive_partitioning = true) "
         f'GROUP BY segment"',
         f'spark.read.parquet("{directory}").show()',
     ]
+
+
+def server_lines(settings: "Settings", url: str, topic: str) -> list[str]:
+    """Returns the commands that a broker with these settings greets with. Where it asks for tokens the first one names
+    the file of a token, from which the others take it."""
+    path = f"{settings.store_path}/topics/{topic}"
+    if settings.auth != "required":
+        return lines(url, topic, path)
+    file = settings.admin_token_path
+    named = quote(str(file.absolute())) if file else "FILE-WITH-YOUR-TOKEN"
+    return [f"export SEAWEEDQ_TOKEN_FILE={named}", *lines(url, topic, path, token=f"$(cat {named})")]
+
+
+def token_of(environment: Mapping[str, str]) -> str:
+    """Returns what stands in a shell for the token that a client takes from these variables; empty if it takes none."""
+    if environment.get("SEAWEEDQ_TOKEN"):
+        return "$SEAWEEDQ_TOKEN"
+    return '$(cat "$SEAWEEDQ_TOKEN_FILE")' if environment.get("SEAWEEDQ_TOKEN_FILE") else ""
 
 
 def location(path: str) -> str:

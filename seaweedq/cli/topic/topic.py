@@ -1,6 +1,7 @@
 """`seaweedq topic`: list, show, flush, delete; other modules have the commands that create and change topics, and those
 of segments."""
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -62,10 +63,10 @@ def show(
     Console().print(table)
     for segment in segments:
         say(_segment(segment))
-    from seaweedq.cli.server.shell_hints import lines
+    from seaweedq.cli.server.shell_hints import lines, token_of
 
     value = '{"n": 1}' if facts["format"] == "json" else ""
-    say("\n" + "\n".join(lines(first_url(url), topic, facts["path"], value)))
+    say("\n" + "\n".join(lines(first_url(url), topic, facts["path"], value, token_of(os.environ))))
 
 
 @app.command(epilog="Example: seaweedq topic flush flights")

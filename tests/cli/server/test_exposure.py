@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from seaweedq.cli.main import app
-from seaweedq.cli.server.exposure import check_auth, is_loopback
+from seaweedq.cli.server.exposure import check_advertised, check_auth, is_loopback
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 
@@ -71,3 +71,29 @@ def test_a_broker_that_must_not_start_leaves_nothing(brokers: int, tmp_path: Any
 @pytest.mark.parametrize(("host", "is_it"), [("", False), ("127.0.0.1.example", False), ("::ffff:10.0.0.1", False)])
 def test_hosts_that_look_like_this_machine(host: str, is_it: bool) -> None:
     assert is_loopback(host) is is_it
+
+
+def test_a_broker_with_a_certificate_advertises_no_plain_http(tmp_path: Any) -> None:
+    named = ["--tls-cert-file", str(tmp_path / "cert.pem"), "--tls-key-file", str(tmp_path / "key.pem")]
+    given = ["--advertise-url", "http://127.0.0.1:1", "--data-dir", str(tmp_path / "data"), *named]
+    refused = CliRunner().invoke(app, ["serve", *given])
+    assert refused.exit_code != 0
+    assert isinstance(refused.exception, InvalidRequest)
+    assert "setting advertise_url='http://127.0.0.1:1'" in str(refused.exception)
+    assert "tls_cert_file" in str(refused.exception)
+    assert refused.exception.fields["field"] == "advertise_url"
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"advertise_url": "http://127.0.0.1:1"},
+        {"advertise_url": "https://127.0.0.1:1"},  # a proxy in front has the certificate
+        {"tls_cert_file": "cert.pem", "tls_key_file": "key.pem"},
+        {"tls_cert_file": "cert.pem", "tls_key_file": "key.pem", "advertise_url": "https://127.0.0.1:1"},
+    ],
+    ids=str,
+)
+def test_other_pairs_of_certificate_and_url_are_fine(given: dict[str, Any]) -> None:
+    check_advertised(Settings(**given))

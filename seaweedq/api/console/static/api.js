@@ -6,9 +6,40 @@ import { parse } from "./json.js";
 const TIMEOUT_MS = 15_000;
 const SLOW_MS = 120_000; // a deletion answers once all is deleted
 
+let token = ""; // in this page's memory alone: in no cookie, no URL, no storage, so a reload forgets it
+let refused = () => {};
+
 /** Returns the headers of every request. */
 function headers(more) {
-  return { accept: "application/json", ...more };
+  const shown = token ? { authorization: `Bearer ${token}` } : {};
+  return { accept: "application/json", ...shown, ...more };
+}
+
+/** Tells whether requests show a token. */
+export function hasToken() {
+  return token !== "";
+}
+
+/** Shows a token with every request from now on, if the broker takes it. Throws Problem, and Error for what is none. */
+export async function giveToken(text) {
+  if (!/^[!-~]+$/.test(text)) throw new Error("A token has no blanks, and no characters beyond ASCII.");
+  token = text;
+  try {
+    await call("v1/whoami");
+  } catch (error) {
+    token = "";
+    throw error;
+  }
+}
+
+/** Shows no token any more. */
+export function forgetToken() {
+  token = "";
+}
+
+/** Calls `told` whenever a request gets 401 with what is shown now. */
+export function onRefused(told) {
+  refused = told;
 }
 
 /** An answer that is no success; `status` is 0 where there was no answer. */
@@ -32,6 +63,7 @@ export function path(fixed, ...parts) {
 export async function call(url, { method = "GET", body, signal, exact = false } = {}) {
   const limit = AbortSignal.timeout(method === "DELETE" ? SLOW_MS : TIMEOUT_MS);
   const more = body === undefined ? {} : { "content-type": "application/json" };
+  const shown = token;
   let answer, text;
   try {
     answer = await fetch(url, {
@@ -43,9 +75,22 @@ export async function call(url, { method = "GET", body, signal, exact = false } 
     if (signal?.aborted) throw error;
     throw new Problem(0, { detail: limit.aborted ? "The broker has not answered in time." : "The broker does not answer." });
   }
-  if (!answer.ok) throw new Problem(answer.status, documentOf(text));
+  if (!answer.ok) throw problemOf(answer, text, shown);
   if (!text) return null;
   return exact ? parse(text) : JSON.parse(text);
+}
+
+/** Returns what is at a URL as a Blob, however long that takes. Throws Problem. */
+export async function bytesOf(url) {
+  const shown = token;
+  try {
+    const answer = await fetch(url, { headers: headers({ accept: "*/*" }), credentials: "same-origin" });
+    if (answer.ok) return await answer.blob();
+    throw problemOf(answer, await answer.text(), shown);
+  } catch (error) {
+    if (error instanceof Problem) throw error;
+    throw new Problem(0, { detail: "The broker has not sent all of it." });
+  }
 }
 
 /** Returns all parts of a list that comes in pages. */
@@ -69,6 +114,12 @@ export async function gather(items, work, most = 4) {
   };
   await Promise.all(Array.from({ length: Math.min(most, items.length) }, lane));
   return results;
+}
+
+/** Returns the Problem of an answer. A 401 to a token that was changed meanwhile tells nothing of the new one. */
+function problemOf(answer, text, shown) {
+  if (answer.status === 401 && shown === token) refused();
+  return new Problem(answer.status, documentOf(text));
 }
 
 function documentOf(text) {

@@ -1,6 +1,8 @@
 // The frame of all pages: navigation, and which page a place is. Places are behind #, as in `#/topics/orders/files`.
 
 import { render } from "./vendor/preact.js";
+import { Download, ForgetToken, TokenForm } from "./access.js";
+import { hasToken, onRefused } from "./api.js";
 import { Brokers } from "./brokers.js";
 import { Subscriptions } from "./subscriptions.js";
 import { Topic } from "./topic.js";
@@ -25,6 +27,7 @@ function titleOf([page, name]) {
 
 function App() {
   const [place, go] = useState(here());
+  const [access, know] = useState({ isRefused: false, tokens: 0 });
   const main = useRef(null);
   const seen = useRef(null);
   useEffect(() => {
@@ -32,6 +35,11 @@ function App() {
     addEventListener("hashchange", moved);
     return () => removeEventListener("hashchange", moved);
   }, []);
+  useEffect(() => onRefused(() => know((before) => ({ ...before, isRefused: true }))), []);
+  const begin = () => { // what was loaded by other rights goes, and the page loads anew
+    know((before) => ({ isRefused: false, tokens: before.tokens + 1 }));
+    main.current.focus();
+  };
   const subject = place.slice(0, 2).join("/");
   useEffect(() => {
     document.title = titleOf(place);
@@ -48,10 +56,14 @@ function App() {
       <nav aria-label="Pages of the console"><ul>${PAGES.map(([page, title]) => html`<li>
         <a href=${`#/${page}`} aria-current=${(place[0] || "topics") === page ? "page" : undefined}>${title}</a>
       </li>`)}</ul></nav>
+      <${ForgetToken} onForgotten=${begin} />
       <${Theme} />
     </header>
-    <main id="main" ref=${main} class="container" tabindex="-1"><${Page} place=${place} /></main>
-    <footer class="container"><small><a href="docs">API</a> · <a href="openapi.json">OpenAPI</a> · <a href="metrics">Metrics</a></small></footer>
+    <main id="main" ref=${main} class="container" tabindex="-1">
+      ${access.isRefused ? html`<${TokenForm} onGiven=${begin} />` : html`<${Page} key=${access.tokens} place=${place} />`}
+    </main>
+    <footer class="container"><small><a href="docs">API</a> · <a href="openapi.json">OpenAPI</a> · ${hasToken()
+      ? html`<${Download} url="metrics" name="metrics.txt">Metrics<//>` : html`<a href="metrics">Metrics</a>`}</small></footer>
   </div>`;
 }
 

@@ -1,5 +1,6 @@
 // The messages of a topic: the newest, from a time on, from an offset on, of a key.
 
+import { Download } from "./access.js";
 import { path } from "./api.js";
 import { count, NONE, size, time } from "./format.js";
 import { pretty } from "./json.js";
@@ -90,7 +91,7 @@ function Whole({ topic, message }) {
     ${headers.length > 0 && html`<h4>Headers</h4><dl class="headers">${headers.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`}
     ${reference
       ? html`<h4>Payload</h4><p>${reference.content_type || "of no stated type"}, ${size(reference.size)}.
-          <a href=${path`v1/topics/${topic.name}/segments/${message.segment}/messages/${message.offset}/payload`} download>Download</a></p>
+          <${Download} url=${path`v1/topics/${topic.name}/segments/${message.segment}/messages/${message.offset}/payload`} name=${`${topic.name}-${message.id}`}>Download<//></p>
           <p><code class="break">${reference.uri}</code></p>`
       : html`<h4>Value</h4><${Code} text=${valueOf(message, 2)} label=${`value of ${message.id}`} />`}
   </div>`;

@@ -1,0 +1,61 @@
+"""The commands that a broker greets with, and `topic show` prints, work as pasted where tokens are asked for."""
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq.cli.server.admin_token import draw_admin_token
+from seaweedq.cli.server.shell_hints import lines, server_lines, token_of
+from seaweedq.settings import Settings
+from tests.support.brokers.in_process import running
+from tests.support.brokers.serving import served
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+async def test_what_a_broker_with_tokens_greets_with_works_as_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "it's a folder"
+    draw_admin_token(Settings(data_dir=folder, auth="required"))
+    async with running(folder, auth="required") as broker, served(broker) as serving:
+        export, publish, show, pull, *_ = server_lines(broker.environment.settings, serving.url, "events")
+        assert '"count":1' in await pasted(publish)
+        assert '"name":"events"' in await pasted(show)
+        assert '"value": {"n": 1}' in (await pasted(f"{export}\n{pull}")).replace('":', '": ').replace("  ", " ")
+        of_client = lines(serving.url, "events", "file:///x", token=token_of({"SEAWEEDQ_TOKEN_FILE": "x"}))
+        assert '"name":"events"' in await pasted(f"{export}\n{of_client[1]}")
+
+
+async def pasted(command: str) -> str:
+    """What a shell prints of a command."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEAWEEDQ_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    process = await asyncio.create_subprocess_shell(
+        command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, errors.decode()
+    return out.decode()
+
+
+@pytest.mark.parametrize("given", [{}, {"auth": "none"}])
+def test_where_no_token_is_asked_for_none_is_shown(given: dict[str, Any]) -> None:
+    text = "\n".join(server_lines(Settings(**given), "http://b:1", "t"))
+    assert text.startswith("curl http://b:1/v1/topics/t/messages ")
+    assert "Authorization" not in text
+    assert "SEAWEEDQ_TOKEN" not in text
+
+
+def test_a_broker_that_has_no_token_of_its_own_leaves_the_file_to_its_reader() -> None:
+    first, publish, *_ = server_lines(Settings(auth="required", coordination="etcd://a:1"), "http://b:1", "t")
+    assert first == "export SEAWEEDQ_TOKEN_FILE=FILE-WITH-YOUR-TOKEN"
+    assert '-H "Authorization: Bearer $(cat FILE-WITH-YOUR-TOKEN)"' in publish
+
+
+def test_a_client_shows_its_token_by_the_variable_that_it_comes_from() -> None:
+    assert token_of({}) == ""
+    assert token_of({"SEAWEEDQ_TOKEN": "sq1_x", "SEAWEEDQ_TOKEN_FILE": "f"}) == "$SEAWEEDQ_TOKEN"
+    assert "sq1_x" not in "".join(lines("http://b:1", "t", "file:///x", token=token_of({"SEAWEEDQ_TOKEN": "sq1_x"})))
