@@ -120,7 +120,7 @@ def encode_entry(
         _write(sink, table, layout, metadata, level)
         size = sink.tell()
     except OSError:
-        size = space.size
+        size = space.size + 1  # or more
     if size + guard_bytes > space.size:  # few files are larger than their rows
         sink = pa.BufferOutputStream()
         _write(sink, table, layout, metadata, level)

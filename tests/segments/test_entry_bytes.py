@@ -30,12 +30,14 @@ def test_an_entry_begins_at_a_page_of_memory_and_reads_back() -> None:
     assert table["_offset"].to_pylist() == list(range(5000))
 
 
-def test_an_entry_larger_than_its_room_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("level", range(1, HIGHEST + 1))
+def test_an_entry_larger_than_its_room_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
     batch = rows(5000)
-    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA, HIGHEST)
+    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA, level)
     monkeypatch.setattr(entry, "_SPARE_BYTES", -batch.nbytes // 2)
-    again = entry.encode_entry([(0, batch)], LAYOUT, METADATA, HIGHEST)
+    again = entry.encode_entry([(0, batch)], LAYOUT, METADATA, level)
     assert again.equals(data)
+    assert pq.read_table(pa.BufferReader(again)).num_rows == 5000
 
 
 def test_large_values_are_encoded_a_page_at_a_time() -> None:
