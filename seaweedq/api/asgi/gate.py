@@ -57,9 +57,10 @@ class Gate:
 
     async def while_allowed(self, scope: Scope, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of `work`. Where the request lasts, and its caller loses the right, the work is cancelled.
-        Raises Unauthenticated then."""
+        Raises Unauthenticated then. The broker that has relayed a request ends it: it knows the token, which this one
+        may not know yet, or ever, as that of the other one's admin."""
         rule, resource = scope[RULE]
-        if not rule.lasts or rule.action is None or caller_of(scope).token is None:
+        if not rule.lasts or rule.action is None or caller_of(scope).token is None or self._is_of_broker(scope):
             return await work
         task, ended = asyncio.current_task(), False
         assert task is not None

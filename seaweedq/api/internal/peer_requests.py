@@ -57,4 +57,5 @@ class PeerRequests:
 
 
 def _covered(scope: Scope) -> Covered:
-    return Covered.of(scope["method"], scope["raw_path"], scope["query_string"], headers_of(scope).items())
+    method = scope.get("method", "GET")  # that of a WebSocket's handshake, for which no broker asks
+    return Covered.of(method, scope["raw_path"], scope["query_string"], headers_of(scope).items())

@@ -165,6 +165,23 @@ async def test_who_claims_to_be_a_broker_is_refused_counted_and_logged(
         assert "refused for peer" in caplog.text
 
 
+async def test_a_web_socket_that_claims_to_be_a_brokers_is_refused(tmp_path: Path) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with in_loop(tmp_path, 1) as together:
+        path = f"{TOPIC}/stream"
+        scope = {"type": "websocket", "path": path, "raw_path": path.encode(), "query_string": b"", "subprotocols": []}
+        stamp = "0" * 32 + " 1 " + "0" * 64
+        headers = [(b"host", b"b0"), (STAMP_HEADER.lower().encode(), stamp.encode())]
+        scope |= {"headers": headers, "extensions": {"websocket.http.response": {}}}
+        await together.apps["http://b0"](scope, asyncio.Event().wait, send)
+        assert sent[0]["status"] == 403
+        assert together.apps["http://b0"].refusals.counts["peer"] == 0, "as if a session had ended"
+
+
 async def test_a_broker_in_its_next_life_is_called_without_a_failed_request(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2) as together:
         await make(together)

@@ -278,6 +278,27 @@ async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
         assert await http.status("GET", "/v1/principals", another) == 401
 
 
+async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path) -> None:
+    async with access(tmp_path, 2) as http:
+        await http("PUT", "/v1/topics/a", http.admin)
+        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
+        for at in (0, 1):
+            other = http.together.brokers[1 - at].core.callers
+            kept, other._admin._digest = other._admin._digest, None
+            pull = http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 30})
+            fetch = http("GET", "/v1/topics/a/segments/0/messages?offset=0&wait_s=30", http.admin, at)
+            waiting = [asyncio.create_task(pull), asyncio.create_task(fetch)]
+            await until(lambda at=at: len(http.together.brokers[at].core.callers._held) == 2)
+            for _ in range(40):
+                await asyncio.sleep(0.01)
+                other._look()
+            assert not [one.result().text for one in waiting if one.done()]
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            other._admin._digest = kept
+
+
 async def test_anonymous_ones_where_none_is_required(tmp_path: Path) -> None:
     async with access(tmp_path, auth="none") as http:
         assert await http.status("PUT", "/v1/topics/a", None) == 201
