@@ -33,16 +33,12 @@ class Endpoints:
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints = list(endpoints)
+        self.worked = Signal()  # one, whichever endpoint a put has worked at
 
     @property
     def readers(self) -> Pool:
         """As ObjectStore."""
         return self._endpoints[0].readers
-
-    @property
-    def worked(self) -> Signal:
-        """As ObjectStore."""
-        return self._endpoints[0].worked
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:

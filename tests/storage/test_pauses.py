@@ -7,6 +7,7 @@ import pytest
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import StoreUnavailable
 from seaweedq.segments.chain import Chain
+from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.pauses import SURE_S, Pauses
 from tests.segments.test_chain_faults import entry
@@ -91,6 +92,26 @@ async def test_an_entry_of_one_chain_lets_the_others_go_on(monkeypatch: pytest.M
     await settle()
     assert appending.done()
     assert held.failing is None
+
+
+async def test_several_endpoints_have_one_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = At(), At()
+    monkeypatch.setattr(first, "faults", store_is_away)
+    store = Endpoints([first, second])
+    before = store.worked
+    with pytest.raises(StoreUnavailable):
+        await store.create("a", b"")
+    assert store.endpoints[0] is second
+    assert store.worked is before, "who pauses since the first one failed is woken by what works at the second"
+
+
+class At(MemoryStore):
+    """A store at an endpoint of its own."""
+
+    endpoint: str | None = None
+
+    async def close(self) -> None:
+        pass
 
 
 def store_is_away(moment: str, name: str) -> None:
