@@ -115,14 +115,14 @@ async def test_one_waits_there_for_all_and_the_longest_waiting_come_first(
     consumers = [None if mode == "ordered" else str(n) for n in range(WAITING)]
     async with in_loop(tmp_path) as together, waiting(together, under, mode, consumers) as (http, pulls):
         await asyncio.sleep(0.1)
-        assert under.now <= 2
+        await until(lambda: under.now <= 2)  # a slow machine takes longer to tell all that there is nothing
         await publish(http, 3)
         await until(lambda: len(answered(pulls)) == 3)
         found = [(await pulls[at]).json()["messages"] for at in answered(pulls)]
         assert sorted(message["offset"] for messages in found for message in messages) == [0, 1, 2]
         assert max(answered(pulls)) < 6
         await asyncio.sleep(0.1)
-        assert under.now <= 2
+        await until(lambda: under.now <= 2)  # a slow machine takes longer to tell all that there is nothing
         first = next(one for one in pulls if not one.done())
         first.cancel()
         await publish(http, WAITING - 4)
