@@ -1,2 +1,2 @@
-"""Who may do what: actions, grants, tokens, callers, and the one function that judges. Pure: it reads no clock, store
+"""The rights of callers: actions, grants, tokens, and the one function that judges. Pure: it reads no clock, store
 or network."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Action(StrEnum):
-    """What a caller may be allowed to do. docs/security.md lists the routes of each."""
+    """The deeds that a caller may be allowed. docs/security.md lists the routes of each."""
 
     DESCRIBE = "describe"
     CREATE = "create"
@@ -25,7 +25,7 @@ OF_THE_CLUSTER = frozenset({Action.CLUSTER, Action.METRICS, Action.ACCESS})  # t
 
 
 class Resource(NamedTuple):
-    """What an action is about: nothing narrower than the cluster, a topic, or a subscription of a topic."""
+    """The object of an action: nothing narrower than the cluster, a topic, or a subscription of a topic."""
 
     topic: str | None = None
     subscription: str | None = None

@@ -33,14 +33,17 @@ class _Names:
 
     @staticmethod
     def of(patterns: Iterable[str]) -> "_Names":
+        """Takes patterns apart."""
         every = tuple(patterns)
         prefixes = tuple(one[:-1] for one in every if one.endswith(ANY))
         return _Names(frozenset(one for one in every if not one.endswith(ANY)), prefixes)
 
     def have(self, name: str) -> bool:
+        """Tells whether a name matches."""
         return name in self.exact or name.startswith(self.prefixes)
 
     def have_topic(self, name: str) -> bool:
+        """Tells whether a topic's name matches; one of the queue's own does by its whole name alone."""
         return name in self.exact or (name.startswith(self.prefixes) and not name.startswith(OURS))
 
 

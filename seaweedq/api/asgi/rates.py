@@ -17,7 +17,6 @@ from seaweedq.access.actions import Action
 from seaweedq.access.buckets import Bucket
 from seaweedq.access.caller import Caller
 from seaweedq.access.limits import NO_LIMITS
-from seaweedq.access.shares import even
 from seaweedq.api.asgi.gate import RULE
 from seaweedq.api.asgi.http import Receive, Scope, Send, content_length, staying
 from seaweedq.clock import Clock
@@ -32,7 +31,7 @@ RETRY_S = 1.0  # when a place may have become free
 
 @dataclass(slots=True, eq=False)
 class _Account:
-    """What one principal uses at this broker: by limit of a rate what it has left, and its pulls that wait."""
+    """The use that one principal makes of this broker: a bucket for each limit of a rate, and its pulls that wait."""
 
     buckets: dict[str, Bucket] = field(default_factory=dict)
     waiting: int = 0
@@ -173,7 +172,7 @@ class Meter:
         whole = getattr(self._caller.limits, limit)
         if whole is None:
             return None
-        share = even(whole, self._rates.living())
+        share = whole / max(1, self._rates.living())
         bucket = self._account.buckets.get(limit)
         if bucket is None:
             bucket = self._account.buckets[limit] = Bucket(share, now_s)
