@@ -4,6 +4,7 @@ Python's own json is not used, because it accepts more than JSON.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,11 +70,21 @@ def _at(content: bytes, path: str) -> str:
 
 
 def _choices(kind: Any, path: str) -> list[Any]:
-    """Returns the allowed values of a struct's field, from its JSON schema; objects by the members that they may
+    """Returns the allowed values at a path in a struct, from its JSON schema; objects by the members that they may
     have."""
     _, components = msgspec.json.schema_components((kind,))
-    schema = components[kind.__name__]["properties"].get(path, {})
-    parts = (schema, *schema.get("anyOf", ()))
-    objects = [components[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
-    forms = [f'{{"{name}": ...}}' for one in objects for name in one.get("properties", ())]
-    return [choice for part in parts for choice in part.get("enum", ())] + forms
+    found: list[dict[str, Any]] = [components[kind.__name__]]
+    for index, name in _STEP.findall(path):
+        inner = (one.get("items") if index else one.get("properties", {}).get(name) for one in found)
+        found = [form for one in inner if one for form in _forms(one, components)]
+    members = [f'{{"{name}": ...}}' for one in found for name in one.get("properties", ())]
+    return [choice for one in found for choice in one.get("enum", ())] + members
+
+
+def _forms(schema: dict[str, Any], components: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the forms that a schema allows."""
+    if "$ref" in schema:
+        schema = components[schema["$ref"].rpartition("/")[2]]
+    yield schema
+    for one in schema.get("anyOf", ()):
+        yield from _forms(one, components)
