@@ -111,12 +111,17 @@ async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Pa
         await page.fill("Key", "ada")
         await page.click("Show")
         await page.shows("0-0")
+        await http.post("/v1/topics/orders/messages", json={"messages": [{"key": "bob", "value": {"big": 1}}]})
+        await page.fill("Key", "bob")
+        await page.click("Show")
+        await page.shows("2 messages were searched", "0-1")
         await page.fill("Messages", "time")
         await page.click("Show")
         await page.shows("0-0")
         stored = (await http.get("/v1/topics/orders/segments/0/messages")).json()["messages"]
         assert [(one["key"], one["value"]["big"], one["headers"]) for one in stored] == [
-            ("ada", BIG, {"source": "console"})
+            ("ada", BIG, {"source": "console"}),
+            ("bob", 1, {}),
         ]
 
         await page.click("Settings")
