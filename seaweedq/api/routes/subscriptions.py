@@ -165,6 +165,14 @@ class SubscriptionServices:
         if self.catalog.find(target) is None:
             check_right(scope, Action.CREATE, Resource(target))
 
+    def sender(self, scope: Scope) -> dict[str, str | None]:
+        """Returns the members of a record that say with whose rights dead letters go out: those of who has named their
+        topic, and was judged for it. There are none below level 4."""
+        if self.level.written < ACCESS_LEVEL:
+            return {}
+        caller = caller_of(scope)
+        return {"creator": caller.principal, "creator_uid": caller.uid}
+
 
 Services = Annotated[SubscriptionServices, given(SubscriptionServices)]
 
@@ -187,9 +195,7 @@ async def create_subscription(services: Services, request: Request, topic: str, 
     changes = changes_of(wanted)
     record = record_of(wanted, services.reader.clock.now_us())
     services.check_letters(request.scope, record.dead_letter_topic)
-    if services.level.written >= ACCESS_LEVEL:
-        caller = caller_of(request.scope)
-        record = msgspec.structs.replace(record, creator=caller.principal, creator_uid=caller.uid)
+    record = msgspec.structs.replace(record, **services.sender(request.scope))
 
     async def create() -> int:
         """Creates it or compares it; returns the status."""
@@ -213,13 +219,16 @@ async def create_subscription(services: Services, request: Request, topic: str, 
     ),
 )
 async def change_subscription(services: Services, request: Request, topic: str, subscription: str) -> Response:
-    """Changes settings of a subscription; mode, start and filter stay as they are. What is leased stays leased."""
+    """Changes settings of a subscription; mode, start and filter stay as they are. What is leased stays leased. Dead
+    letters go out with the rights of the principal that named `dead_letter_topic` last, be it the same topic again."""
     check_name(topic)
     check_name(subscription, "subscription")
     wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
     services.check_letters(request.scope, changes.get("dead_letter_topic"))
+    if changes.get("dead_letter_topic") is not None:
+        changes |= services.sender(request.scope)
 
     async def change() -> int:
         opened = await services.dispatcher.open(found, subscription)

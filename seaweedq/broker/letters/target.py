@@ -49,8 +49,9 @@ class LetterTopics:
         found = self._callers.principal(principal, uid)
         if found is None:
             raise Forbidden(
-                f"the principal {principal!r} that created the subscription is disabled, or was deleted; one that has "
-                "its name now is another one",
+                f"the principal {principal!r}, with whose rights dead letters go out, is disabled, or was deleted; one "
+                "that has its name now is another one. A PATCH of dead_letter_topic, also to the same topic, has them "
+                "go out with its caller's rights",
                 action=str(Action.PUBLISH),
                 resource=name,
             )

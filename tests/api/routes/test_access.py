@@ -432,7 +432,7 @@ async def test_dead_letters_go_out_with_their_creators_rights(tmp_path: Path) ->
         await until(lambda: sum(one.published for one in senders) == 1)
 
 
-async def test_dead_letters_do_not_go_out_with_a_namesakes_rights(tmp_path: Path) -> None:
+async def test_dead_letters_go_out_with_an_heirs_rights_and_not_with_a_namesakes(tmp_path: Path) -> None:
     async with access(tmp_path, 2) as http:
         for name in ("a", "dead"):
             await http("PUT", f"/v1/topics/{name}", http.admin)
@@ -450,6 +450,17 @@ async def test_dead_letters_do_not_go_out_with_a_namesakes_rights(tmp_path: Path
         senders = [one.serving.letters for one in http.together.brokers]
         await until(lambda: any(one.published or any(s.failures for s in one._senders.values()) for one in senders))
         assert sum(one.published for one in senders) == 0
+        await http.principal("heir", [{"actions": ["subscribe"], "topics": ["a"]}])
+        heir, same = await http.token(principal="heir"), {"dead_letter_topic": "dead"}
+        at = next(n for n, one in enumerate(senders) if not any(s.failures for s in one._senders.values()))  # it relays
+        assert await http.status("PATCH", sub, heir, json=same) == 403, "it may not publish there"
+        await http.principal("heir", [{"actions": ["subscribe", "publish"], "topics": ["a", "dead"]}])
+        assert await http.status("PATCH", sub, heir, at, json={"ack_deadline_s": 20}) == 200
+        failures = sum(s.failures for one in senders for s in one._senders.values())
+        await until(lambda: sum(s.failures for one in senders for s in one._senders.values()) > failures)
+        assert sum(one.published for one in senders) == 0, "another change takes nothing over"
+        assert await http.status("PATCH", sub, heir, at, json=same) == 200
+        await until(lambda: sum(one.published for one in senders) == 1)
 
 
 async def test_links_end_no_later_than_the_token_that_got_them(tmp_path: Path) -> None:
