@@ -1,8 +1,8 @@
 """Pulls that wait at a broker which does not dispatch their subscription share one long poll."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,16 @@ from seaweedq.errors import NotOwner, Unavailable
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make
 
-WAITING = 30
+WAITING, FIRST = 30, 6
 S = f"{TOPIC}/subscriptions/s"
 
 
 class Under:
-    """The pulls that are at the dispatcher now, for another broker."""
+    """The pulls that are at the dispatcher now, for another broker; `queued` have asked for a turn there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = self.all = 0
-        relay = DirectPeers.relay
+        self.now = self.all = self.queued = 0
+        relay, turn = DirectPeers.relay, Queue.turn
 
         async def counted(peers: DirectPeers, method: str, url: str, path: str, *arguments: Any) -> Any:
             is_pull = path.endswith("/pull")
@@ -37,7 +37,12 @@ class Under:
             finally:
                 self.now -= is_pull
 
+        def queueing(queue: Queue, until: Deadline, check: Callable[[], None]) -> AbstractAsyncContextManager[float]:
+            self.queued += 1
+            return turn(queue, until, check)
+
         monkeypatch.setattr(DirectPeers, "relay", counted)
+        monkeypatch.setattr(Queue, "turn", queueing)
 
 
 async def test_who_queues_behind_those_of_a_dead_dispatcher_waits_for_the_next_one() -> None:
@@ -86,10 +91,11 @@ async def waiting(
         brokers = {has_s(one): one for one in together.brokers}
         here, there = (http, other) if brokers[False] is together.brokers[0] else (other, http)
         pulls = []
-        for consumer in consumers:
-            body = {"max_messages": 1, "wait_s": 30} | ({"consumer": consumer} if consumer else {})
-            pulls.append(asyncio.create_task(here.post(f"{S}/pull", json=body)))
-            await asyncio.sleep(0)
+        for wave in (consumers[:FIRST], consumers[FIRST:]):  # who asks at the same time, queues in any order
+            for consumer in wave:
+                body = {"max_messages": 1, "wait_s": 30} | ({"consumer": consumer} if consumer else {})
+                pulls.append(asyncio.create_task(here.post(f"{S}/pull", json=body)))
+            await until(lambda: under.queued == len(pulls))
         await until(lambda: under.now >= 1)
         yield there, pulls
         for one in pulls:
@@ -120,7 +126,7 @@ async def test_one_waits_there_for_all_and_the_longest_waiting_come_first(
         await until(lambda: len(answered(pulls)) == 3)
         found = [(await pulls[at]).json()["messages"] for at in answered(pulls)]
         assert sorted(message["offset"] for messages in found for message in messages) == [0, 1, 2]
-        assert max(answered(pulls)) < 6
+        assert max(answered(pulls)) < FIRST
         await asyncio.sleep(0.1)
         await until(lambda: under.now <= 2)  # a slow machine takes longer to tell all that there is nothing
         first = next(one for one in pulls if not one.done())
