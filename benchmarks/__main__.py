@@ -14,7 +14,8 @@ from benchmarks.result import Result, table
 
 NAMES = (
     "arrow", "ndjson", "singles", "latency", "streams", "redelivery", "pull", "leases", "waiting", "memory", "restart",
-    "topics", "bodies", "journal", "spark_read", "object_journal", "placement", "scaling_decisions", "cluster_batches",
+    "topics", "bodies", "journal", "spark_read", "object_journal", "journal_budget", "placement",
+    "scaling_decisions", "cluster_batches",
     "failover", "failover_minio", "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart",
     "forwarding", "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
     "by_reference", "stages", "arrow_small", "spark_topic", "spark_planning", "spark_stream",

@@ -28,17 +28,17 @@ class Cost:
         return self.journal_usd + self.chain_usd + self.retained_usd
 
 
-def puts_per_s(linger_s: float, put_s: float, window: int, linger_max_s: float) -> float:
-    """What one broker under steady load puts: one a linger, and never more than the window lets through."""
-    return 1 / min(max(linger_s, put_s / window), max(linger_max_s, put_s / window))
+def puts_per_s(budget_per_s: float, put_s: float, window: int) -> float:
+    """Returns the puts a second of one broker under steady load: its budget (0: none), at most what its window lets
+    through."""
+    return min(budget_per_s or window / put_s, window / put_s)
 
 
 def monthly(
     bytes_per_s: float,
     *,
     brokers: int = 1,
-    linger_s: float = 0.02,
-    linger_max_s: float = 0.25,
+    budget_per_s: float = 8,
     put_s: float = 0.05,
     window: int = 4,
     open_segments: int = 4,
@@ -51,7 +51,7 @@ def monthly(
 
     Deletions are free. A segment's tail becomes a file when it is full or `flush_s` old, whichever comes first.
     """
-    journal = brokers * puts_per_s(linger_s, put_s, window, linger_max_s)
+    journal = brokers * puts_per_s(budget_per_s, put_s, window)
     chain = max(open_segments / flush_s, bytes_per_s / ENTRY_BYTES)
     held_gb = min(unreleased_bytes * brokers, bytes_per_s * flush_s) / 1e9
     kept_gb = bytes_per_s * parquet_ratio * retention_days * 86_400 / 1e9
@@ -66,13 +66,13 @@ def monthly(
 
 def table() -> str:
     """The table of docs/costs.md, in Markdown."""
-    rows = ["| load | brokers | linger | journal puts/s | journal | files | a week kept | total |"]
+    rows = ["| load | brokers | `journal_puts_per_s` | journal puts/s | journal | files | a week kept | total |"]
     rows.append("| --- " * 8 + "|")
-    for megabytes, brokers in ((1, 1), (10, 2), (100, 8)):
-        for linger_s in (0.02, 0.1, 0.25):
-            cost = monthly(megabytes * 1e6, brokers=brokers, linger_s=linger_s)
+    for megabytes, brokers in ((1, 3), (10, 3), (100, 8)):
+        for budget_per_s in (8, 20, 0):
+            cost = monthly(megabytes * 1e6, brokers=brokers, budget_per_s=budget_per_s)
             rows.append(
-                f"| {megabytes} MB/s | {brokers} | {linger_s * 1000:.0f} ms | {cost.journal_puts_per_s:,.0f} "
+                f"| {megabytes} MB/s | {brokers} | {budget_per_s} | {cost.journal_puts_per_s:,.0f} "
                 f"| ${cost.journal_usd:,.0f} | ${cost.chain_usd:,.0f} | ${cost.retained_usd:,.0f} "
                 f"| ${cost.total_usd:,.0f} |"
             )

@@ -17,7 +17,8 @@ import uvloop
 from benchmarks.result import Result
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.journal.object_format import SlotHeaders
-from seaweedq.journal.object_journal import ObjectJournal, Pace
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.pacing import Pace
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.storage.interface import Data, ObjectStore
@@ -67,7 +68,7 @@ async def append_times(store: ObjectStore) -> list[float]:
         for _ in range(APPENDS):
             waiting = [perf_counter()]
             coming = asyncio.create_task(_keep_coming(waiting))
-            await journal.pace()
+            await journal.pace(asyncio.Event())
             coming.cancel()
             group.create_task(one(waiting))
             await asyncio.sleep(0)

@@ -40,8 +40,13 @@ def config() -> dict[str, Any]:
         "additionalProperties": False,
         "required": ["auth"],
         "properties": {
-            name: {key: value for key, value in field.items() if key not in LEFT_OUT}
+            name: {key: value for key, value in _given(field).items() if key not in LEFT_OUT}
             for name, field in fields.items()
             if name not in CHART_SETS
         },
     }
+
+
+def _given(field: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a value that is given: none is left out, not null."""
+    return next((one for one in field.get("anyOf", ()) if one["type"] != "null"), field)

@@ -7,7 +7,7 @@ Both are generated and never edited: what a setting is, trades and allows stands
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args, get_origin
 
 import chart_schema
 from pydantic.fields import FieldInfo
@@ -61,7 +61,7 @@ def row(name: str, field: FieldInfo) -> str:
 def default(name: str, field: FieldInfo) -> str:
     """The default: as written, and sizes in larger units behind it."""
     value = field.default
-    if value == "":
+    if value in ("", None):
         return "none"
     text = f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
     larger = in_units(value) if name.endswith("_bytes") else ""
@@ -70,8 +70,8 @@ def default(name: str, field: FieldInfo) -> str:
 
 def bounds(name: str, field: FieldInfo) -> str:
     """What a value may be, beyond its type."""
-    if choices := get_args(field.annotation):
-        return " or ".join(f"`{choice}`" for choice in choices)
+    if get_origin(field.annotation) is Literal:
+        return " or ".join(f"`{choice}`" for choice in get_args(field.annotation))
     found = []
     for limit in field.metadata:
         if pattern := getattr(limit, "pattern", None):

@@ -321,15 +321,34 @@ class Settings(BaseSettings):
         description="When the journal holds more than this, the oldest tails are flushed. A larger value makes larger "
         "Parquet files and longer recoveries.",
     )
-    journal_linger_s: float = Field(
-        0.02,
+    journal_puts_per_s: float | None = Field(
+        None,
+        ge=0,
+        le=10_000,
+        description="Object journal: puts of a broker a second in the long run; 1,000 more may come at once after a "
+        "rest. Fewer cost less and publishes wait longer for one; 0: no bound. Empty: 8 where the store charges for "
+        "puts (S3 without an endpoint, or one of a provider that does), else 0.",
+    )
+    journal_linger_s: float | None = Field(
+        None,
         ge=0,
         le=1,
-        description="Object journal: minimum time between the starts of two puts, so that more messages share a put. "
-        "A longer time costs latency and saves requests.",
+        description="Object journal: minimum time between the starts of two puts, in place of a budget of puts. Empty: "
+        "none, or 0.02 where journal_linger_max_s is set.",
     )
-    journal_linger_max_s: float = Field(
-        0.25, ge=0, le=5, description="Object journal: the linger grows up to this time while puts queue up."
+    journal_linger_max_s: float | None = Field(
+        None,
+        ge=0,
+        le=5,
+        description="Object journal: the linger grows up to this time while puts queue up. Empty: 0.25 where "
+        "journal_linger_s is set.",
+    )
+    put_usd_per_1000: float = Field(
+        0,
+        ge=0,
+        le=100,
+        description="Price of 1,000 puts to the store. If set, the metric seaweedq_journal_usd_per_month tells "
+        "what the journal's puts cost at their present rate.",
     )
     journal_window: int = Field(4, ge=1, le=64, description="Object journal: maximum number of concurrent puts.")
     cache_bytes: int = Field(

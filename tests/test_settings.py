@@ -36,7 +36,7 @@ def test_every_field_has_a_description_and_a_unit(name: str) -> None:
     assert field.description
     assert field.description.endswith(".")
     if field.annotation in (int, float) and name not in COUNTS:
-        assert re.search(r"_(s|bytes)$", name), f"{name} has no unit in its name"
+        assert re.search(r"_(s|bytes|usd_per_1000)$", name), f"{name} has no unit in its name"
         assert field.metadata, f"{name} has no bounds"
 
 
@@ -200,7 +200,8 @@ def test_help_says_the_default_of_each_setting() -> None:
     shown = " ".join(CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "20000"}).output.split())
     for name, field in Settings.model_fields.items():
         _, _, told = shown.partition(f"--{name.replace('_', '-')} ")
-        assert f"[default: {str(field.default) or 'none'}]" in told.partition(" --")[0]
+        default = "none" if field.default in ("", None) else field.default
+        assert f"[default: {default}]" in told.partition(" --")[0]
 
 
 @pytest.mark.parametrize("budget", [64, 127])

@@ -365,6 +365,7 @@ def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
     joined, serving = broker.joined, broker.serving
     return (
         metrics.LogMetrics(serving.log, broker.core.budget, broker.environment.store),
+        metrics.PutMetrics(serving.log.journal, broker.environment.clock, broker.environment.settings.put_usd_per_1000),
         metrics.PoolMetrics(broker.environment.pools),
         metrics.ClusterMetrics(joined.view, joined.election, broker.core.level),
         metrics.LagMetrics(

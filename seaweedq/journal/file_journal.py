@@ -59,6 +59,7 @@ class FileJournal:
     """
 
     window = 1
+    budget = None
 
     def __init__(self, folder: Path, disk: Disk, ids: Ids, file_bytes: int, level: Level) -> None:
         self._folder, self._disk, self._ids, self._file_bytes = folder, disk, ids, file_bytes
@@ -93,7 +94,7 @@ class FileJournal:
     async def settle(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._worker, self._settle)
 
-    async def pace(self) -> None:
+    async def pace(self, is_full: asyncio.Event) -> None:
         pass
 
     def release(self, below: int) -> None:

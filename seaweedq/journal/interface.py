@@ -5,6 +5,7 @@ a broker left behind, as a recovery reads it. `Journals` is a backend: it makes 
 owns its bytes and how it fences; brokers know only what stands here, so a further kind needs no change in them.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -12,6 +13,7 @@ from typing import Protocol, TypeAlias
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
 from seaweedq.journal.home_folder import HomeFolder
+from seaweedq.journal.put_budget import PutBudget
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame
 from seaweedq.storage.interface import ObjectStore
@@ -48,8 +50,9 @@ class Journal(Protocol):
     async def settle(self) -> None:
         """Makes sure that a recovery finds nothing of appends that have failed. Raises JournalUnavailable."""
 
-    async def pace(self) -> None:
-        """Waits until the next append may begin, so that more frames share it."""
+    async def pace(self, is_full: asyncio.Event) -> None:
+        """Waits until the next append may begin, so that more frames share it. Where there is room for one, `is_full`
+        ends the wait: what waits is as much as one append takes."""
 
     def release(self, below: int) -> None:
         """Marks commits numbered below `below` as no longer needed; their space comes back some time later."""
@@ -57,6 +60,10 @@ class Journal(Protocol):
     @property
     def unreleased_bytes(self) -> int:
         """Returns the size of the commits that are still needed."""
+
+    @property
+    def budget(self) -> PutBudget | None:
+        """Returns what has counted the puts to the store; None where the journal makes none."""
 
     async def close(self) -> None:
         """Ends what is under way and closes what is open. The journal's content stays."""

@@ -1,5 +1,6 @@
 """Journals in memory, for tests: they keep what real ones keep, and lose everything with their process."""
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 
@@ -21,6 +22,7 @@ class MemoryJournal:
     """The twin of the real journals. `hook` runs before each commit; append raises what it raises."""
 
     window = 1
+    budget = None
 
     def __init__(self, hook: Hook = _no_fault) -> None:
         self.hook = hook
@@ -50,7 +52,7 @@ class MemoryJournal:
     async def settle(self) -> None:
         pass
 
-    async def pace(self) -> None:
+    async def pace(self, is_full: asyncio.Event) -> None:
         pass
 
     def release(self, below: int) -> None:

@@ -7,9 +7,10 @@ from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.object_format import SlotHeaders
-from seaweedq.journal.object_journal import ObjectJournal, Pace
+from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_recovery import DeadObjectJournal
 from seaweedq.journal.object_sweep import sweep
+from seaweedq.journal.pacing import Pace
 from seaweedq.storage.interface import ObjectStore
 
 KIND = "object"

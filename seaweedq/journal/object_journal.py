@@ -25,16 +25,17 @@ from typing import Any
 
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import fail
+from seaweedq.concurrency.sleep import Sleep, sleep_unless
 from seaweedq.errors import JournalUnavailable, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.invariants import require
-from seaweedq.journal.object_format import MAX_WINDOW, SlotHeader, SlotHeaders, SlotKind, journal_folder
+from seaweedq.journal.object_format import SlotHeader, SlotHeaders, SlotKind, journal_folder
 from seaweedq.journal.object_listing import BATCH, batches, delete_slots, list_slots
 from seaweedq.journal.object_writer import SlotWriter
-from seaweedq.journal.pacing import next_linger_s
+from seaweedq.journal.pacing import Pace, Pacer
+from seaweedq.journal.put_budget import PutBudget
 from seaweedq.segments.frames import Frame, check_frames
 from seaweedq.storage.interface import ObjectStore
-from seaweedq.storage.pauses import Sleep
 
 logger = logging.getLogger(__name__)
 
@@ -49,23 +50,6 @@ class _Slot:
     done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The pace of an object journal's puts. At most `window` (up to MAX_WINDOW) are under way.
-
-    `linger_s` to `linger_max_s` lie between the starts of two puts. After `idle_s` without an append, a journal of
-    which everything is released puts the empty slot.
-    """
-
-    window: int
-    linger_s: float = 0
-    linger_max_s: float = 0
-    idle_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        assert 1 <= self.window <= MAX_WINDOW
-
-
 class ObjectJournal:
     """A journal of the broker of `headers`, which has none yet. Must be made on a running event loop."""
 
@@ -75,10 +59,9 @@ class ObjectJournal:
         self.window = pace.window
         self._store, self._headers, self._clock, self._sleep = store, headers, clock, sleep
         self._broker = headers.broker
-        self._writer = SlotWriter(store, clock, sleep)
         self._pace = pace
-        self._linger_s = pace.linger_s
-        self._may_begin_s = clock.monotonic_s()
+        self._pacer = Pacer(pace, clock.monotonic_s())
+        self._writer = SlotWriter(store, clock, sleep, self._pacer.budget)
         self._under_way: deque[_Slot] = deque()
         self._room = asyncio.Event()  # set by whatever lets a waiting pace() go on
         self._next = 0
@@ -99,6 +82,11 @@ class ObjectJournal:
         return self._unreleased_bytes
 
     @property
+    def budget(self) -> PutBudget:
+        """Returns the budget, which has counted the puts: of commits, of empty slots, repeated and hedged ones."""
+        return self._pacer.budget
+
+    @property
     def failing(self) -> StoreUnavailable | None:
         """Returns why the last try of a put failed; None after a success."""
         return self._writer.failing
@@ -114,21 +102,19 @@ class ObjectJournal:
         if self._rest is not None:
             self._rest.cancel()
         slot = self._begin(frames)
-        self._linger_s = self._next_linger_s()
-        self._may_begin_s = self._clock.monotonic_s() + self._linger_s
+        self._pacer.began(self._clock.monotonic_s(), self._needed, is_full=not self._has_room)
         return await asyncio.shield(slot.done)
 
     async def settle(self) -> None:
         pass  # an append that fails ends the journal
 
-    async def pace(self) -> None:
+    async def pace(self, is_full: asyncio.Event) -> None:
         while not self._has_room and not self._closed and self._error is None:
             self._room.clear()
             await self._room.wait()
-        begin_s = max(self._may_begin_s, now_s := self._clock.monotonic_s())
-        self._may_begin_s = begin_s + self._linger_s
-        if begin_s > now_s:
-            await self._sleep(begin_s - now_s)
+        wait_s = self._pacer.wait_s(self._clock.monotonic_s(), self._needed)
+        if wait_s:
+            await sleep_unless(is_full, self._sleep, wait_s)
 
     def release(self, below: int) -> None:
         assert below <= self._acknowledged, "only what is durable can be in a chain"
@@ -158,9 +144,10 @@ class ObjectJournal:
             reach("slot.delete")
             await delete_slots(self._store, self._broker, numbers)
 
-    def _next_linger_s(self) -> float:
-        low_s = self._pace.linger_s
-        return next_linger_s(self._linger_s, not self._has_room, low_s, max(low_s, self._pace.linger_max_s))
+    @property
+    def _needed(self) -> int:
+        """Returns how many slots a recovery would have to read."""
+        return self._next - self._released
 
     @property
     def _has_room(self) -> bool:

@@ -10,14 +10,16 @@ import logging
 from collections.abc import Sequence
 
 from seaweedq.clock import Clock
+from seaweedq.concurrency.sleep import Sleep
 from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.journal.object_format import SlotHeader, encode_slot, slot_name
 from seaweedq.journal.object_listing import read_header
 from seaweedq.journal.pacing import USUAL_AT_FIRST_S, next_usual_s, patience_s
+from seaweedq.journal.put_budget import PutBudget
 from seaweedq.segments.frames import Frame
 from seaweedq.storage.interface import ObjectStore
-from seaweedq.storage.pauses import Pauses, Sleep
+from seaweedq.storage.pauses import Pauses
 
 LAST_PAUSE_S = 1.0  # publishes wait for it, and there are few puts at a time
 _INLINE_BYTES = 256 * 1024  # more than that is encoded in a thread
@@ -28,11 +30,12 @@ logger = logging.getLogger(__name__)
 class SlotWriter:
     """A writer of slots, several at a time. `failing` is why the last try of a put failed, None after a success."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, sleep: Sleep) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, sleep: Sleep, budget: PutBudget) -> None:
         self.failing: StoreUnavailable | None = None
         self._store = store
         self._clock = clock
         self._sleep = sleep
+        self._budget = budget
         self._usual_s = USUAL_AT_FIRST_S
 
     async def put(self, header: SlotHeader, frames: Sequence[Frame]) -> int:
@@ -83,6 +86,7 @@ class SlotWriter:
                 each.cancel()
 
     def _begin(self, name: str, data: bytes) -> asyncio.Task[bool]:
+        self._budget.spend(self._clock.monotonic_s())
         task = asyncio.create_task(_create_one(self._store, name, data))
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # may be the one nobody waits for
         return task

@@ -1,9 +1,19 @@
-"""The pace of an object journal: the linger between two puts, and the patience with a slow one. Pure.
+"""The pace of an object journal: when the next put may begin, and the patience with a slow one. Pure.
 
-The linger is additive to latency and divides the cost, so it is short while the store keeps up and grows while the
-window is full: then waiting costs nothing, and more messages share a put. The second try of a slow put is a hedge
-(Dean and Barroso, The Tail at Scale, 2013): the same bytes under the same name, so it does no harm.
+A commit need not wait for company: what comes while the window is full, or while the budget of puts is used up, shares
+the next one. Where a linger is set, it lies between the starts of two puts as well. It is additive to latency and
+divides the cost, so it is short while the store keeps up and grows while the window is full: that costs nothing then.
+The second try of a slow put is a hedge (Dean and Barroso, The Tail at Scale, 2013): the same bytes under the same name,
+so it does no harm.
 """
+
+from dataclasses import dataclass
+
+from seaweedq.journal.object_format import MAX_WINDOW
+from seaweedq.journal.put_budget import PutBudget
+
+MANY_NEEDED = 3_000  # slots that a recovery would read: from here on puts lie MANY_APART_S apart, whatever else holds
+MANY_APART_S = 0.02
 
 GROW, SHRINK = 1.25, 0.8
 FIRST_S = 0.001  # what a linger of zero grows from
@@ -13,6 +23,51 @@ HEDGE_MIN_S, HEDGE_MAX_S = 0.1, 2.0
 SLOW_BYTES_PER_S = 20e6  # a put of many bytes may take longer by so much
 USUAL_AT_FIRST_S = 0.2
 WEIGHT = 0.1  # of the newest put in the usual time
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The pace of an object journal's puts. At most `window` (up to MAX_WINDOW) are under way, and in the long
+    run `puts_per_s` begin (0: any number).
+
+    `linger_s` to `linger_max_s` lie between the starts of two puts. After `idle_s` without an append, a journal of
+    which everything is released puts the empty slot.
+    """
+
+    window: int
+    linger_s: float = 0
+    linger_max_s: float = 0
+    puts_per_s: float = 0
+    idle_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.window <= MAX_WINDOW
+
+
+class Pacer:
+    """Tells when the next commit may begin. Times are of a monotonic clock, in seconds."""
+
+    def __init__(self, pace: Pace, now_s: float) -> None:
+        self.budget = PutBudget(pace.puts_per_s, now_s)
+        self._pace = pace
+        self._linger_s = pace.linger_s
+        self._may_begin_s = now_s
+
+    def wait_s(self, now_s: float, needed: int) -> float:
+        """Returns how many seconds the next commit waits that could begin now, while a recovery would read `needed`
+        slots. The one behind it counts from there."""
+        begin_s = max(self._may_begin_s, now_s + self.budget.wait_s(now_s))
+        self._may_begin_s = begin_s + self._apart_s(needed)
+        return begin_s - now_s
+
+    def began(self, now_s: float, needed: int, is_full: bool) -> None:
+        """Takes in that a commit has begun, and whether the window is full with it."""
+        low_s, high_s = self._pace.linger_s, self._pace.linger_max_s
+        self._linger_s = next_linger_s(self._linger_s, is_full, low_s, max(low_s, high_s))
+        self._may_begin_s = now_s + self._apart_s(needed)
+
+    def _apart_s(self, needed: int) -> float:
+        return max(self._linger_s, MANY_APART_S if needed >= MANY_NEEDED else 0)
 
 
 def next_linger_s(linger_s: float, is_full: bool, low_s: float, high_s: float) -> float:

@@ -25,12 +25,13 @@ from typing import BinaryIO, TypeVar
 
 import pyarrow.parquet as pq
 
+from seaweedq.concurrency.sleep import Sleep
 from seaweedq.errors import ChainDamaged, Fenced, NeedsNewerBroker, StoreUnavailable
 from seaweedq.invariants import require
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.segments.extent import Extent, KnownEntry
 from seaweedq.storage.interface import ObjectStore
-from seaweedq.storage.pauses import Pauses, Sleep
+from seaweedq.storage.pauses import Pauses
 
 T = TypeVar("T")
 PAGE = 1_000

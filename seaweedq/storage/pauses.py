@@ -6,13 +6,11 @@ is not tried more often than that.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.sleep import Sleep, sleep_unless
 
 FIRST_S, SURE_S = 0.05, 0.8
-
-Sleep = Callable[[float], Awaitable[None]]
 
 
 class Pauses:
@@ -37,13 +35,7 @@ class Pauses:
         """Sleeps, unless another put works meanwhile. Tells whether one did."""
         worked = asyncio.Event()
         self._worked.listen(worked.set)
-        slept, told = asyncio.ensure_future(self._sleep(pause_s)), asyncio.ensure_future(worked.wait())
         try:
-            await asyncio.wait({slept, told}, return_when=asyncio.FIRST_COMPLETED)
-            if slept.done():
-                await slept  # raises what it raised
-            return worked.is_set()
+            return await sleep_unless(worked, self._sleep, pause_s)
         finally:
             self._worked.unlisten(worked.set)
-            slept.cancel()
-            told.cancel()

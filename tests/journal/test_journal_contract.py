@@ -77,7 +77,7 @@ async def test_pace_of_a_journal_that_does_not_linger_returns_at_once(opened: tu
     journal, _ = opened
     async with asyncio.timeout(5):
         for _ in range(3):
-            await journal.pace()
+            await journal.pace(asyncio.Event())
             await journal.append(acks(b"a"))
 
 

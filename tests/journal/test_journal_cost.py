@@ -6,11 +6,11 @@ from benchmarks.cost import monthly, puts_per_s, table
 from tests.support.paths import ROOT
 
 
-def test_fifty_puts_a_second_for_a_month() -> None:
-    """50 x 2,628,000 s x $0.000005 = $657, and 256 MB held for $0.006."""
-    cost = monthly(1e6)
-    assert cost.journal_puts_per_s == 50
-    assert cost.journal_usd == pytest.approx(657.0059, abs=0.001)
+def test_three_brokers_at_eight_puts_a_second_for_a_month() -> None:
+    """24 x 2,628,000 s x $0.000005 = $315.36, and 300 MB held for $0.0069."""
+    cost = monthly(1e6, brokers=3)
+    assert cost.journal_puts_per_s == 24
+    assert cost.journal_usd == pytest.approx(315.3669, abs=0.001)
 
 
 def test_a_week_of_parquet() -> None:
@@ -24,10 +24,12 @@ def test_the_chain_pays_by_bytes_or_by_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("linger_s", "put_s", "window", "expected"), [(0.02, 0.05, 4, 50), (0.25, 0.05, 4, 4), (0.02, 0.4, 4, 10)]
+    ("budget_per_s", "put_s", "window", "expected"), [(8, 0.05, 4, 8), (0, 0.05, 4, 80), (20, 0.4, 4, 10)]
 )
-def test_a_linger_or_the_window_bounds_the_puts(linger_s: float, put_s: float, window: int, expected: float) -> None:
-    assert puts_per_s(linger_s, put_s, window, linger_max_s=0.25) == pytest.approx(expected)
+def test_the_budget_or_the_window_bounds_the_puts(
+    budget_per_s: float, put_s: float, window: int, expected: float
+) -> None:
+    assert puts_per_s(budget_per_s, put_s, window) == pytest.approx(expected)
 
 
 def test_the_page_shows_the_table() -> None:

@@ -22,7 +22,7 @@ OWN_MODULES = ("file_", "object_", "memory_")
 
 
 def opened(folder: Path, kind: str) -> Journals:
-    setup = journal_setup(Settings(data_dir=folder, journal=kind), SystemClock(), SystemIds())
+    setup = journal_setup(Settings(data_dir=folder, journal=kind), SystemClock(), SystemIds(), {})
     setup.home.lock()
     return setup.open(MemoryStore(), newest)
 

@@ -15,9 +15,10 @@ import pytest
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Fenced, JournalDamaged, StoreUnavailable
 from seaweedq.journal.object_format import SlotHeaders, SlotKind
-from seaweedq.journal.object_journal import ObjectJournal, Pace
+from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
+from seaweedq.journal.pacing import Pace
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
 from tests.support.journal.claims import unbounded
@@ -92,7 +93,7 @@ async def broker(journal: ObjectJournal, seen: Seen, chance: random.Random) -> N
             journal.release(below)
 
     for message in count():
-        await journal.pace()
+        await journal.pace(asyncio.Event())
         flights.append(asyncio.create_task(one(message)))
         await ticks(chance.choice((1, 1, 10, 100, 400)))
         if any(flight.done() and flight.exception() for flight in flights):

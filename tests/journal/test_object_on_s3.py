@@ -8,9 +8,10 @@ import pytest
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Fenced
 from seaweedq.journal.object_format import SlotHeaders
-from seaweedq.journal.object_journal import ObjectJournal, Pace
+from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_listing import list_slots
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
+from seaweedq.journal.pacing import Pace
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.storage.s3 import S3Store
 from tests.support.journal.claims import unbounded
@@ -51,7 +52,7 @@ async def append(journal: ObjectJournal, acknowledged: list[int], released: list
 
     under_way: set[asyncio.Task[None]] = set()
     while not fenced.is_set():
-        await journal.pace()
+        await journal.pace(asyncio.Event())
         under_way.add(asyncio.create_task(one()))
         await asyncio.sleep(0)
     await asyncio.gather(*under_way)

@@ -117,7 +117,7 @@ async def test_cancelled_appends_still_take_room(journal: ObjectJournal, store: 
     await settle()
     with pytest.raises(AssertionError, match="one append"):
         await journal.append(acks(b"a"))
-    waiting = asyncio.create_task(journal.pace())
+    waiting = asyncio.create_task(journal.pace(asyncio.Event()))
     await hands.turn(1)
     assert not waiting.done()
     await store.puts[0].end()
@@ -128,7 +128,7 @@ async def test_close_waits_for_no_put_and_says_that_the_outcome_is_unknown(
     journal: ObjectJournal, store: HeldStore
 ) -> None:
     durable, open_ = await begin(journal, 2)
-    pacing = asyncio.create_task(journal.pace())
+    pacing = asyncio.create_task(journal.pace(asyncio.Event()))
     await store.puts[0].end()
     await journal.close()
     await settle()

@@ -29,13 +29,16 @@ from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.broker.suspicion.revoker import Revoker
 from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.clock import Clock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.keys import CATALOGUE
 from seaweedq.coordination.unreadable import NOTED
+from seaweedq.journal.interface import Journal
 from seaweedq.storage.counting import Counted
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+MONTH_S = 730 * 3600
 
 
 class Source(Protocol):
@@ -112,6 +115,25 @@ class LogMetrics:
         for operation, count in sorted(self.store.requests.items()):
             requests.add_metric([operation], count)
         yield requests
+
+
+@dataclass(frozen=True)
+class PutMetrics:
+    """Metrics of an object journal's puts, which some stores charge for."""
+
+    journal: Journal
+    clock: Clock
+    usd_per_1000: float
+
+    def metrics(self) -> Iterator[Metric]:
+        """As Source."""
+        if (budget := self.journal.budget) is None:
+            return
+        yield CounterMetricFamily("seaweedq_journal_puts", "Puts of the object journal", value=budget.puts)
+        if self.usd_per_1000:
+            usd = budget.rate(self.clock.monotonic_s()) * MONTH_S * self.usd_per_1000 / 1000
+            help = "Cost of the object journal's puts in a month at their present rate"
+            yield GaugeMetricFamily("seaweedq_journal_usd_per_month", help, value=usd)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ class GroupCommit:
         self._singles: dict[OpenSegment, _Accumulator] = {}
         self._others: list[tuple[Frame, asyncio.Future[int]]] = []
         self._wake = asyncio.Event()
+        self._full = asyncio.Event()  # while the requests that wait are as much as a commit takes
+        self._waiting_bytes = 0
         self._added = 0  # how many requests and frames there ever were, and how many of the first are done with
         self._processed = 0
         self._round = asyncio.Event()
@@ -95,6 +97,7 @@ class GroupCommit:
         between. Raises NotReady once closed; then nothing is pending.
         """
         self._requests.append((self._count(), appends))
+        self._waits(sum(append.size_bytes for append in appends))
         for append in appends:
             for waiter in append.waiters:
                 append.segment.add_pending(waiter)
@@ -167,7 +170,7 @@ class GroupCommit:
                 if not self._is_waiting():
                     self._wake.clear()
                     await self._wake.wait()
-                await self._journal.pace()
+                await self._journal.pace(self._full)
                 if self._journal.window == 1:
                     await self._commit(self._take(), None)
                     continue
@@ -183,6 +186,11 @@ class GroupCommit:
         self._added += 1
         self._wake.set()
         return self._added
+
+    def _waits(self, size_bytes: int) -> None:
+        """Counts so many more bytes of requests that wait for a commit."""
+        self._waiting_bytes += size_bytes
+        (self._full.set if self._waiting_bytes >= COMMIT_BYTES else self._full.clear)()
 
     def _is_waiting(self) -> bool:
         return bool(self._requests or self._singles or self._others)
@@ -201,6 +209,7 @@ class GroupCommit:
             size += more
             appends += request
             self._requests.popleft()
+        self._waits(-size)
         return _Commit(appends, others, self._requests[0][0] - 1 if self._requests else self._added)
 
     async def _commit(self, taken: _Commit, before: asyncio.Task[None] | None) -> None:

@@ -134,7 +134,7 @@ class BrokerProcess:
             settings,
             Counted(store),
             coordination,
-            journal_setup(settings, clock, ids, sleep=self._stop.sleep),
+            journal_setup(settings, clock, ids, os.environ, sleep=self._stop.sleep),
             clock,
             ids,
             Peers(secret, self._trust),

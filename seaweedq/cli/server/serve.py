@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic.fields import FieldInfo
@@ -54,11 +54,13 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
-    kind = field.annotation if field.annotation in (int, float, str, bool, Path) else str
+    given = next((one for one in get_args(field.annotation) if isinstance(one, type)), field.annotation)
+    kind = given if given in (int, float, str, bool, Path) else str
     flag = f"--{name.replace('_', '-')}"
+    default = "none" if field.default in ("", None) else field.default
     option = typer.Option(
         flag if kind is not bool else f"{flag}/--no-{flag[2:]}",
-        help=f"{field.description} \\[default: {str(field.default) or 'none'}]",
+        help=f"{field.description} \\[default: {default}]",
         show_default=False,
         rich_help_panel=group,
     )

@@ -22,7 +22,7 @@ from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import Journals, JournalSetup
 from seaweedq.journal.kinds import JournalKinds
 from seaweedq.journal.object_backend import ObjectJournals
-from seaweedq.journal.object_journal import Pace
+from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
 from tests.support.brokers import environments

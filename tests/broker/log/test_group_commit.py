@@ -176,6 +176,27 @@ async def test_a_large_backlog_is_cut_into_commits_and_none_is_forgotten() -> No
     assert one.end == 9
 
 
+class Paced(MemoryJournal):
+    """A journal that lets an append begin when what waits fills one, and never before."""
+
+    async def pace(self, is_full: asyncio.Event) -> None:
+        await is_full.wait()
+
+
+async def test_requests_that_fill_a_commit_end_the_wait_for_it() -> None:
+    one, journal = segment(), Paced()
+    async with running(journal) as commit:
+        waiting = [give(commit, append(one, bytes(9 * 1024 * 1024))) for _ in range(3)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not journal.commits
+        waiting += [give(commit, append(one, bytes(9 * 1024 * 1024))) for _ in range(4)]
+        await asyncio.wait_for(asyncio.gather(*waiting[:6]), 10)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert [len(c.frames) for c in journal.commits] == [3, 3], "what is left fills none"
+
+
 @pytest.mark.parametrize("window", [1, 3])
 async def test_a_commit_can_be_released_only_behind_those_who_wait_for_its_frames(window: int) -> None:
     """An ack pins its commit when it is told the commit's number; the upkeep may look at any step of the loop."""

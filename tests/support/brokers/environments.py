@@ -31,7 +31,7 @@ def environment(
         settings,
         Counted(store),
         coordination,
-        journal_setup(settings, clock, ids, machine.disk),
+        journal_setup(settings, clock, ids, {}, machine.disk),
         clock,
         ids,
         peers or Peers(secret),

@@ -23,9 +23,9 @@ from seaweedq.journal.interface import DeadJournal, Journal, Journals
 from seaweedq.journal.memory_journal import MemoryJournal, MemoryJournals
 from seaweedq.journal.object_backend import ObjectJournals
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, slot_name
-from seaweedq.journal.object_journal import Pace
 from seaweedq.journal.object_listing import list_slots
 from seaweedq.journal.object_recovery import read_slots
+from seaweedq.journal.pacing import Pace
 from seaweedq.segments.commits import Commit
 from seaweedq.storage.memory import MemoryStore
 from tests.support.fixtures.services import s3_store

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from seaweedq.errors import StoreUnavailable
 from seaweedq.journal.object_format import SlotHeaders
-from seaweedq.journal.object_journal import ObjectJournal, Pace
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.pacing import Pace
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
 from tests.support.journal.sim_disk import CountedIds
@@ -108,7 +109,9 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def journal_on(store: MemoryStore, hands: Hands, window: int = 4, linger_s: float = 0) -> ObjectJournal:
+def journal_on(
+    store: MemoryStore, hands: Hands, window: int = 4, linger_s: float = 0, puts_per_s: float = 0
+) -> ObjectJournal:
     return ObjectJournal(
-        store, SlotHeaders("b", CountedIds(), newest), hands, Pace(window, linger_s, 0.25), hands.sleep
+        store, SlotHeaders("b", CountedIds(), newest), hands, Pace(window, linger_s, 0.25, puts_per_s), hands.sleep
     )

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.journal.object_format import SlotHeaders
-from seaweedq.journal.object_journal import ObjectJournal, Pace
+from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
+from seaweedq.journal.pacing import Pace
 from seaweedq.storage.local import LocalStore
 from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import acks, payload
@@ -32,7 +33,7 @@ async def append(store: LocalStore) -> None:
 
     async with asyncio.TaskGroup() as group:
         for n in count():
-            await journal.pace()
+            await journal.pace(asyncio.Event())
             group.create_task(one(n))
             await asyncio.sleep(0)
 
