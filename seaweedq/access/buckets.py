@@ -29,6 +29,10 @@ class Bucket:
         self._level = level - amount
         return 0.0
 
+    def level(self, now_s: float) -> float:
+        """Returns what it holds, below 0 what is owed."""
+        return self._level + max(0.0, now_s - self._at_s) * self.rate
+
     def spend(self, amount: float) -> None:
         """Takes what a request that was let in turned out to cost more; a negative amount is given back."""
         self._level -= amount

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from seaweedq.access.grants import EVERYTHING, Rights
 from seaweedq.access.limits import NO_LIMITS, Limits
 
+DEFAULT = "*"  # the name of what is no principal: the limits of all that have none of their own
 NEVER_US = 2**63 - 1  # when a caller expires that has no end
 
 

@@ -107,10 +107,7 @@ class Application:
         self._peers = PeerRequests(broker.core.gate, self.refusals)
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
-        callers, roster = broker.core.callers, broker.core.roster
-        self._rates = Rates(
-            environment.clock, lambda: roster.living, callers.again, lambda name: name in callers.view.principals
-        )
+        self._rates = Rates(environment.clock, broker.core.accounts, broker.core.callers)
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = self._make_fastapi()
@@ -306,7 +303,9 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     publishing, subscribing, positions = serving.publishing, serving.subscribing, serving.reading.positions
     dispatcher, clock = subscribing.dispatcher, environment.clock
     requested, greetings = serving.leading.requested, serving.suspecting.greetings
-    calls = BrokerCalls(publishing.receiver, serving.loads, budget, serving.log, requested, greetings)
+    calls = BrokerCalls(
+        publishing.receiver, serving.loads, budget, serving.log, requested, greetings, core.accounts, clock
+    )
     yield calls
     mover, marks = serving.reshaping.mover, serving.leading.marks
     yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, mover, marks)

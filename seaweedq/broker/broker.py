@@ -150,6 +150,7 @@ class Broker:
         if joined.election.is_leader:
             await serving.leading.leader.round()
         self._spawn(serving.leading.leader.run(), "leader")
+        self._spawn(serving.leading.limits.run(), "split of limits")
 
     async def _suspect(self, joined: Joined, serving: Serving) -> None:
         """Begins to look after the others, and to be looked after."""
@@ -294,6 +295,7 @@ class Broker:
 
     def _roster_changed(self) -> None:
         """Listens to the roster: brokers or journals have come or gone."""
+        self.core.accounts.live(self.core.roster.living)
         if self._serving:
             self._serving.leading.leader.wake()
             self._serving.suspecting.greeter.wake()

@@ -7,6 +7,7 @@ from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.journal_sweep import JournalSweep
 from seaweedq.broker.leader.late_files import LateFiles
 from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.leader.limit_split import LimitSplit
 from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.leader.recoveries import Recoveries
@@ -84,6 +85,7 @@ def build_leading(
         retained=files,
         marks=marks,
         requested=RequestedRecoveries(joined.recovery, coordination),
+        limits=LimitSplit(view, election, peers, core.accounts),
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from seaweedq.access.accounts import Accounts
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
@@ -10,6 +11,7 @@ from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.leader.limit_split import LimitSplit
 from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.letters.letters import DeadLetters
 from seaweedq.broker.level_rise import LevelGuard, LevelRise
@@ -112,6 +114,7 @@ class Core:
     """The services that exist from the beginning: views of the cluster, and memory."""
 
     callers: Callers
+    accounts: Accounts
     catalog: Catalog
     tombstones: Tombstones
     quota: ClusterQuota
@@ -202,6 +205,7 @@ class Leading:
     retained: TopicFiles
     marks: SegmentMarks
     requested: RequestedRecoveries
+    limits: LimitSplit
 
 
 @dataclass(frozen=True)

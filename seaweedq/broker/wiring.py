@@ -6,6 +6,7 @@ journal, which must not exist before the journals of earlier lives are recovered
 
 from collections.abc import Callable
 
+from seaweedq.access.accounts import Accounts
 from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.cluster_level import ClusterLevel
@@ -125,6 +126,7 @@ def build_core(
     admin.require()
     return Core(
         callers=Callers(coordination, environment.clock, admin),
+        accounts=Accounts(clock.monotonic_s()),
         catalog=catalog,
         tombstones=Tombstones(coordination),
         quota=ClusterQuota(catalog, coordination, settings.max_topics, settings.max_segments),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from seaweedq.access.authorizer import judge
-from seaweedq.access.caller import ANONYMOUS, NOBODY, Caller
+from seaweedq.access.caller import NOBODY, Caller
 from seaweedq.access.tokens import PREFIX, digest_of
 from seaweedq.api.asgi.callers import CALLER, caller_of, forbidden, relayed_caller
 from seaweedq.api.asgi.http import Scope, headers_of
@@ -35,7 +35,7 @@ class Gate:
 
     def __init__(self, callers: Callers, needs_token: bool, is_of_broker: Callable[[Scope], bool]) -> None:
         self._callers = callers
-        self._anonymous = NOBODY if needs_token else ANONYMOUS
+        self._needs_token = needs_token
         self._is_of_broker = is_of_broker
 
     def admit(self, scope: Scope) -> None:
@@ -86,15 +86,19 @@ class Gate:
                 raise UnreadableRequest("the header Authorization and a subprotocol bearer.{token} both give a token")
             text = of_socket
         if text is None:
-            return self._anonymous
+            return self._without_token
         found = self._callers.find(digest_of(text))
         if found is not None:
             return found
         if not text.startswith(PREFIX):
-            return self._anonymous
+            return self._without_token
         if not self._callers.view.loaded:
             raise NotReady("the broker is starting, and does not know yet which tokens count")
         raise Unauthenticated(REFUSED)
+
+    @property
+    def _without_token(self) -> Caller:
+        return NOBODY if self._needs_token else self._callers.anonymous
 
 
 def _method(scope: Scope) -> str:

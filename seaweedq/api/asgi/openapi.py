@@ -24,7 +24,7 @@ PATH_PARAMETERS = {
     "subscription": (NAME_SCHEMA, "billing"),
     "upload": (NAME_SCHEMA, "20260131-0-5f2b8a6c"),
     "segment": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 0),
-    "principal": (NAME_SCHEMA, "importer"),
+    "principal": ({"type": "string", "pattern": rf"^({NAME}|\*)$"}, "importer"),
     "token": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "5f2b8a6c90d1e2f3"),
     "offset": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 17),
 }

@@ -1,127 +1,124 @@
 """The limits of principals, judged before anything of a request's body is read.
 
-A limit is the cluster's, and each broker lets in an even share of it: the limit ÷ living brokers; of pulls that wait at
-least one. What is known only later is paid for by the principal's next request: the bytes of a body without a stated
-length, the messages in it, the segments that a change touches beside the first, the bytes of answers. What is sent in
-parts waits behind each part until that is paid for, and so does what a WebSocket says. A request that another broker
-relays was counted there, and what a signed link gets is nobody's.
+A limit is the cluster's; each broker has its share (access/accounts), which the leader changes (broker/leader/
+limit_split). What is known only later is paid for by the next request: the bytes of a body without a stated length, the
+messages in it, the segments that a change touches beside the first, the bytes of answers. What is sent in parts waits
+behind each part until that is paid for, and so does what a WebSocket says. A request that another broker relays was
+counted there, and what a signed link gets is nobody's.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-from seaweedq.access.actions import Action
-from seaweedq.access.buckets import Bucket
+from seaweedq.access.accounts import Account, Accounts, RateMeter
 from seaweedq.access.caller import Caller
-from seaweedq.access.limits import NO_LIMITS
+from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.api.asgi.gate import RULE
 from seaweedq.api.asgi.http import Receive, Scope, Send, content_length, staying
+from seaweedq.api.asgi.rules import BYTES_IN, WITH_BODIES
+from seaweedq.broker.access.callers import Callers
 from seaweedq.clock import Clock
 from seaweedq.errors import RateLimited
 
 METER = "seaweedq.meter"  # the key in a scope of what counts for its principal; only those with limits have one
-CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-WITH_BODIES = CHANGING - {"DELETE"}
-SWEEP_AT = 256  # principals of which something is counted, before those that are no more are looked for
 RETRY_S = 1.0  # when a place may have become free
-
-
-@dataclass(slots=True, eq=False)
-class _Account:
-    """The use that one principal makes of this broker: a bucket for each limit of a rate, and its pulls that wait."""
-
-    buckets: dict[str, Bucket] = field(default_factory=dict)
-    waiting: int = 0
+ANONYMOUS_KEY = "anonymous"
+Cost = tuple[str, float]
 
 
 class Rates:
-    """What the principals have left at one broker. `living` counts the brokers, `again` returns a caller as it is now,
-    and `exists` tells whether there is a principal."""
+    """The limits of callers at one broker."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        living: Callable[[], int],
-        again: Callable[[Caller], Caller | None],
-        exists: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, clock: Clock, accounts: Accounts, callers: Callers) -> None:
         self.clock = clock
-        self.living = living
-        self.again = again
-        self._exists = exists
-        self._accounts: dict[str, _Account] = {}
-        self._sweep_at = SWEEP_AT
+        self.accounts = accounts
+        self._callers = callers
 
     def admit(self, caller: Caller, scope: Scope) -> None:
         """Takes what is known of a request's cost. Raises RateLimited."""
         if caller.limits is NO_LIMITS:
             return
-        meter = Meter(self, caller, self._account(caller.principal or ""))
-        meter.take(_costs(scope))
+        now_s = self.clock.monotonic_s()
+        meter = Meter(self, (self._account(caller, now_s),))
+        meter.take(_costs(scope), now_s)
         scope[METER] = meter
 
-    def __len__(self) -> int:
-        return len(self._accounts)
+    def _account(self, caller: Caller, now_s: float) -> Account:
+        """Returns the account of a principal, which goes by its uid: a namesake that is created later has another one.
+        All who are anonymous have one together."""
+        key = caller.uid or ANONYMOUS_KEY
+        return self.accounts.of(key, caller.limits, _Source(self._callers, caller), now_s)
 
-    def _account(self, name: str) -> _Account:
-        found = self._accounts.get(name)
-        if found is None:
-            if len(self._accounts) >= self._sweep_at:
-                self._accounts = {one: kept for one, kept in self._accounts.items() if self._exists(one)}
-                self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))
-            found = self._accounts[name] = _Account()
-        return found
+
+class _Source:
+    """Returns the limits that a caller has now."""
+
+    __slots__ = ("_callers", "_name", "_uid")
+
+    def __init__(self, callers: Callers, caller: Caller) -> None:
+        self._callers, self._name, self._uid = callers, caller.principal, caller.uid
+
+    def __call__(self) -> Limits | None:
+        if self._name is None:
+            return self._callers.anonymous.limits
+        return self._callers.view.limits(self._name, self._uid)
 
 
 class Meter:
-    """Counts what one request, or one connection that lasts, uses of its principal's limits."""
+    """Counts what one request, or one connection that lasts, uses of the limits that it is under."""
 
-    __slots__ = ("_account", "_caller", "_rates")
+    __slots__ = ("_accounts", "_rates")
 
-    def __init__(self, rates: Rates, caller: Caller, account: _Account) -> None:
+    def __init__(self, rates: Rates, accounts: Sequence[Account]) -> None:
         self._rates = rates
-        self._caller = caller
-        self._account = account
+        self._accounts = accounts
 
-    def take(self, costs: Mapping[str, float]) -> None:
+    def take(self, costs: Iterable[Cost], now_s: float) -> None:
         """Takes all of it, or raises RateLimited and takes nothing. A cost of 0 asks only whether all is paid."""
-        now_s = self._rates.clock.monotonic_s()
-        taken: list[tuple[Bucket, float]] = []
-        for limit, amount in costs.items():
-            bucket = self._bucket(limit, now_s)
-            if bucket is None:
-                continue
-            if wait_s := bucket.take(amount, now_s):
-                for one, cost in taken:
-                    one.spend(-cost)
-                raise _limited(limit, getattr(self._caller.limits, limit), " a second", wait_s)
-            taken.append((bucket, amount))
+        taken: list[tuple[RateMeter, float]] = []
+        for account in self._accounts:
+            meters = account.meters
+            for limit, amount in costs:
+                meter = meters.get(limit)
+                if meter is None:
+                    continue
+                if wait_s := meter.take(amount, now_s):
+                    for one, cost in taken:
+                        one.spend(-cost)
+                    raise _limited(limit, meter.whole, " a second", wait_s)
+                taken.append((meter, amount))
+
+    def take_now(self, limit: str, amount: float) -> None:
+        """Takes what a request costs more than its route tells. Raises RateLimited."""
+        self.take(((limit, amount),), self._rates.clock.monotonic_s())
 
     def spend(self, limit: str, amount: float) -> None:
         """Takes what was let in before it was known."""
-        if bucket := self._bucket(limit, self._rates.clock.monotonic_s()):
-            bucket.spend(amount)
+        for account in self._accounts:
+            if meter := account.meters.get(limit):
+                meter.spend(amount)
 
     async def paid(self, *limits: str) -> None:
         """Returns once nothing is owed of these."""
-        while wait_s := max(self._owed_s(limit) for limit in limits):
+        while wait_s := self._owed_s(limits):
             await asyncio.sleep(wait_s)
-            self._caller = self._rates.again(self._caller) or self._caller
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Counts a pull that waits. Raises RateLimited."""
-        most, account = self._caller.limits.waiting_pulls, self._account
-        if most is not None and account.waiting >= max(1, most // max(1, self._rates.living())):
-            raise _limited("waiting_pulls", most, "", RETRY_S)
-        account.waiting += 1
+        for account in self._accounts:
+            most = account.most("waiting_pulls")
+            if most is not None and account.waiting >= most:
+                raise _limited("waiting_pulls", account.limits.waiting_pulls or 0, "", RETRY_S)
+        for account in self._accounts:
+            account.waiting += 1
         try:
             yield
         finally:
-            account.waiting -= 1
+            for account in self._accounts:
+                account.waiting -= 1
 
     def receiving(self, scope: Scope, receive: Receive) -> Receive:
         """Returns what reads a body of unknown length, or what a WebSocket says, and counts it."""
@@ -162,30 +159,20 @@ class Meter:
 
         return hear
 
-    def _owed_s(self, limit: str) -> float:
-        now_s = self._rates.clock.monotonic_s()
-        bucket = self._bucket(limit, now_s)
-        return bucket.take(0, now_s) if bucket else 0.0
-
-    def _bucket(self, limit: str, now_s: float) -> Bucket | None:
-        """Returns what is left of a limit, with the rate of now; None where there is no such limit."""
-        whole = getattr(self._caller.limits, limit)
-        if whole is None:
-            return None
-        share = whole / max(1, self._rates.living())
-        bucket = self._account.buckets.get(limit)
-        if bucket is None:
-            bucket = self._account.buckets[limit] = Bucket(share, now_s)
-        elif bucket.rate != share:
-            bucket.set_rate(share, now_s)
-        return bucket
+    def _owed_s(self, limits: Sequence[str]) -> float:
+        """Returns the time until nothing is owed of these, by the limits and shares of now."""
+        now_s, accounts = self._rates.clock.monotonic_s(), self._rates.accounts
+        for account in self._accounts:
+            accounts.fit(account, account.source() or NO_LIMITS, now_s)
+        meters = [account.meters[limit] for account in self._accounts for limit in limits if limit in account.meters]
+        return max((meter.take(0, now_s) for meter in meters), default=0.0)
 
 
 def take(scope: Scope, limit: str, amount: float) -> None:
     """Takes what a request costs more than its route tells. Raises RateLimited."""
     meter: Meter | None = scope.get(METER)
     if meter is not None:
-        meter.take({limit: amount})
+        meter.take_now(limit, amount)
 
 
 def spend(scope: Scope, limit: str, amount: float) -> None:
@@ -207,18 +194,11 @@ def waiting(scope: Scope) -> Iterator[None]:
         yield
 
 
-def _costs(scope: Scope) -> dict[str, float]:
+def _costs(scope: Scope) -> Iterable[Cost]:
     """Returns what is known of a request before its body is read."""
-    method, action = scope.get("method", "GET"), scope[RULE][0].action
-    costs: dict[str, float] = {"requests": 1}
-    if method in WITH_BODIES:
-        costs["bytes_in"] = content_length(scope) or 0
-    if action is Action.PUBLISH and method == "POST":
-        costs["messages"] = 0
-    elif action not in (Action.PUBLISH, Action.CONSUME) and method in CHANGING:
-        costs["changes"] = 1
-    if method == "GET" or scope[RULE][0].lasts:  # an ack is let in: else leases would end
-        costs["bytes_out"] = 0
+    costs: tuple[Cost, ...] = scope[RULE][0].costs
+    if BYTES_IN in costs and (size := content_length(scope)):
+        return [("bytes_in", size) if one is BYTES_IN else one for one in costs]
     return costs
 
 

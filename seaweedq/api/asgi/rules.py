@@ -33,13 +33,15 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class Rule:
     """The rule of a route. With an `action` it is of kind ACTION; `lasts` says that the request may wait or stream, so
-    that it ends with its caller's right."""
+    that it ends with its caller's right. `costs` is what such a request takes of limits before its body is read; a
+    cost of 0 asks whether all is paid."""
 
     kind: Kind
     action: Action | None = None
     has_topic: bool = False
     has_subscription: bool = False
     lasts: bool = False
+    costs: tuple[tuple[str, float], ...] = ()
 
     def resource(self, parts: list[str]) -> Resource:
         """Returns what the action is about, from the parts of a path."""
@@ -48,6 +50,9 @@ class Rule:
         return Resource(parts[TOPIC_AT], parts[SUBSCRIPTION_AT] if self.has_subscription else None)
 
 
+CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+WITH_BODIES = CHANGING - {"DELETE"}
+BYTES_IN = ("bytes_in", 0.0)  # the stated length, where there is one
 REMEMBERED, REMEMBERED_CHARACTERS = 4096, 512
 TOPIC_AT, SUBSCRIPTION_AT = 3, 5  # in "/v1/topics/{topic}/subscriptions/{subscription}", cut at its slashes
 TOPIC = "/v1/topics/{topic}"
@@ -171,9 +176,24 @@ def every() -> Iterator[tuple[str, str, Rule]]:
         action = wanted if isinstance(wanted, Action) else None
         kind = Kind.ACTION if isinstance(wanted, Action) else wanted
         has_topic = action is not None and path.startswith(TOPIC)
-        rule = Rule(kind, action, has_topic, has_topic and path.startswith(SUBSCRIPTION), lasts == LASTS)
+        has_subscription = has_topic and path.startswith(SUBSCRIPTION)
         for method in methods.split():
-            yield method, path, rule
+            costs = costs_of(method, action, lasts == LASTS)
+            yield method, path, Rule(kind, action, has_topic, has_subscription, lasts == LASTS, costs)
+
+
+def costs_of(method: str, action: Action | None, lasts: bool) -> tuple[tuple[str, float], ...]:
+    """Returns what a request takes of limits before its body is read."""
+    costs = [("requests", 1.0)]
+    if method in WITH_BODIES:
+        costs.append(BYTES_IN)
+    if action is Action.PUBLISH and method == "POST":
+        costs.append(("messages", 0.0))
+    elif action not in (Action.PUBLISH, Action.CONSUME) and method in CHANGING:
+        costs.append(("changes", 1.0))
+    if method == "GET" or lasts:  # an ack is let in: else leases would end
+        costs.append(("bytes_out", 0.0))
+    return tuple(costs)
 
 
 def _tree() -> _Node:

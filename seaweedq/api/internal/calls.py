@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.msgpack import decode
 
+from seaweedq.access.accounts import Accounts
 from seaweedq.api.internal.server import Call
 from seaweedq.broker.load.meters import LoadReport, Loads
 from seaweedq.broker.log.memory_budget import Budget
@@ -24,14 +25,17 @@ from seaweedq.broker.rpc.messages import (
     MarkCall,
     RecoverCall,
     SegmentCall,
+    ShareCall,
     StreamCall,
     TopicCall,
+    UseReport,
 )
 from seaweedq.broker.streams.subscription_streams import LEAVE, NEXT, SubscriptionStreams
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.topic_deletion import TopicClosing
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.clock import Clock
 from seaweedq.errors import NotOwner
 
 
@@ -45,6 +49,8 @@ class BrokerCalls:
     log: SegmentLog
     recoveries: RequestedRecoveries
     greetings: Greetings
+    accounts: Accounts
+    clock: Clock
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
@@ -54,6 +60,8 @@ class BrokerCalls:
             "status": self._status,
             "recover": self._recover,
             "greet": self._greet,
+            "use": self._use,
+            "share": self._share,
         }
 
     def status(self) -> BrokerStatus:
@@ -65,6 +73,13 @@ class BrokerCalls:
 
     async def _load(self, content: bytes) -> LoadReport:
         return self.loads.report()
+
+    async def _use(self, content: bytes) -> UseReport:
+        return UseReport.of(self.accounts, self.clock.monotonic_s())
+
+    async def _share(self, content: bytes) -> bool:
+        call = decode(content, type=ShareCall)
+        return self.accounts.share(call.number, call.shares, self.clock.monotonic_s())
 
     async def _status(self, content: bytes) -> BrokerStatus:
         return self.status()

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType, field
 
+from seaweedq.access.caller import DEFAULT
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
 from seaweedq.api.asgi.parameters import check_name, whole_number
@@ -99,7 +100,7 @@ Services = Annotated[PrincipalServices, given(PrincipalServices)]
 async def put_principal(services: Services, request: Request, principal: str) -> Response:
     """Creates a principal (201), or replaces all that it may do (200). Its tokens stay, and get the new rights within a
     second."""
-    check_name(principal, "principal")
+    _check(principal)
     wanted = await services.reader.json(request, _PRINCIPAL)
     grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
     created = await services.principals.put(principal, grants, limits, wanted.disabled)
@@ -109,7 +110,7 @@ async def put_principal(services: Services, request: Request, principal: str) ->
 @router.get(PATH, **described(None, {200: PrincipalAnswer}, (404,), shows=_SHOWN))
 async def show_principal(services: Services, principal: str) -> Response:
     """Returns a principal."""
-    return json_answer(_answer(principal, services.find(check_name(principal, "principal"))))
+    return json_answer(_answer(principal, services.find(_check(principal))))
 
 
 @router.get(
@@ -137,8 +138,13 @@ async def list_principals(services: Services, request: Request) -> Response:
 @router.delete(PATH, status_code=204, **described(None, {204: None}, (404,)))
 async def delete_principal(services: Services, principal: str) -> Response:
     """Deletes a principal. All its tokens end with it, within a second, also if another one gets its name later."""
-    await services.principals.delete(check_name(principal, "principal"))
+    await services.principals.delete(_check(principal))
     return Response(status_code=204)
+
+
+def _check(name: str) -> str:
+    """Returns the name, if it is valid: that of a principal, or of the limits of all. Raises InvalidName."""
+    return name if name == DEFAULT else check_name(name, "principal")
 
 
 def _answer(name: str, record: PrincipalRecord) -> PrincipalAnswer:

@@ -3,6 +3,7 @@ own token, and those that came of it."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import nsmallest
 from typing import Annotated
 
 import msgspec
@@ -175,11 +176,7 @@ async def list_tokens(services: Services, request: Request) -> Response:
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     principals, after, of = services.principals, options.get("page_token", ""), options.get("principal")
     every = principals.view.tokens
-    wanted = sorted(
-        one
-        for one, record in every.items()
-        if one > after and of in (None, record.principal) and principals.may_see(caller, one)
-    )
+    wanted = nsmallest(size + 1, (one for one in principals.visible(caller, of) if one > after))
     page = TokenList([services.answer(one, every[one]) for one in wanted[:size]])
     if len(wanted) > size:
         page.next_page_token = wanted[size - 1]

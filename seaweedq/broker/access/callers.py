@@ -53,6 +53,11 @@ class Callers:
         """Returns the caller that a principal is by itself, None where there is none (any more) with this `uid`."""
         return self._admin.caller if name == self._admin.caller.principal else self.view.principal(name, uid)
 
+    @property
+    def anonymous(self) -> Caller:
+        """Returns the caller of a request without a token, where none is needed."""
+        return self.view.anonymous
+
     @contextmanager
     def holding(self, caller: Caller, action: Action, resource: Resource, end: Callable[[], None]) -> Iterator[None]:
         """Calls `end` once the caller may no longer do this, if that is while the block runs."""

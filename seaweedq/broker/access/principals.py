@@ -7,12 +7,12 @@ transactions compares that what they came of is gone. A token is created in a tr
 and the token from which it comes: of a creation and a revocation at once, the later one sees the earlier one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from seaweedq.access.actions import CLUSTER, Action
 from seaweedq.access.authorizer import judge
-from seaweedq.access.caller import NEVER_US, Caller
+from seaweedq.access.caller import DEFAULT, NEVER_US, Caller
 from seaweedq.access.grants import Grant
 from seaweedq.access.limits import Limits
 from seaweedq.access.tokens import digest_of, draw, id_of
@@ -76,6 +76,8 @@ class Principals:
             raise InvalidRequest(
                 f"the principal {ADMIN!r} is that of admin_token_file; choose another name", field="principal"
             )
+        if name == DEFAULT and (grants or disabled):
+            raise InvalidRequest(f"{DEFAULT!r} is no principal: it has limits, and nothing else", field="principal")
         key = keys.PRINCIPALS.key(name)
         for _ in range(TRIES):
             there = await self._coordination.get(key)
@@ -95,8 +97,7 @@ class Principals:
         if there is None:
             raise PrincipalNotFound(f"there is no principal {name!r}", principal=name)
         await self._commit([], [Delete(key)])
-        of_it = [token for token, record in self.view.tokens.items() if record.principal == name]
-        await self._remove(of_it, Compare(key, 0))
+        await self._remove(list(self.view.tokens_of(name)), Compare(key, 0))
 
     async def issue(self, caller: Caller, wanted: Wanted) -> Issued:
         """Creates a token. Who names a principal needs the right to access, and gets one of that principal; else it is
@@ -146,9 +147,19 @@ class Principals:
             return True
         return caller.token is not None and caller.token in dict(self.view.lineage(token))
 
+    def visible(self, caller: Caller, of: str | None) -> Collection[str]:
+        """Returns the tokens that a caller may see, of one principal or of all."""
+        if judge(caller, Action.ACCESS, CLUSTER):
+            return self.view.tokens if of is None else self.view.tokens_of(of)
+        if caller.token is None or of not in (None, caller.principal):
+            return ()
+        return [one for one in (caller.token, *self.view.descendants(caller.token)) if one in self.view.tokens]
+
     def _for_whom(self, caller: Caller, wanted: Wanted) -> tuple[str, str | None]:
         """Returns the principal of a token, and the token from which it comes."""
         if wanted.principal is not None and judge(caller, Action.ACCESS, CLUSTER):
+            if wanted.principal == DEFAULT:
+                raise InvalidRequest(f"{DEFAULT!r} is no principal, and has no tokens", field="principal")
             return wanted.principal, None
         if wanted.principal not in (None, caller.principal):
             raise Forbidden(
@@ -166,7 +177,7 @@ class Principals:
 
     def _check_count(self, name: str) -> None:
         """Raises InvalidRequest where there are so many tokens that they would fill coordination."""
-        own = sum(record.principal == name for record in self.view.tokens.values())
+        own = len(self.view.tokens_of(name))
         if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:
             raise InvalidRequest(
                 f"the principal has {own} tokens and may have {MOST_OF_ONE}, the cluster {MOST}; revoke some",
@@ -205,8 +216,7 @@ class Principals:
     def _expired(self) -> list[Delete]:
         """Returns the removal of some tokens that have long been over, and so all that came of them."""
         before_us = self._clock.now_us() - KEPT_US
-        over = [one for one, r in self.view.tokens.items() if r.expires_us is not None and r.expires_us < before_us]
-        return [Delete(keys.TOKENS.key(one)) for one in over[:SWEPT]]
+        return [Delete(keys.TOKENS.key(one)) for one in self.view.expired(before_us, SWEPT)]
 
     async def _remove(self, tokens: Sequence[str], gone: Compare) -> None:
         """Removes tokens for as long as that of which they came is gone."""

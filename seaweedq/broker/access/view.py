@@ -5,12 +5,17 @@ issued (by `uid`: a principal that gets the name later is another one) and is no
 same holds for each token from which it came. What is missing or cannot be read gives no right. So the records need no
 order among each other: one that is seen before its principal counts as soon as that one is seen, and one that outlives
 its parent by a crash never counts again, since ids are never drawn twice.
+
+A limit that a principal has not is that of the record named DEFAULT, if that has it; so it is for those who are
+anonymous, together. What is asked at each change of a token is kept by principal, by parent and by expiry: none of it
+costs as many steps as there are tokens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from heapq import heappop, heappush
 
-from seaweedq.access.caller import NEVER_US, Caller
-from seaweedq.access.grants import Rights
+from seaweedq.access.caller import ANONYMOUS, DEFAULT, NEVER_US, Caller
+from seaweedq.access.grants import EVERYTHING, Rights
 from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.coordination import keys
 from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
@@ -33,8 +38,13 @@ class AccessView:
         self.principals: dict[str, PrincipalRecord] = {}
         self.tokens: dict[str, TokenRecord] = {}
         self.loaded = False
+        self.anonymous = ANONYMOUS
         self._by_digest: dict[bytes, str] = {}
+        self._by_principal: dict[str, set[str]] = {}
+        self._by_parent: dict[str, set[str]] = {}
+        self._expiries: list[tuple[int, str]] = []  # a heap, with tokens that have gone
         self._callers: dict[str, Caller | None] = {}  # by token, until anything changes
+        self._completed: dict[str, Limits] = {}  # by principal, until anything changes
         self._changed = changed
         self._view = View(coordination, PREFIXES, self._apply)
         self.follow = self._view.follow
@@ -65,6 +75,26 @@ class AccessView:
             return None
         return Caller(name, None, (Rights(found.grants),), uid=uid)
 
+    def limits(self, name: str, uid: str | None) -> Limits | None:
+        """Returns the limits of a principal, None where it has gone."""
+        found = self.principals.get(name)
+        return None if found is None or found.uid != uid else self._limits(name, found)
+
+    def tokens_of(self, principal: str) -> Set[str]:
+        """Returns the tokens that name a principal."""
+        return self._by_principal.get(principal, set())
+
+    def expired(self, before_us: int, most: int) -> list[str]:
+        """Returns some of the tokens whose time was over then."""
+        found: dict[str, int] = {}
+        while self._expiries and self._expiries[0][0] < before_us and len(found) < most:
+            expires_us, token = heappop(self._expiries)
+            if (record := self.tokens.get(token)) and record.expires_us == expires_us:
+                found[token] = expires_us
+        for token, expires_us in found.items():  # it stays there until it has gone
+            heappush(self._expiries, (expires_us, token))
+        return list(found)
+
     def lineage(self, token: str) -> Iterator[tuple[str, TokenRecord]]:
         """Yields a token, the one from which it was issued, and so on, as far as they are there."""
         at: str | None = token
@@ -77,7 +107,12 @@ class AccessView:
 
     def descendants(self, token: str) -> list[str]:
         """Returns the tokens that came of one, without itself."""
-        return [one for one in self.tokens if one != token and token in dict(self.lineage(one))]
+        found: dict[str, None] = {}
+        level: Set[str] = {token}
+        for _ in range(MAX_DEPTH):
+            level = {child for one in level for child in self._by_parent.get(one, ())} - found.keys() - {token}
+            found |= dict.fromkeys(level)
+        return list(found)
 
     def _caller(self, token: str) -> Caller | None:
         line = [record for _, record in self.lineage(token)]
@@ -90,7 +125,14 @@ class AccessView:
         narrowing = [Rights(record.grants) for record in line if record.grants is not None]
         expires_us = min(NEVER_US if record.expires_us is None else record.expires_us for record in line)
         layers = (Rights(principal.grants), *narrowing)
-        return Caller(name, token, layers, expires_us, _limits(principal.limits), principal.uid)
+        return Caller(name, token, layers, expires_us, self._limits(name, principal), principal.uid)
+
+    def _limits(self, name: str, principal: PrincipalRecord) -> Limits:
+        """Returns a principal's limits, each time the same object: by that it is known that they have not changed."""
+        found = self._completed.get(name)
+        if found is None:
+            found = self._completed[name] = principal.limits.completed(self._default)
+        return found
 
     def _apply(self, change: Change) -> None:
         if keys.PRINCIPALS.matches(change.key):
@@ -98,6 +140,7 @@ class AccessView:
         elif keys.TOKENS.matches(change.key):
             self._apply_token(change)
         self._callers.clear()
+        self._completed.clear()
         self._changed()
 
     def _apply_principal(self, change: Change) -> None:
@@ -107,18 +150,38 @@ class AccessView:
             found = keys.PRINCIPALS.read(Entry(change.key, change.value, change.revision))
             if not isinstance(found, Unreadable):
                 self.principals[name] = found.record
+        if name == DEFAULT:
+            limits = self._default
+            self.anonymous = Caller(None, layers=(EVERYTHING,), limits=limits) if limits != NO_LIMITS else ANONYMOUS
 
     def _apply_token(self, change: Change) -> None:
         (token,) = keys.TOKENS.parse(change.key)
         if before := self.tokens.pop(token, None):
             self._by_digest.pop(bytes.fromhex(before.digest), None)
+            _discard(self._by_principal, before.principal, token)
+            _discard(self._by_parent, before.parent, token)
         if change.value is not None:
             found = keys.TOKENS.read(Entry(change.key, change.value, change.revision))
             if not isinstance(found, Unreadable):
-                self.tokens[token] = found.record
-                self._by_digest[bytes.fromhex(found.record.digest)] = token
+                self._take_token(token, found.record)
+
+    def _take_token(self, token: str, record: TokenRecord) -> None:
+        self.tokens[token] = record
+        self._by_digest[bytes.fromhex(record.digest)] = token
+        self._by_principal.setdefault(record.principal, set()).add(token)
+        if record.parent is not None:
+            self._by_parent.setdefault(record.parent, set()).add(token)
+        if record.expires_us is not None:
+            heappush(self._expiries, (record.expires_us, token))
+
+    @property
+    def _default(self) -> Limits:
+        found = self.principals.get(DEFAULT)
+        return found.limits if found else NO_LIMITS
 
 
-def _limits(limits: Limits) -> Limits:
-    """Returns limits, and the one object where there are none: by it requests are let in at once."""
-    return NO_LIMITS if limits == NO_LIMITS else limits
+def _discard(index: dict[str, set[str]], name: str | None, token: str) -> None:
+    if name is not None and (there := index.get(name)):
+        there.discard(token)
+        if not there:
+            del index[name]

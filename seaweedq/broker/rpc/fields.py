@@ -19,4 +19,5 @@ ProducerName = Annotated[
 Id = Annotated[int, Meta(ge=0, lt=ID_BOUND)]
 Count = Annotated[int, Meta(ge=0, le=MAX)]
 Time = Annotated[int, Meta(ge=-MAX, le=MAX)]
+Part = Annotated[float, Meta(ge=0, le=1e18)]  # of a limit
 Seconds = Annotated[float, Meta(ge=0, le=3600)]

@@ -2,8 +2,9 @@
 
 import msgspec
 
+from seaweedq.access.accounts import Accounts, Wish
 from seaweedq.access.caller import NEVER_US
-from seaweedq.broker.rpc.fields import Count, Id, Seconds, Time, TopicName
+from seaweedq.broker.rpc.fields import Count, Id, Part, Seconds, Time, TopicName
 
 
 class TopicCall(msgspec.Struct, array_like=True):
@@ -111,3 +112,24 @@ class BrokerStatus(msgspec.Struct, array_like=True):
 
     tail_bytes: int
     unreleased_journal_bytes: int
+
+
+class UseReport(msgspec.Struct, array_like=True):
+    """A broker's report, by its number, of what it used of which limits: whose a limit is, its name, the part of it
+    that was used a second, and whether something was refused."""
+
+    number: Count
+    uses: list[Wish]
+
+    @staticmethod
+    def of(accounts: Accounts, now_s: float) -> "UseReport":
+        """Returns what was used since the report before."""
+        uses = accounts.report(now_s)
+        return UseReport(accounts.number, uses)
+
+
+class ShareCall(msgspec.Struct, array_like=True):
+    """Tells a broker its shares of limits, by the report that it has given under this number."""
+
+    number: Count
+    shares: list[tuple[str, str, Part]]

@@ -11,7 +11,7 @@ import pytest
 from starlette.routing import Mount
 
 from seaweedq.access.actions import OF_THE_CLUSTER, Action, Resource
-from seaweedq.access.caller import Caller
+from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.grants import EVERYTHING, Grant, Rights
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.api.app import Application
@@ -56,7 +56,7 @@ class SomeCallers(Callers):
 
     @property
     def view(self) -> Any:
-        return type("Loaded", (), {"loaded": True})
+        return type("Loaded", (), {"loaded": True, "anonymous": ANONYMOUS})
 
     @view.setter
     def view(self, view: object) -> None:

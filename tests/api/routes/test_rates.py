@@ -1,17 +1,17 @@
 """Rates of principals: what is over them is refused before its body is read, and costs others nothing."""
 
 import asyncio
-from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from seaweedq.access.accounts import SWEEP_AT, Accounts
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.limits import Limits
 from seaweedq.api.asgi.gate import RULE
-from seaweedq.api.asgi.rates import METER, SWEEP_AT, Rates
+from seaweedq.api.asgi.rates import METER, Rates
 from seaweedq.api.asgi.rules import find
 from seaweedq.api.routes.access_requests import NOT_ENFORCED
 from seaweedq.errors import RateLimited
@@ -80,11 +80,37 @@ def scope(method: str = "GET", length: int | None = None) -> dict[str, Any]:
     return {"type": "http", "method": method, "path": path, "headers": headers, RULE: find(method, path)}
 
 
-def rates_of(clock: "Still", living: list[int], principals: Container[str] = ()) -> Rates:
-    return Rates(clock, lambda: living[0], lambda caller: caller, principals.__contains__)  # type: ignore[arg-type]
+class Known:
+    """As Callers and their view: which principals there are, and their limits."""
+
+    def __init__(self) -> None:
+        self.view = self
+        self.principals: dict[str | None, Caller] = {}
+
+    def limits(self, name: str | None, uid: str | None) -> Limits | None:
+        found = self.principals.get(uid)
+        return found.limits if found else None
 
 
-def let_in(rates: Rates, caller: Caller, given: dict[str, Any]) -> bool:
+class Local:
+    """The limits at one broker of some."""
+
+    def __init__(self, clock: "Still", brokers: int = 1) -> None:
+        self.accounts = Accounts(clock.now_s)
+        self.accounts.live(brokers)
+        self.known = Known()
+        self.rates = Rates(clock, self.accounts, self.known)  # type: ignore[arg-type]
+
+    def admit(self, caller: Caller, given: dict[str, Any]) -> None:
+        self.known.principals[caller.uid] = caller
+        self.rates.admit(caller, given)
+
+
+def principal(uid: str, **limits: Any) -> Caller:
+    return Caller("p", limits=Limits(**limits), uid=uid)
+
+
+def let_in(rates: Local, caller: Caller, given: dict[str, Any]) -> bool:
     try:
         rates.admit(caller, given)
     except RateLimited:
@@ -93,37 +119,52 @@ def let_in(rates: Rates, caller: Caller, given: dict[str, Any]) -> bool:
 
 
 def test_each_broker_lets_in_an_even_share_and_what_one_limit_refuses_costs_no_other() -> None:
-    clock, living = Still(), [4]
-    rates = rates_of(clock, living)
-    caller = Caller("p", limits=Limits(requests=40, bytes_in=4000))
+    clock = Still()
+    rates = Local(clock, 4)
+    caller = principal("u", requests=40, bytes_in=4000)
     assert sum(let_in(rates, caller, scope()) for _ in range(50)) == 11, "10, and one into debt"
     clock.now_s = 10
     assert let_in(rates, caller, scope("POST", 100_000))
     clock.now_s = 11
     assert not any(let_in(rates, caller, scope("POST", 1)) for _ in range(50))
     assert sum(let_in(rates, caller, scope()) for _ in range(50)) == 11, "those refused for their bytes took none"
-    living[0] = 1
+    rates.accounts.live(1)
     assert not let_in(rates, caller, scope()), "the share is larger from now on"
     clock.now_s = 13
     assert sum(let_in(rates, caller, scope()) for _ in range(100)) == 41
 
 
 def test_a_caller_without_limits_and_an_anonymous_one_are_let_in() -> None:
-    rates = rates_of(Still(), [1])
+    rates = Local(Still())
     assert all(let_in(rates, caller, scope()) for caller in (ANONYMOUS, Caller("p")) for _ in range(1000))
 
 
+def test_a_namesake_of_a_principal_that_was_deleted_inherits_no_debt() -> None:
+    rates = Local(Still())
+    old, new = principal("u1", requests=1), principal("u2", requests=1)
+    assert sum(let_in(rates, old, scope()) for _ in range(9)) == 2
+    assert sum(let_in(rates, new, scope()) for _ in range(9)) == 2
+
+
+def test_a_limit_that_changes_counts_at_once_and_a_debt_stays() -> None:
+    clock = Still()
+    rates = Local(clock)
+    assert sum(let_in(rates, principal("u", requests=1), scope()) for _ in range(9)) == 2
+    assert not let_in(rates, principal("u", requests=100), scope())
+    clock.now_s = 1
+    assert sum(let_in(rates, principal("u", requests=100), scope()) for _ in range(200)) == 100
+
+
 def test_what_was_counted_of_principals_that_are_no_more_is_forgotten() -> None:
-    there = {f"p{number}" for number in range(SWEEP_AT)}
-    rates = rates_of(Still(), [1], there)
-    for name in [*there, "first"]:
-        assert let_in(rates, Caller(name, limits=Limits(requests=1)), scope())
-    assert len(rates) == SWEEP_AT + 1
-    there.clear()
-    there.add("p1")
+    rates = Local(Still())
+    for number in range(SWEEP_AT + 1):
+        assert let_in(rates, principal(f"p{number}", requests=1), scope())
+    assert len(rates.accounts) == SWEEP_AT + 1
+    rates.known.principals = {"p1": rates.known.principals["p1"]}
     for number in range(SWEEP_AT):
-        let_in(rates, Caller(f"q{number}", limits=Limits(requests=1)), scope())
-    assert len(rates) == 2, "p1, and the newest"
+        let_in(rates, principal(f"q{number}", requests=1), scope())
+        del rates.known.principals[f"q{number}"]
+    assert len(rates.accounts) == 2, "p1, and the newest"
 
 
 async def publish(http: Http, token: str, count: int, topic: str = "t") -> httpx.Response:
@@ -198,8 +239,7 @@ async def test_pulls_that_wait_have_places_of_which_each_broker_gives_at_least_o
 
 
 def waits(http: Http) -> bool:
-    rates = http.together.apps["http://b0"]._rates
-    return any(account.waiting for account in rates._accounts.values())
+    return any(account.waiting for account in http.together.brokers[0].core.accounts)
 
 
 async def test_what_is_sent_in_parts_and_said_on_a_socket_waits_until_it_is_paid_for(
@@ -213,7 +253,7 @@ async def test_what_is_sent_in_parts_and_said_on_a_socket_waits_until_it_is_paid
 
     monkeypatch.setattr("seaweedq.api.asgi.rates.asyncio.sleep", sleep)
     given = {**scope(), "type": "websocket"}
-    rates_of(clock, [2]).admit(Caller("p", limits=Limits(bytes_out=200, requests=4)), given)
+    Local(clock, 2).admit(principal("u", bytes_out=200, requests=4), given)
     meter = given[METER]
     sent: list[Any] = []
 

@@ -1,0 +1,165 @@
+"""The accounts of one broker: what each principal, and each topic with limits, has left there. Pure: time is passed in.
+
+A limit of a rate is the cluster's. A broker has a share of it: an even one, limit ÷ living brokers, unless the leader
+has told it another one not longer than LAPSE_S before its report. The report has what was used since the one before;
+shares name the report that they answer, and count only where there was none after it: so neither a leader that was
+paused, nor two of them, can have one broker follow old numbers. A set of shares replaces the one before. Intervals are
+measured by this broker's own monotonic clock, so clocks may differ.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from seaweedq.access.buckets import Bucket
+from seaweedq.access.limits import NO_LIMITS, RATES, Limits
+from seaweedq.access.shares import LAPSE_S, Use
+
+SWEEP_AT = 256  # accounts, before those of principals and topics that are no more are looked for
+MOST_REPORTED = 2_000  # limits in a report, the most wanted ones: others have an even share
+
+
+class RateMeter(Bucket):
+    """What is left of one limit of a rate, and what was used since the last report. It `wants` more while it is in debt
+    behind a refusal: whoever waits as it was told asks for nothing meanwhile."""
+
+    __slots__ = ("refused", "used", "wanting", "whole")
+
+    def __init__(self, whole: float, rate: float, now_s: float) -> None:
+        super().__init__(rate, now_s)
+        self.whole = whole
+        self.used = 0.0
+        self.refused = self.wanting = False
+
+    def take(self, amount: float, now_s: float) -> float:
+        """As Bucket."""
+        wait_s = super().take(amount, now_s)
+        if wait_s:
+            self.refused = self.wanting = True
+        else:
+            self.used += amount
+        return wait_s
+
+    def spend(self, amount: float) -> None:
+        """As Bucket."""
+        self.used += amount
+        super().spend(amount)
+
+    def report(self, passed_s: float, now_s: float) -> Use | None:
+        """Returns the use in the time since the last report, None where there was none."""
+        owes = self.level(now_s) < 0
+        self.wanting = self.wanting and owes
+        used, refused = self.used, self.refused or self.wanting
+        self.used, self.refused = 0.0, False
+        return Use(max(0.0, used) / passed_s / self.whole, refused) if used > 0 or refused or owes else None
+
+
+class Account:
+    """The use that one principal, or of one topic, makes of this broker: its meters by limit, and what there is at a
+    time. `source` returns the limits as they are now, None where whose they are is no more."""
+
+    __slots__ = ("brokers", "connections", "edition", "held", "key", "limits", "meters", "source", "waiting")
+
+    def __init__(self, key: str, source: Callable[[], Limits | None]) -> None:
+        self.key = key
+        self.source = source
+        self.limits = NO_LIMITS
+        self.meters: dict[str, RateMeter] = {}
+        self.edition = -1  # of the shares that it goes by
+        self.brokers = 1
+        self.waiting = self.connections = self.held = 0
+
+    def most(self, limit: str) -> int | None:
+        """Returns how many of what is counted this broker may have: an even share, at least one."""
+        whole = getattr(self.limits, limit)
+        return None if whole is None else max(1, int(whole) // self.brokers)
+
+
+class Wish(NamedTuple):
+    """One limit in a report: whose it is, and what was used of it."""
+
+    key: str
+    limit: str
+    part: float
+    refused: bool
+
+
+class Accounts:
+    """All accounts of a broker. `brokers` is the number of living ones."""
+
+    def __init__(self, now_s: float) -> None:
+        self.brokers = 1
+        self.number = 0  # of the last report
+        self._accounts: dict[str, Account] = {}
+        self._sweep_at = SWEEP_AT
+        self._reported_s = now_s
+        self._shares: dict[tuple[str, str], float] = {}
+        self._edition = 0  # rises with each change of shares or brokers
+        self._lapse_s = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts.values())
+
+    def of(self, key: str, limits: Limits, source: Callable[[], Limits | None], now_s: float) -> Account:
+        """Returns an account whose limits are these, as this broker's shares are now."""
+        account = self._accounts.get(key) or self._open(key, source)
+        if account.limits is not limits or account.edition != self._edition or now_s >= self._lapse_s:
+            self.fit(account, limits, now_s)
+        return account
+
+    def fit(self, account: Account, limits: Limits, now_s: float) -> None:
+        """Gives an account these limits, in this broker's shares."""
+        if now_s >= self._lapse_s:
+            self._replace({}, float("inf"))
+        account.limits, account.edition, account.brokers = limits, self._edition, max(1, self.brokers)
+        for name in RATES:
+            whole = getattr(limits, name)
+            if whole is None:
+                account.meters.pop(name, None)
+                continue
+            rate = whole * self._shares.get((account.key, name), 1 / account.brokers)
+            meter = account.meters.get(name)
+            if meter is None:
+                account.meters[name] = RateMeter(whole, rate, now_s)
+            else:
+                meter.whole = whole
+                meter.set_rate(rate, now_s)
+
+    def live(self, brokers: int) -> None:
+        """Notes how many brokers live."""
+        if brokers != self.brokers:
+            self.brokers, self._edition = brokers, self._edition + 1
+
+    def report(self, now_s: float) -> list[Wish]:
+        """Returns what was used since the last report, of at most MOST_REPORTED limits, the most wanted ones first."""
+        passed_s = max(0.001, now_s - self._reported_s)
+        self._reported_s, self.number = now_s, self.number + 1
+        wishes = []
+        for account in self._accounts.values():
+            for name, meter in account.meters.items():
+                if use := meter.report(passed_s, now_s):
+                    wishes.append(Wish(account.key, name, use.part, use.refused))
+        wishes.sort(key=lambda wish: (not wish.refused, -wish.part))
+        return wishes[:MOST_REPORTED]
+
+    def share(self, number: int, shares: Sequence[tuple[str, str, float]], now_s: float) -> bool:
+        """Takes the shares by which the leader has answered a report. False: they answer no report, or an old one."""
+        lapse_s = self._reported_s + LAPSE_S
+        if number != self.number or now_s >= lapse_s:
+            return False
+        self._replace({(key, limit): part for key, limit, part in shares}, lapse_s)
+        return True
+
+    def _replace(self, shares: Mapping[tuple[str, str], float], lapse_s: float) -> None:
+        self._shares, self._lapse_s, self._edition = dict(shares), lapse_s, self._edition + 1
+
+    def _open(self, key: str, source: Callable[[], Limits | None]) -> Account:
+        if len(self._accounts) >= self._sweep_at:
+            self._accounts = {
+                one: kept for one, kept in self._accounts.items() if kept.connections or kept.source() is not None
+            }
+            self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))
+        account = self._accounts[key] = Account(key, source)
+        return account
