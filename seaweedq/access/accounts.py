@@ -57,7 +57,19 @@ class Account:
     """The use that one principal, or of one topic, makes of this broker: its meters by limit, and what there is at a
     time. `source` returns the limits as they are now, None where whose they are is no more."""
 
-    __slots__ = ("brokers", "connections", "edition", "held", "key", "limits", "meters", "source", "waiting")
+    __slots__ = (
+        "brokers",
+        "connections",
+        "edition",
+        "key",
+        "limits",
+        "looked_s",
+        "meters",
+        "opening",
+        "source",
+        "uploads",
+        "waiting",
+    )
 
     def __init__(self, key: str, source: Callable[[], Limits | None]) -> None:
         self.key = key
@@ -66,7 +78,14 @@ class Account:
         self.meters: dict[str, RateMeter] = {}
         self.edition = -1  # of the shares that it goes by
         self.brokers = 1
-        self.waiting = self.connections = self.held = 0
+        self.waiting = self.connections = self.opening = 0
+        self.uploads: set[tuple[str, str]] = set()  # topic and id of those begun here, as far as they are open
+        self.looked_s = float("-inf")  # when it was looked which of them still are
+
+    @property
+    def busy(self) -> bool:
+        """Returns whether something of it is under way."""
+        return bool(self.waiting or self.connections or self.opening)
 
     def most(self, limit: str) -> int | None:
         """Returns how many of what is counted this broker may have: an even share, at least one."""
@@ -158,7 +177,7 @@ class Accounts:
     def _open(self, key: str, source: Callable[[], Limits | None]) -> Account:
         if len(self._accounts) >= self._sweep_at:
             self._accounts = {
-                one: kept for one, kept in self._accounts.items() if kept.connections or kept.source() is not None
+                one: kept for one, kept in self._accounts.items() if kept.busy or kept.source() is not None
             }
             self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))
         account = self._accounts[key] = Account(key, source)

@@ -124,12 +124,13 @@ def build_core(
     catalog = Catalog(coordination, topic_closed)
     admin = AdminToken(settings.admin_token_path)
     admin.require()
+    callers = Callers(coordination, environment.clock, admin)
     return Core(
-        callers=Callers(coordination, environment.clock, admin),
+        callers=callers,
         accounts=Accounts(clock.monotonic_s()),
         catalog=catalog,
         tombstones=Tombstones(coordination),
-        quota=ClusterQuota(catalog, coordination, settings.max_topics, settings.max_segments),
+        quota=ClusterQuota(catalog, coordination, settings.max_topics, settings.max_segments, callers.view.limits_of),
         roster=roster,
         level=level,
         trust=trust,

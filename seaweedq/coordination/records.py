@@ -131,10 +131,12 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
 
 class CreationRecord(msgspec.Struct, frozen=True):
-    """A topic's creation in progress: the creating broker, and the number of ids it allocated."""
+    """A topic's creation in progress: the creating broker, the number of ids it allocated, and for whom (as in the
+    topic's record)."""
 
     broker: str
     count: int
+    creator: str | UnsetType = UNSET
 
 
 class FlushPolicy(msgspec.Struct, frozen=True):
@@ -197,12 +199,15 @@ class TopicConfig(msgspec.Struct, frozen=True):
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
-    """A topic. Its incarnation tells it from earlier topics of the same name."""
+    """A topic. Its incarnation tells it from earlier topics of the same name. `creator` is the uid of the principal
+    that created it, to whose limits it counts; it is not there where nobody in particular did, and of topics that are
+    older than it."""
 
     incarnation: int
     state: Literal["active", "deleting"]
     config: TopicConfig
     created_us: int
+    creator: str | UnsetType = UNSET
 
 
 class Successor(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
+from seaweedq.access.accounts import Account
 from seaweedq.errors import InvalidRequest, UnreadableBody
 
 Scope = MutableMapping[str, Any]
@@ -23,7 +24,10 @@ CONNECTION = "seaweedq.connection"  # among the extensions of a scope
 
 
 class Connection(Protocol):
-    """The connection of a request, for those who send for as long as their client takes it."""
+    """The connection of a request, for those who send for as long as their client takes it. `account` is that of the
+    principal to whose limit of connections it counts."""
+
+    account: Account | None
 
     async def drained(self) -> None:
         """Returns once the client has taken nearly all that was sent, or has gone."""
@@ -96,6 +100,13 @@ def _pairs(scope: Scope) -> list[tuple[str, str]]:
         return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except ValueError as error:
         raise UnreadableBody(f"the query string is not valid: {error}") from None
+
+
+def release_connection(connection: Connection) -> None:
+    """Has a connection that has ended, or is another principal's now, count no more to the limit of its account."""
+    if connection.account is not None:
+        connection.account.connections -= 1
+        connection.account = None
 
 
 def connection_of(scope: Scope) -> Connection | None:

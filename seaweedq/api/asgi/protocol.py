@@ -13,9 +13,10 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from seaweedq.access.accounts import Account
 from seaweedq.api.asgi.connection_bounds import ConnectionBounds
 from seaweedq.api.asgi.connections import Place
-from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, content_length, send
+from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, content_length, release_connection, send
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.asgi.unread_answers import Unread
 from seaweedq.api.asgi.until_closed import UntilClosed
@@ -45,6 +46,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._running: Any = None  # the request that is being answered
         self._held_back = False  # reading is paused until all of _unparsed is parsed
         self._extensions = {CONNECTION: self}
+        self.account: Account | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a head."""
@@ -61,6 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._bounds.unread.end(self._unread)
         self._bounds.connections.leave(self)
+        release_connection(self)
         if self._running and not self._running.response_complete:  # uvicorn tells only the one that was parsed last
             self._running.disconnected = True
             self._running.message_event.set()

@@ -8,24 +8,28 @@ counted there, and what a signed link gets is nobody's.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from seaweedq.access.accounts import Account, Accounts, RateMeter
 from seaweedq.access.caller import Caller
 from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.api.asgi.gate import RULE
-from seaweedq.api.asgi.http import Receive, Scope, Send, content_length, staying
+from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of, content_length, release_connection, staying
 from seaweedq.api.asgi.rules import BYTES_IN, WITH_BODIES
 from seaweedq.broker.access.callers import Callers
 from seaweedq.clock import Clock
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import RateLimited
 
 METER = "seaweedq.meter"  # the key in a scope of what counts for its principal; only those with limits have one
 RETRY_S = 1.0  # when a place may have become free
 ANONYMOUS_KEY = "anonymous"
+LOOKS = 8  # uploads that are looked up at a time
 Cost = tuple[str, float]
+Opened = Callable[[str, str], None]
+IsOpen = Callable[[str, str], Awaitable[bool]]
 
 
 class Rates:
@@ -43,6 +47,8 @@ class Rates:
         now_s = self.clock.monotonic_s()
         meter = Meter(self, (self._account(caller, now_s),))
         meter.take(_costs(scope), now_s)
+        if caller.limits.connections is not None:
+            meter.count_connection(scope)
         scope[METER] = meter
 
     def _account(self, caller: Caller, now_s: float) -> Account:
@@ -120,6 +126,52 @@ class Meter:
             for account in self._accounts:
                 account.waiting -= 1
 
+    def count_connection(self, scope: Scope) -> None:
+        """Counts the connection of a request, which is the principal's who has sent something on it last. Raises
+        RateLimited."""
+        account, connection = self._accounts[0], connection_of(scope)
+        if connection is None or connection.account is account:
+            return
+        most = account.most("connections")
+        if most is not None and account.connections >= most:
+            raise _limited("connections", account.limits.connections or 0, "", RETRY_S)
+        release_connection(connection)
+        connection.account = account
+        account.connections += 1
+
+    @asynccontextmanager
+    async def opening(self, is_open: IsOpen) -> AsyncIterator[Opened]:
+        """Counts an upload that begins in this block, whose topic and id it tells at its end. Raises RateLimited."""
+        for account in self._accounts:
+            await self._check_uploads(account, is_open)
+        for account in self._accounts:
+            account.opening += 1
+        try:
+            yield self._opened
+        finally:
+            for account in self._accounts:
+                account.opening -= 1
+
+    def _opened(self, topic: str, upload: str) -> None:
+        for account in self._accounts:
+            if account.limits.open_uploads is not None:
+                account.uploads.add((topic, upload))
+
+    async def _check_uploads(self, account: Account, is_open: IsOpen) -> None:
+        """Raises RateLimited where a broker has as many uploads of an account as it may. Some may have ended elsewhere,
+        which is looked up before one is refused, at most every RETRY_S."""
+        most = account.most("open_uploads")
+        if most is None or len(account.uploads) + account.opening < most:
+            return
+        now_s = self._rates.clock.monotonic_s()
+        if now_s >= account.looked_s + RETRY_S:
+            account.looked_s = now_s
+            known = list(account.uploads)
+            there = await gather_bounded(LOOKS, lambda one: is_open(*one), known)
+            account.uploads -= {one for one, is_there in zip(known, there, strict=True) if not is_there}
+        if len(account.uploads) + account.opening >= most:
+            raise _limited("open_uploads", account.limits.open_uploads or 0, "", RETRY_S)
+
     def receiving(self, scope: Scope, receive: Receive) -> Receive:
         """Returns what reads a body of unknown length, or what a WebSocket says, and counts it."""
         if scope["type"] == "http":
@@ -192,6 +244,21 @@ def waiting(scope: Scope) -> Iterator[None]:
         return
     with meter.waiting(), staying(scope):
         yield
+
+
+@asynccontextmanager
+async def opening(scope: Scope, is_open: IsOpen) -> AsyncIterator[Opened]:
+    """Runs a request that begins an upload, and is told its topic and id. Raises RateLimited."""
+    meter: Meter | None = scope.get(METER)
+    if meter is None:
+        yield _nothing
+        return
+    async with meter.opening(is_open) as opened:
+        yield opened
+
+
+def _nothing(topic: str, upload: str) -> None:
+    pass
 
 
 def _costs(scope: Scope) -> Iterable[Cost]:

@@ -13,9 +13,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode
 
+from seaweedq.access.accounts import Account
 from seaweedq.api.asgi.connection_bounds import ConnectionBounds
 from seaweedq.api.asgi.connections import Connection as ConnectionWithPlace
-from seaweedq.api.asgi.http import CONNECTION, Connection
+from seaweedq.api.asgi.http import CONNECTION, Connection, release_connection
 from seaweedq.api.asgi.incomplete_bodies import Incomplete
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.asgi.unread_answers import Unread
@@ -76,6 +77,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._last.cancel()
         self._bounds.unread.end(self._unread)
         self._bounds.connections.leave(self._place)
+        release_connection(self._place)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -146,6 +148,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._last.cancel()
             self._last = None
         super().start_keepalive()
+
+    @property
+    def account(self) -> Account | None:
+        """Returns the account to whose limit of connections this one counts."""
+        return self._place.account
+
+    @account.setter
+    def account(self, account: Account | None) -> None:
+        self._place.account = account
 
     async def drained(self) -> None:
         """Returns once the client has taken nearly all that was sent, or has gone."""

@@ -16,8 +16,6 @@ from seaweedq.segments.names import NAME
 MAX_GRANTS, MAX_PATTERNS, MAX_TEXT = 100, 100, 128
 _PATTERN = re.compile(rf"(?:{NAME})\*?|\*")
 Patterns = Annotated[list[Annotated[str, Meta(max_length=MAX_TEXT)]], Meta(max_length=MAX_PATTERNS)]
-# These have a place in requests and records, and are refused: else they would seem to hold.
-NOT_ENFORCED = ("connections", "topics", "segments", "open_uploads")
 Rate = Annotated[float, Meta(gt=0, le=1e15)] | None
 Count = Annotated[int, Meta(ge=1, le=10**9)] | None
 
@@ -70,12 +68,7 @@ def shown_grants(grants: Sequence[Grant]) -> list[GrantRequest]:
 
 
 def limits_of(wanted: LimitsRequest) -> Limits:
-    """Returns the limits of a request. Raises InvalidRequest for one that brokers do not enforce."""
-    for name in NOT_ENFORCED:
-        if (value := getattr(wanted, name)) is not None:
-            raise InvalidRequest(
-                f"limits: brokers do not enforce {name} yet; leave it out", field=f"limits.{name}", value=value
-            )
+    """Returns the limits of a request."""
     return Limits(**msgspec.structs.asdict(wanted))
 
 

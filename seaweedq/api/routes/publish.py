@@ -202,7 +202,7 @@ class Publish:
         if self.catalog.find(name) is None and self.reader.settings.auto_create_topics:
             check_right(scope, Action.CREATE, Resource(name))
             take(scope, "changes", 1)
-            await self._create(name, posted)
+            await self._create(scope, name, posted)
         return await self.catalog.known(name)
 
     async def _single(self, topic: Topic, single: Single, producer: Producer | None, deadline: Deadline) -> Answer:
@@ -218,12 +218,12 @@ class Publish:
             rows = await in_time(self.payloads.resolve(topic, rows), deadline)
         return await self.publisher.batch(topic, rows, producer, deadline)
 
-    async def _create(self, name: str, posted: _Posted) -> None:
+    async def _create(self, scope: Scope, name: str, posted: _Posted) -> None:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
         rows = await posted.rows(self._intake(TopicConfig(), Layout.of(Format.JSON)), self.reader.decoding)
         if names_uploads(rows):
             await self.catalog.known(name)  # a topic that does not exist has no uploads
-        await self.topics.create(name, TopicConfig())
+        await self.topics.create(name, TopicConfig(), caller_of(scope).uid)
 
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()

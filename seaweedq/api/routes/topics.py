@@ -160,7 +160,7 @@ async def create_topic(services: Services, request: Request, topic: str) -> Resp
     wanted = await services.reader.json(request, _TOPIC, free_form=True)
     for _ in range(TRIES):
         with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
-            answer = await _ensured(services, topic, wanted)
+            answer = await _ensured(services, topic, wanted, caller_of(request.scope).uid)
             if answer.status_code == 201:
                 spend(request.scope, "changes", new_config(wanted).initial_segments - 1)
             return answer
@@ -169,12 +169,12 @@ async def create_topic(services: Services, request: Request, topic: str) -> Resp
     )
 
 
-async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest) -> Response:
+async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, creator: str | None) -> Response:
     created = False
     await services.catalog.look(topic)
     if services.catalog.find(topic) is None:
         services.check_level(TopicConfig(), new_config(wanted))
-        created = await services.admin.create(topic, new_config(wanted))
+        created = await services.admin.create(topic, new_config(wanted), creator)
     found = services.catalog.topic(topic)
     if not created:
         compare(found, wanted)

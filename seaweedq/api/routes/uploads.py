@@ -17,6 +17,7 @@ from seaweedq.access.actions import Action, Resource
 from seaweedq.api.asgi.callers import caller_of, check_right
 from seaweedq.api.asgi.openapi import Takes, described, json_answer
 from seaweedq.api.asgi.parameters import check_name
+from seaweedq.api.asgi.rates import opening
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
 from seaweedq.api.routes.segment_map import moment
@@ -26,7 +27,7 @@ from seaweedq.broker.uploads.rules import part_count
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.coordination.upload_records import UploadRecord
-from seaweedq.errors import InvalidRequest
+from seaweedq.errors import InvalidRequest, UploadNotFound
 
 router = APIRouter(tags=["uploads"])
 PATH = "/v1/topics/{topic}/uploads"
@@ -131,6 +132,15 @@ class UploadServices:
     uploads: Uploads
     reader: RequestReader
 
+    async def is_open(self, topic: str, upload: str) -> bool:
+        """Returns whether an upload can still be published for the first time."""
+        found = self.catalog.find(topic)
+        try:
+            record = (await self.uploads.find(found, upload)).record if found else None
+        except UploadNotFound:
+            return False
+        return record is not None and record.state == "open" and record.expires_us > self.reader.clock.now_us()
+
 
 Services = Annotated[UploadServices, given(UploadServices)]
 
@@ -157,9 +167,13 @@ async def create_upload(services: Services, request: Request, topic: str) -> Res
     if services.catalog.find(topic) is None and services.reader.settings.auto_create_topics:
         check_right(request.scope, Action.CREATE, Resource(topic))
         services.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
-        await services.topics.create(topic, TopicConfig())
+        await services.topics.create(topic, TopicConfig(), caller_of(request.scope).uid)
     found = await services.catalog.known(topic)
-    upload, record = await services.uploads.create(found, wanted.size, wanted.content_type, sha256, wanted.multipart)
+    async with opening(request.scope, services.is_open) as opened:
+        upload, record = await services.uploads.create(
+            found, wanted.size, wanted.content_type, sha256, wanted.multipart
+        )
+        opened(topic, upload)
     answer = UploadAnswer(upload, moment(record.expires_us))
     if record.parts is None:
         await _add_url(request, services.uploads, found, upload, record, answer)

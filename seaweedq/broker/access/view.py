@@ -40,6 +40,7 @@ class AccessView:
         self.loaded = False
         self.anonymous = ANONYMOUS
         self._by_digest: dict[bytes, str] = {}
+        self._by_uid: dict[str, str] = {}
         self._by_principal: dict[str, set[str]] = {}
         self._by_parent: dict[str, set[str]] = {}
         self._expiries: list[tuple[int, str]] = []  # a heap, with tokens that have gone
@@ -79,6 +80,11 @@ class AccessView:
         """Returns the limits of a principal, None where it has gone."""
         found = self.principals.get(name)
         return None if found is None or found.uid != uid else self._limits(name, found)
+
+    def limits_of(self, uid: str) -> Limits | None:
+        """Returns the limits of the principal with this uid, None where it has gone."""
+        name = self._by_uid.get(uid)
+        return None if name is None else self.limits(name, uid)
 
     def tokens_of(self, principal: str) -> Set[str]:
         """Returns the tokens that name a principal."""
@@ -145,11 +151,13 @@ class AccessView:
 
     def _apply_principal(self, change: Change) -> None:
         (name,) = keys.PRINCIPALS.parse(change.key)
-        self.principals.pop(name, None)
+        if before := self.principals.pop(name, None):
+            self._by_uid.pop(before.uid, None)
         if change.value is not None:
             found = keys.PRINCIPALS.read(Entry(change.key, change.value, change.revision))
             if not isinstance(found, Unreadable):
                 self.principals[name] = found.record
+                self._by_uid[found.record.uid] = name
         if name == DEFAULT:
             limits = self._default
             self.anonymous = Caller(None, layers=(EVERYTHING,), limits=limits) if limits != NO_LIMITS else ANONYMOUS

@@ -26,7 +26,7 @@ class LetterTopics:
         """Ensures that a subscription's settings can be heeded. Raises InvalidRequest, and what `ensure` raises."""
         name = record.dead_letter_topic
         if name is not None:
-            await self.ensure(source, name)
+            await self.ensure(source, name, record.creator_uid)
         elif record.max_attempts:
             raise InvalidRequest(
                 f"max_attempts is {record.max_attempts}, and dead_letter_topic null: what has failed so often needs a "
@@ -42,7 +42,7 @@ class LetterTopics:
             _check(creator, Action.PUBLISH, name)
             if self._catalog.find(name) is None:
                 _check(creator, Action.CREATE, name)
-        return await self.ensure(source, name)
+        return await self.ensure(source, name, record.creator_uid)
 
     def _creator(self, principal: str, uid: str | None, name: str) -> Caller:
         """Returns the creator as it is now. Raises Forbidden where it has gone, also where another has its name."""
@@ -57,8 +57,9 @@ class LetterTopics:
             )
         return found
 
-    async def ensure(self, source: Topic, name: str) -> Topic:
-        """Returns the topic for the dead letters of `source`. Raises InvalidRequest where it has another format or is
+    async def ensure(self, source: Topic, name: str, creator: str | None = None) -> Topic:
+        """Returns the topic for the dead letters of `source`, which counts to the limits of the principal with the uid
+        `creator` where it is created here. Raises InvalidRequest where it has another format or is
         `source` itself, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
         if name == source.name:
             raise InvalidRequest(
@@ -70,9 +71,8 @@ class LetterTopics:
         if self._catalog.find(name) is None:
             self._catalog.check_readable(name)
             config = source.record.config
-            await self._admin.create(
-                name, TopicConfig(format=config.format, schema=config.schema, columns=config.columns)
-            )
+            plain = TopicConfig(format=config.format, schema=config.schema, columns=config.columns)
+            await self._admin.create(name, plain, creator)
         found = await self._catalog.known(name)
         if found.layout.format is not source.layout.format or not found.layout.values.equals(source.layout.values):
             raise InvalidRequest(

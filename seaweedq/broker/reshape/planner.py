@@ -62,7 +62,7 @@ class Planner:
         compares: Sequence[Compare],
     ) -> Intent | None:
         self._catalog.check_whole(topic)
-        room = await self._quota.room(0, len(points) + 1)
+        room = await self._quota.room(0, len(points) + 1, topic.record.creator)
         records = self._catalog.records(topic)
         path = keys.COUNTERS.key(topic.name)
         there = await self._coordination.get(path)

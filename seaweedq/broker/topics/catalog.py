@@ -126,6 +126,10 @@ class Catalog:
         """Returns the numbers of topics, and of segments, in any state, also of topics that are not known yet."""
         return len(self._topics), len(self._segments)
 
+    def created_by(self, creator: str) -> list[Topic]:
+        """Returns the topics, in any state, whose records name this creator."""
+        return [topic for topic in self._topics.values() if topic.held.record.creator == creator]
+
     def find(self, name: str) -> Topic | None:
         """Returns the topic, in any state, or None where there is none, or its record cannot be read."""
         return None if name in self._unreadable_topics else self._topics.get(name)

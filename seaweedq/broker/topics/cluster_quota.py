@@ -5,12 +5,20 @@ more than others create while a view is behind) keys are counted, together with 
 the transaction that promises the new ones: it compares the key `growth`, which each such transaction writes, so that of
 two that counted at once one counts again. Nothing else is stored: brokers that do not know these bounds cannot spoil
 the count.
+
+A principal's limits of topics and segments are kept in the same way, by the topics whose records name it as their
+creator. It keeps what it has where a limit becomes lower. A topic of a principal that was deleted is nobody's. Of a
+plan for segments the topics are those that this broker knows: another one may just have been created elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
+from seaweedq.access.limits import Limits
 from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import Counter
@@ -20,6 +28,9 @@ from seaweedq.errors import SeaweedqError, TooManySegments, TooManyTopics
 
 NEAR_TOPICS = 2_000
 NEAR_SEGMENTS = 20_000
+ENDLESS = 2**62
+NEAR_OF_ONE = 200  # topics, and segments, of a principal
+READS = 16
 TRIES = 20  # creations that go on while they are counted are counted twice
 
 
@@ -36,61 +47,137 @@ class Counts(NamedTuple):
     topics: int
     segments: int
 
+    def after(self, topics: int, segments: int) -> "Counts":
+        """Returns them with some more."""
+        return Counts(self.topics + topics, self.segments + segments)
+
+    def within(self, most: "Counts") -> bool:
+        """Returns whether both are at most these."""
+        return self.topics <= most.topics and self.segments <= most.segments
+
+
+class Creation(NamedTuple):
+    """A creation under way: for whom, and the segments that it has still to write."""
+
+    creator: str | UnsetType
+    left: int
+
+
+class _Bound(NamedTuple):
+    """A bound: of the cluster, or of the topics of one creator."""
+
+    most: Counts
+    near: Counts
+    creator: str | None = None
+
+    def has(self, creator: str | UnsetType) -> bool:
+        """Returns whether what has that creator counts."""
+        return self.creator is None or creator == self.creator
+
+    def too_many(self, found: Counts, topics: int) -> SeaweedqError:
+        """Returns the error for what is over it."""
+        whose, topics_, segments_ = ("the cluster", "max_topics", "max_segments")
+        if self.creator is not None:
+            whose, topics_, segments_ = ("the principal that created it", "limits.topics", "limits.segments")
+        most = self.most
+        if topics and found.topics + topics > most.topics:
+            detail = f"{whose} has {found.topics} topics and may have {topics_}={most.topics}; delete some first"
+            return TooManyTopics(detail, limit=most.topics, setting=topics_)
+        detail = (
+            f"{whose} has {found.segments} segments, with those that are being made, and may have "
+            f"{segments_}={most.segments}; delete topics, or create them with fewer segments"
+        )
+        return TooManySegments(detail, limit=most.segments, setting=segments_)
+
+
+def _no_limits(creator: str) -> Limits | None:
+    return None
+
 
 class ClusterQuota:
-    """The bounds of a cluster."""
+    """The bounds of a cluster. `limits` returns those of a principal by its uid."""
 
-    def __init__(self, catalog: Catalog, coordination: Coordination, max_topics: int, max_segments: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        max_topics: int,
+        max_segments: int,
+        limits: Callable[[str], Limits | None] = _no_limits,
+    ) -> None:
         self._catalog = catalog
         self._coordination = coordination
         self._most = Counts(max_topics, max_segments)
+        self._limits = limits
 
-    async def room(self, topics: int, segments: int) -> Room:
-        """Returns what lets a transaction create so many. Raises TooManyTopics, TooManySegments; near the bounds also
-        NeedsNewerBroker, where nobody here can count."""
-        view = Counts(*self._catalog.counts())
-        if (
-            view.topics + topics + NEAR_TOPICS <= self._most.topics
-            and view.segments + segments + NEAR_SEGMENTS <= self._most.segments
-        ):
+    async def room(self, topics: int, segments: int, creator: str | UnsetType = UNSET) -> Room:
+        """Returns what lets a transaction create so many for a creator. Raises TooManyTopics, TooManySegments; near the
+        bounds also NeedsNewerBroker, where nobody here can count."""
+        bounds = [one for one in self._bounds(creator) if not self._is_far(one, topics, segments)]
+        if not bounds:
             return Room()
         for _ in range(TRIES):
             key = keys.GROWTH.key()
             there = await self._coordination.get(key)  # first: who creates meanwhile changes it
             under_way = await self._under_way()
-            found = await self._count(under_way)
-            if found.topics + topics <= self._most.topics and found.segments + segments <= self._most.segments:
+            found = [(one, await self._count(one, under_way, fresh=topics > 0)) for one in bounds]
+            over = next((one for one in found if not one[1].after(topics, segments).within(one[0].most)), None)
+            if over is None:
                 counter = keys.GROWTH.require(there) if there else Versioned.new(Counter(0))
                 raised = keys.GROWTH.encode(counter.replace(next=counter.record.next + 1))
                 return Room((Compare(key, counter.revision),), (Put(key, raised),))
             if await self._under_way() == under_way:
                 break
-        raise self._too_many(found, topics)
+        assert over is not None
+        raise over[0].too_many(over[1], topics)
 
-    async def _under_way(self) -> dict[str, int]:
-        """Returns how many segments each creation under way has still to write, by its key."""
+    def _bounds(self, creator: str | UnsetType) -> list[_Bound]:
+        bounds = [_Bound(self._most, Counts(NEAR_TOPICS, NEAR_SEGMENTS))]
+        limits = None if creator is UNSET else self._limits(creator)
+        if limits and creator is not UNSET and (limits.topics is not None or limits.segments is not None):
+            most = Counts(*(ENDLESS if one is None else one for one in (limits.topics, limits.segments)))
+            bounds.append(_Bound(most, Counts(NEAR_OF_ONE, NEAR_OF_ONE), creator))
+        return bounds
+
+    def _is_far(self, bound: _Bound, topics: int, segments: int) -> bool:
+        """Returns whether a bound is so far, by this broker's view, that nobody need count."""
+        view = Counts(*self._catalog.counts())
+        if bound.creator is not None:
+            own = self._catalog.created_by(bound.creator)
+            view = Counts(len(own), sum(len(self._catalog.records(topic)) for topic in own))
+        return view.after(topics, segments).after(*bound.near).within(bound.most)
+
+    async def _under_way(self) -> dict[str, Creation]:
+        """Returns each creation under way, by its key."""
         found = {}
         for entry in (await read_all(self._coordination, keys.CREATIONS.prefix()))[0]:
             name, first = keys.CREATIONS.parse(entry.key)
             written = await self._coordination.count(keys.SEGMENTS.prefix(name, first))
-            found[entry.key] = max(0, keys.CREATIONS.require(entry).record.count - written)
+            record = keys.CREATIONS.require(entry).record
+            found[entry.key] = Creation(record.creator, max(0, record.count - written))
         return found
 
-    async def _count(self, under_way: Mapping[str, int]) -> Counts:
+    async def _count(self, bound: _Bound, under_way: Mapping[str, Creation], fresh: bool) -> Counts:
         """Returns the numbers with those of creations under way, which were read before: never too few, and too many
         only where one of them has gone on since."""
-        promised = self._catalog.promised()
-        topics = await self._coordination.count(keys.TOPICS.prefix())
-        segments = await self._coordination.count(keys.SEGMENTS.prefix())
-        return Counts(topics + len(under_way), segments + sum(under_way.values()) + promised)
+        begun = [one for one in under_way.values() if bound.has(one.creator)]
+        if bound.creator is None:
+            promised = self._catalog.promised()
+            topics = await self._coordination.count(keys.TOPICS.prefix())
+            segments = await self._coordination.count(keys.SEGMENTS.prefix())
+        else:
+            topics, segments, promised = await self._count_of(bound.creator, fresh)
+        return Counts(topics + len(begun), segments + sum(one.left for one in begun) + promised)
 
-    def _too_many(self, found: Counts, topics: int) -> SeaweedqError:
-        most = self._most
-        if topics and found.topics + topics > most.topics:
-            detail = f"the cluster has {found.topics} topics and may have max_topics={most.topics}; delete some first"
-            return TooManyTopics(detail, limit=most.topics, setting="max_topics")
-        detail = (
-            f"the cluster has {found.segments} segments, with those that are being made, and may have "
-            f"max_segments={most.segments}; delete topics, or create them with fewer segments"
-        )
-        return TooManySegments(detail, limit=most.segments, setting="max_segments")
+    async def _count_of(self, creator: str, fresh: bool) -> tuple[int, int, int]:
+        """Returns the topics of a creator, their segments, and those that plans will make. A creation under way whose
+        topic was read here as well counts twice: it has just ended."""
+        own = [(topic.name, topic.record.incarnation) for topic in self._catalog.created_by(creator)]
+        if fresh:
+            entries, _ = await read_all(self._coordination, keys.TOPICS.prefix())
+            records = {keys.TOPICS.parse(entry.key)[0]: keys.TOPICS.require(entry).record for entry in entries}
+            own = [(name, one.incarnation) for name, one in records.items() if one.creator == creator]
+        promised = sum(self._catalog.promised(*topic) for topic in own)
+        count = self._coordination.count
+        counts = await gather_bounded(READS, count, [keys.SEGMENTS.prefix(*topic) for topic in own])
+        return len(own), sum(counts), promised

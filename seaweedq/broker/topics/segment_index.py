@@ -54,10 +54,12 @@ class SegmentIndex:
         """Returns the segments that have an intent."""
         return self._locked
 
-    def promised(self) -> int:
-        """Returns how many segments intents will make."""
+    def promised(self, *of: str | int) -> int:
+        """Returns how many segments intents will make, in the cluster or of one topic, by its name and incarnation."""
         found: set[tuple[str, int]] = set()
         for topic, incarnation, segment in self._locked:
+            if of not in ((), (topic, incarnation)):
+                continue
             intent = self.records(topic, incarnation)[segment].record.intent
             found |= {(f"{topic}/{incarnation}", one.id) for one in (intent.successors if intent else ())}
         return len(found)

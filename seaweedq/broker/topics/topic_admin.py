@@ -17,6 +17,8 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
+from msgspec import UNSET, UnsetType
+
 from seaweedq.broker.log.entry_writer import EntryWriter, Source
 from seaweedq.broker.topics.catalog import Topic, layout_of
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
@@ -73,14 +75,14 @@ class TopicAdmin:
         self._patience_s = patience_s  # with a store that refuses a new topic's first entry
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while one is created
 
-    async def create(self, name: str, config: TopicConfig) -> bool:
-        """Creates a topic, with its segments spread over the living brokers. False: another creation was first. Raises
-        TopicBeingDeleted, TooManyTopics, TooManySegments."""
+    async def create(self, name: str, config: TopicConfig, creator: str | None = None) -> bool:
+        """Creates a topic, with its segments spread over the living brokers, for the principal with the uid `creator`.
+        False: another creation was first. Raises TopicBeingDeleted, TooManyTopics, TooManySegments."""
         async with self._creating.setdefault(name, asyncio.Lock()):
             if await self._look(name):
                 self._catalog.topic(name)
                 return False
-            return await self._create(name, config)
+            return await self._create(name, config, UNSET if creator is None else creator)
 
     async def _look(self, name: str) -> bool:
         there = await self._coordination.get(keys.TOPICS.key(name))
@@ -88,19 +90,19 @@ class TopicAdmin:
             self._catalog.apply([Change(there.key, there.value, there.revision)])
         return there is not None
 
-    async def _create(self, name: str, config: TopicConfig) -> bool:
-        first, creation = await self._allocate(name, config.initial_segments)
+    async def _create(self, name: str, config: TopicConfig, creator: str | UnsetType) -> bool:
+        first, creation = await self._allocate(name, config.initial_segments, creator)
+        record = TopicRecord(first, "active", config, self._clock.now_us(), creator)
         try:
-            return await self._make(name, config, first, creation)
+            return await self._make(name, record, creation)
         except (SeaweedqError, asyncio.CancelledError):  # a publish that creates it has a deadline
             with suppress(CoordinationUnavailable, TimeoutError):  # then it goes with our lease
                 async with asyncio.timeout(GIVE_UP_S):
                     await self._coordination.commit([], [Delete(creation.key)])
             raise
 
-    async def _make(self, name: str, config: TopicConfig, first: int, creation: Compare) -> bool:
-        record = TopicRecord(incarnation=first, state="active", config=config, created_us=self._clock.now_us())
-        ranges = tile(config.initial_segments)
+    async def _make(self, name: str, record: TopicRecord, creation: Compare) -> bool:
+        first, ranges = record.incarnation, tile(record.config.initial_segments)
         source = Source(name, first, ranges[0], layout_of(record))
         chain = Chain(self._store, name, first)
         reach("create.allocated")
@@ -209,18 +211,18 @@ class TopicAdmin:
                 removed += await self.remove_files(folder)
         return removed
 
-    async def _allocate(self, name: str, count: int) -> tuple[int, Compare]:
-        """Allocates `count` ids. Returns the first, and a comparison that holds while the sweep must not treat them as
-        abandoned."""
+    async def _allocate(self, name: str, count: int, creator: str | UnsetType) -> tuple[int, Compare]:
+        """Allocates `count` ids for a creator. Returns the first, and a comparison that holds while the sweep must not
+        treat them as abandoned."""
         key = keys.COUNTERS.key(name)
         while True:
-            room = await self._quota.room(1, count)
+            room = await self._quota.room(1, count, creator)
             there = await self._coordination.get(key)
             counter = keys.COUNTERS.require(there) if there else Versioned.new(Counter(0))
             first = counter.record.next
             compares = [Compare(key, counter.revision), self._membership.compare(), *room.compares]
             creation = keys.CREATIONS.key(name, first)
-            value = keys.CREATIONS.encode(Versioned.new(CreationRecord(self._membership.broker, count)))
+            value = keys.CREATIONS.encode(Versioned.new(CreationRecord(self._membership.broker, count, creator)))
             writes = [
                 Put(key, keys.COUNTERS.encode(counter.replace(next=first + count))),
                 Put(creation, value, self._membership.lease),

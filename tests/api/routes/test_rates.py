@@ -7,13 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.access.accounts import SWEEP_AT, Accounts
+from seaweedq.access.accounts import SWEEP_AT, Account, Accounts
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.limits import Limits
 from seaweedq.api.asgi.gate import RULE
+from seaweedq.api.asgi.http import CONNECTION, release_connection
 from seaweedq.api.asgi.rates import METER, Rates
 from seaweedq.api.asgi.rules import find
-from seaweedq.api.routes.access_requests import NOT_ENFORCED
 from seaweedq.errors import RateLimited
 from tests.api.routes.test_access import EVERYTHING, Http, access
 from tests.support.brokers.in_process_cluster import until
@@ -55,16 +55,6 @@ async def test_a_body_larger_than_the_burst_is_taken_once_and_then_paid_for(tmp_
         assert more.status_code == 429
         assert more.json()["retry_after_s"] > 10
         assert (await http("GET", "/v1/topics/t", token)).status_code == 200, "it has no body"
-
-
-@pytest.mark.parametrize("limit", NOT_ENFORCED)
-async def test_a_limit_that_nothing_enforces_is_refused(tmp_path: Path, limit: str) -> None:
-    async with access(tmp_path) as http:
-        answer = await http("PUT", "/v1/principals/p", http.admin, json={"grants": EVERYTHING, "limits": {limit: 5}})
-        assert answer.status_code == 422
-        assert answer.json()["field"] == f"limits.{limit}"
-        assert f"do not enforce {limit} yet" in answer.json()["detail"]
-        assert await http.status("GET", "/v1/principals/p", http.admin) == 404
 
 
 class Still:
@@ -277,3 +267,66 @@ async def test_what_is_sent_in_parts_and_said_on_a_socket_waits_until_it_is_paid
     for _ in range(10):
         assert (await hear())["text"] == "{}"
     assert sum(slept) == pytest.approx(3.5), "2 a second, 2 at once, and one into debt"
+
+
+class Line:
+    """A connection, as the server has it."""
+
+    account: Account | None = None
+
+    async def drained(self) -> None: ...
+    def abort(self) -> None: ...
+    def stay(self) -> None: ...
+    def go(self) -> None: ...
+
+
+def test_connections_are_shared_evenly_and_belong_to_who_has_spoken_last() -> None:
+    rates, lines = Local(Still(), 2), [Line() for _ in range(4)]
+    one, other = principal("u1", connections=5), principal("u2", connections=1)
+
+    def on(line: Line) -> dict[str, Any]:
+        return {**scope(), "extensions": {CONNECTION: line}}
+
+    assert [let_in(rates, one, on(line)) for line in lines] == [True, True, False, False]
+    assert let_in(rates, one, on(lines[0])), "it has a place"
+    assert let_in(rates, other, on(lines[0])), "the first broker's share is at least one"
+    assert let_in(rates, one, on(lines[2])), "one of its connections is another principal's now"
+    assert not let_in(rates, other, on(lines[3]))
+    release_connection(lines[0])
+    assert let_in(rates, other, on(lines[3]))
+
+
+async def test_open_uploads_have_places_and_those_that_ended_elsewhere_give_theirs_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with access(tmp_path, 2) as http:
+        await http.principal("p", EVERYTHING, limits={"open_uploads": 4})
+        token, path = await http.token(principal="p"), "/v1/topics/t/uploads"
+        assert (await publish(http, token, 1)).status_code == 200
+        made = [await http("POST", path, token, json={"size": 1}) for _ in range(4)]
+        assert [one.status_code for one in made] == [201, 201, 429, 429]
+        assert made[2].json()["limit"] == "open_uploads"
+        assert await http.status("POST", path, token, 1, json={"size": 1}) == 201, "the other broker has its own share"
+        assert await http.status("DELETE", f"{path}/{made[0].json()['upload_id']}", token, 1) == 204
+        monkeypatch.setattr("seaweedq.api.asgi.rates.RETRY_S", 0.0)
+        assert [await http.status("POST", path, token, json={"size": 1}) for _ in range(2)] == [201, 429]
+
+
+async def test_the_default_limits_are_for_all_that_have_none_of_their_own_and_each_has_them_for_itself(
+    tmp_path: Path,
+) -> None:
+    async with access(tmp_path, auth="none") as http:
+        await http.principal("*", [], limits={"requests": 0.01})
+        await http.principal("large", EVERYTHING, limits={"requests": 1000, "messages": 5})
+        for name in ("one", "two"):
+            await http.principal(name, EVERYTHING, limits={"messages": 5})
+        tokens = [await http.token(principal=name) for name in ("one", "two", "large")]
+        ask = [*tokens, None, http.admin]
+        found = [[await http.status("GET", "/v1/topics", one) for _ in range(9)].count(429) > 0 for one in ask]
+        assert found == [True, True, False, True, False]
+        assert await http.status("PUT", "/v1/principals/*", http.admin, json={"grants": EVERYTHING}) == 422
+        assert await http.status("PUT", "/v1/principals/*", http.admin, json={"disabled": True}) == 422
+        assert await http.status("POST", "/v1/tokens", http.admin, json={"principal": "*"}) == 422
+        assert (await http("GET", "/v1/principals/*", http.admin)).json()["limits"]["requests"] == 0.01
+        await http.delete("*")
+        assert [await http.status("GET", "/v1/topics", None) for _ in range(9)] == [200] * 9

@@ -11,12 +11,15 @@ from seaweedq.broker.topics import cluster_quota
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import SeaweedqError, TooManySegments, TooManyTopics
+from tests.api.routes.test_access import access
 from tests.support.brokers.in_process import held, make_topic, running
-from tests.support.brokers.in_process_cluster import InLoop, in_loop
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+
+CREATE = [{"actions": ["create", "delete", "publish"], "topics": ["*"]}]
 
 
-async def create(broker: Broker, name: str, segments: int = 1) -> bool:
-    return await broker.joined.topics.create(name, TopicConfig(initial_segments=segments))
+async def create(broker: Broker, name: str, segments: int = 1, creator: str | None = None) -> bool:
+    return await broker.joined.topics.create(name, TopicConfig(initial_segments=segments), creator)
 
 
 async def outcomes(together: InLoop, count: int, segments: int) -> list[Any]:
@@ -90,3 +93,44 @@ async def test_near_the_bound_two_that_counted_at_once_count_again(
         assert await commit(one.compares, one.writes)
         assert await commit(two.compares, two.writes) is None
         assert not isinstance(one, SeaweedqError)
+
+
+async def test_a_principal_has_at_most_so_many_topics_and_segments_however_many_brokers_create(tmp_path: Path) -> None:
+    async with access(tmp_path, 2) as http:
+        await http.principal("p", CREATE, limits={"topics": 5, "segments": 8})
+        token, brokers = await http.token(principal="p"), http.together.brokers
+        names = [f"t{number}" for number in range(8)]
+        made = await asyncio.gather(
+            *(http("PUT", f"/v1/topics/{name}", token, at % 2) for at, name in enumerate(names)),
+        )
+        assert sorted(one.status_code for one in made) == [201] * 5 + [429] * 3
+        refused = next(one.json() for one in made if one.status_code == 429)
+        assert (refused["type"], refused["limit"], refused["setting"]) == (
+            "/problems/too-many-topics",
+            5,
+            "limits.topics",
+        )
+        assert await create(brokers[0], "of-nobody", 9), "it counts to the limits of nobody"
+        topic = await brokers[0].core.catalog.known(names[0] if made[0].status_code == 201 else names[1])
+        uid = brokers[0].core.callers.view.principals["p"].uid
+        assert topic.record.creator == uid
+        planner = brokers[0].serving.reshaping.planner
+        await brokers[0].core.catalog.whole(topic)
+        await planner.plan(topic, [0], [1 << 30])
+        await until(lambda: len(brokers[0].core.catalog.records(topic)) == 3)
+        with pytest.raises(TooManySegments) as caught:
+            await planner.plan(topic, [1], [1 << 29])
+        assert caught.value.fields["setting"] == "limits.segments"
+        assert await http.status("DELETE", f"/v1/topics/{topic.name}", token) == 204
+        assert await create(brokers[1], "again", 1, uid)
+
+
+async def test_topics_of_a_principal_that_was_deleted_do_not_count_to_its_namesake(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", CREATE, limits={"topics": 1})
+        assert await http.status("PUT", "/v1/topics/a", await http.token(principal="p")) == 201
+        await http.delete("p")
+        await http.principal("p", CREATE, limits={"topics": 1})
+        token = await http.token(principal="p")
+        assert [await http.status("PUT", f"/v1/topics/{name}", token) for name in "bc"] == [201, 429]
+        assert await http.status("POST", "/v1/topics/d/messages", token, json={"value": 1}) == 429
