@@ -1,47 +1,84 @@
-"""The command line: its commands and their exit codes. Each command imports what it needs when it runs."""
+"""The command line: its commands and their exit codes. A command's module is imported when the command is called; until
+then the command is only listed, so that help and other commands wait for nothing that they do not need."""
 
 import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 import seaweedq
-from seaweedq.cli.access import principal, token
-from seaweedq.cli.cluster import cluster
-from seaweedq.cli.data import import_file, publish, pull
-from seaweedq.cli.demo import bench, demo
-from seaweedq.cli.letters import dead_letters
 from seaweedq.cli.shared.common import complain, one_line
-from seaweedq.cli.subscription import subscription
-from seaweedq.cli.topic import topic
-from seaweedq.cli.verify import verify
+from seaweedq.cli.shared.option_names import naming_options
 from seaweedq.errors import SeaweedqError
 
-# Brokers import what no other command needs: these are loaded when they are called, and until then only listed.
-_LOADED = {"serve": ("seaweedq.cli.server.serve", "Run a broker.")}
+
+class _Listed(NamedTuple):
+    """A command that is not loaded yet: the module that has it (a function, or the Typer `app` of its subcommands), the
+    name there, its line in the list of commands, and the name of its epilog."""
+
+    module: str
+    attribute: str
+    about: str
+    epilog: str = "EXAMPLES"
+
+
+_COMMANDS = {
+    "Brokers": {
+        "serve": _Listed("server.serve", "serve", "Run a broker."),
+        "cluster": _Listed("cluster.cluster", "app", "Show the brokers; show and raise the cluster's level."),
+    },
+    "Topics": {
+        "topic": _Listed("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
+        "subscription": _Listed("subscription.subscription", "app", "Create, show, seek, pause and delete them."),
+        "dead-letters": _Listed("letters.dead_letters", "app", "List dead letters, and publish them again."),
+    },
+    "Messages": {
+        "publish": _Listed("data.publish", "publish", "Publish the records of a file or of stdin; or whole files."),
+        "pull": _Listed("data.pull", "pull", "Print a subscription's messages, and ack them."),
+        "sql": _Listed("sql.sql", "sql", "Run SQL over topics, complete to the last message."),
+        "import": _Listed("data.import_file", "import_file", "Publish each row of a file, all of them or none."),
+        "verify": _Listed("verify.verify", "verify", "Audit a topic's files."),
+    },
+    "Access": {
+        "principal": _Listed("access.principal", "app", "Create, show, list and remove principals."),
+        "token": _Listed("access.token", "app", "Issue, list and revoke tokens."),
+        "whoami": _Listed("access.token", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
+    },
+    "To try it": {
+        "demo": _Listed("demo.demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB."),
+        "bench": _Listed("demo.bench", "bench", "Measure publishing, and delivery to consumers."),
+    },
+}
+_LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}
 
 
 class _Commands(TyperGroup):
-    """All commands; those of _LOADED are placeholders until one of them is called."""
+    """All commands; each is a placeholder until it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        if args and args[0] in _LOADED:
+        if args and args[0] in _LISTED:
             self.commands[args[0]] = _load(args[0])
         return super().resolve_command(ctx, args)
 
 
 def _load(name: str) -> Any:
-    gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
-    module = import_module(_LOADED[name][0])
-    gc.freeze()  # and each full collection would take 24 ms more
+    """Returns a command that runs; errors of its calls name its options."""
+    listed = _LISTED[name]
+    module = import_module(f"seaweedq.cli.{listed.module}")
+    gc.freeze()  # imported objects stay, and each full collection would look at them again
     gc.enable()
+    loaded = getattr(module, listed.attribute)
     alone = typer.Typer(add_completion=False)
-    alone.command(name, epilog=module.EXAMPLES)(getattr(module, name))
-    return typer.main.get_command(alone)
+    if isinstance(loaded, typer.Typer):
+        alone.add_typer(loaded, name=name)
+        alone.callback()(lambda: None)  # else Typer unwraps a group of one command
+        return naming_options(typer.main.get_group(alone).commands[name])
+    alone.command(name, epilog=getattr(module, listed.epilog))(loaded)
+    return naming_options(typer.main.get_command(alone))
 
 
 app = typer.Typer(
@@ -50,21 +87,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with: seaweedq serve    or watch everything work: seaweedq demo",
 )
-for name, (_, about) in _LOADED.items():
-    app.command(name, help=about)(lambda: None)
-app.add_typer(topic.app, name="topic")
-app.add_typer(subscription.app, name="subscription")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(principal.app, name="principal")
-app.add_typer(token.app, name="token")
-app.command(epilog=token.WHOAMI)(token.whoami)
-app.command(epilog=publish.EXAMPLES)(publish.publish)
-app.command("import", epilog=import_file.EXAMPLES)(import_file.import_file)
-app.command(epilog=pull.EXAMPLES)(pull.pull)
-app.command(epilog=bench.EXAMPLES)(bench.bench)
-app.command(epilog=verify.EXAMPLES)(verify.verify)
-app.command(epilog=demo.EXAMPLES)(demo.demo)
+for panel, commands in _COMMANDS.items():
+    for name, listed in commands.items():
+        app.command(name, help=listed.about, rich_help_panel=panel)(lambda: None)
 
 
 def _version(wanted: bool) -> None:

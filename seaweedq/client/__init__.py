@@ -1,9 +1,35 @@
-"""The Python client's public names. One sans-I/O core, a sync and an async shell."""
+"""The Python client's public names. One sans-I/O core, a sync and an async shell.
 
-from seaweedq.client.aio.client import AsyncClient
-from seaweedq.client.core.consuming.working import Reject, Worked
-from seaweedq.client.core.messages.batch import Batch
-from seaweedq.client.core.messages.message import Message
-from seaweedq.client.sync.client import Client
+Each name is imported when it is first asked for: a program that uses one of the shells does not wait for the other.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seaweedq.client.aio.client import AsyncClient
+    from seaweedq.client.core.consuming.working import Reject, Worked
+    from seaweedq.client.core.messages.batch import Batch
+    from seaweedq.client.core.messages.message import Message
+    from seaweedq.client.sync.client import Client
 
 __all__ = ["AsyncClient", "Batch", "Client", "Message", "Reject", "Worked"]
+
+_HOMES = {
+    "AsyncClient": "seaweedq.client.aio.client",
+    "Batch": "seaweedq.client.core.messages.batch",
+    "Client": "seaweedq.client.sync.client",
+    "Message": "seaweedq.client.core.messages.message",
+    "Reject": "seaweedq.client.core.consuming.working",
+    "Worked": "seaweedq.client.core.consuming.working",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -68,6 +68,7 @@ def test_no_broker_is_one_line_and_exit_code_1(capsys):
         (["topic", "set", "t", "--ndjson", "bare", "--default", "ndjson"], "also given"),
         (["topic", "set", "t", "--ndjson", "bare", "--dry-run"], "--dry-run"),
         (["publish", "t", "/no/such/file"], "/no/such/file"),
+        (["publish", "t", "/"], "is a folder"),
         (["pull", "t"], "--subscription"),
     ],
 )
@@ -266,8 +267,8 @@ def test_percentiles_are_nearest_ranks():
 def test_lines_to_paste_name_the_directory_as_readers_take_it():
     text = "\n".join(paste.lines("http://b:1", "t", "file:///data/my store/topics/t"))
     assert 'spark.read.parquet("/data/my store/topics/t")' in text
-    assert "read_parquet('/data/my store/topics/t/**/*.parquet'" in text
+    assert "seaweedq sql 'SELECT segment, count(*) FROM t GROUP BY segment' --url http://b:1\n" in text
     assert """-d '{"value": {"n": 1}}'""" in text
     assert text.startswith("curl http://b:1/v1/topics/t/messages ")  # before there is a topic all else is 404
     assert "-d '" not in "\n".join(paste.lines("http://b:1", "t", "file:///x", value=""))
-    assert paste.location("s3://bucket/topics/t") == "s3://bucket/topics/t"
+    assert paste.location("s3://bucket/topics/t") == "s3a://bucket/topics/t"

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from seaweedq.cli.access.requests import GRANT, grant_of, run, words_of
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, say
+from seaweedq.cli.access.requests import GRANT, grant_of, words_of
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run, say
 
 app = typer.Typer(no_args_is_help=True, help="Who may do what: create, show, list and remove principals.")
 Name = Annotated[str, typer.Argument(help="Name of the principal.", show_default=False)]

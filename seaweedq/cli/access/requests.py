@@ -1,18 +1,13 @@
-"""What the commands of this room have in common: grants and times as words, and requests."""
+"""Grants and times as words, which the commands of this room have in common."""
 
 import re
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from seaweedq.access.actions import Action
-from seaweedq.cli.shared.common import printable, unusable
+from seaweedq.cli.shared.common import printable
 
-if TYPE_CHECKING:
-    from seaweedq.client.core.protocol.effects import Steps
-
-CLIENT_S = 30.0
 GRANT = "`actions:topics:subscriptions`, each a list with commas, as `describe,publish:flights*`; may be repeated."
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -38,18 +33,3 @@ def seconds_of(text: str) -> float:
 def words_of(grants: list[dict[str, Any]]) -> str:
     """Returns grants as the command line takes them."""
     return printable(" ".join(":".join(",".join(names) for names in one.values() if names) for one in grants))
-
-
-def run(url: str, steps: "Steps[Any]") -> Any:
-    """Returns the answer of the brokers at `url`; an invalid URL is a usage error."""
-    from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
-    from seaweedq.client.sync.transport import SyncTransport
-
-    try:
-        transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
-    except ValueError as error:
-        raise unusable(error) from error
-    try:
-        return transport.run(steps)
-    finally:
-        transport.close()

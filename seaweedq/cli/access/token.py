@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.access.requests import GRANT, grant_of, run, seconds_of, words_of
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, say
+from seaweedq.cli.access.requests import GRANT, grant_of, seconds_of, words_of
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run, say
 
 WHOAMI = "Example: SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"
 app = typer.Typer(no_args_is_help=True, help="Issue, list and revoke tokens.")

@@ -1,18 +1,13 @@
 """`seaweedq cluster`: shows the brokers with their versions and levels; `cluster level` raises the cluster's level."""
 
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, say, unusable
-
-if TYPE_CHECKING:
-    from seaweedq.client.core.protocol.effects import Steps
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, run, say
 
 EXAMPLES = "Examples: seaweedq cluster · seaweedq cluster --json | jq .level · seaweedq cluster level"
 LEVEL = "Examples: seaweedq cluster level · seaweedq cluster level 2"
-CLIENT_S = 30.0
 WAIT_S = 600.0  # on top of it: some leases, where brokers are to be kept out
 app = typer.Typer(invoke_without_command=True, help="Show the brokers; show and raise the cluster's level.")
 
@@ -33,7 +28,7 @@ def cluster(
 
     from seaweedq.client.core.topics.calls import call
 
-    facts = _run(url, call("GET", "/v1/cluster"))
+    facts = run(url, call("GET", "/v1/cluster"))
     if json:
         say(msgspec.json.encode(facts).decode())
         return
@@ -58,7 +53,7 @@ def level(
 
     assert context.parent is not None
     body = {} if to is None else {"level": to}
-    answer = _run(
+    answer = run(
         url or context.parent.params["url"],
         call("POST", "/v1/cluster/level", body, wait_s=WAIT_S, repeatable=True),
     )
@@ -75,10 +70,10 @@ def confirm(
 
     assert context.parent is not None
     url = url or context.parent.params["url"]
-    answer = _run(url, call("POST", "/v1/cluster/confirm", repeatable=True))
+    answer = run(url, call("POST", "/v1/cluster/confirm", repeatable=True))
     while after := answer.get("next"):
         typer.echo(f"{answer['left']:,} segments are left to look at", err=True)
-        answer = _run(url, call("POST", f"/v1/cluster/confirm?after={after}", repeatable=True))
+        answer = run(url, call("POST", f"/v1/cluster/confirm?after={after}", repeatable=True))
     say(f"confirmed: the newest round of retention is {answer['retention_round']}")
 
 
@@ -112,18 +107,3 @@ def _print_brokers(brokers: list[dict[str, Any]]) -> None:
 def _state(broker: dict[str, Any]) -> str:
     states = [name for name in ("leader", "starting", "draining") if broker[name]]
     return ", ".join(states) or "ready"
-
-
-def _run(url: str, steps: "Steps[Any]") -> dict[str, Any]:
-    from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
-    from seaweedq.client.sync.transport import SyncTransport
-
-    try:
-        transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
-    except ValueError as error:
-        raise unusable(error) from error
-    try:
-        answer: dict[str, Any] = transport.run(steps)
-        return answer
-    finally:
-        transport.close()

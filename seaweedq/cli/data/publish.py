@@ -27,9 +27,7 @@ seaweedq publish logs app.ndjson --skip-invalid ·
 echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope ·
 seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 
-File = Annotated[
-    Path | None, typer.Argument(exists=True, dir_okay=False, help="The file; left out or -: stdin.", allow_dash=True)
-]
+File = Annotated[Path | None, typer.Argument(help="The file; left out or -: stdin.")]
 InputFormatName = Annotated[
     str | None, typer.Option(help="ndjson, csv or parquet; by default that of the file's suffix.")
 ]
@@ -108,13 +106,22 @@ def publish(
         {"--key": key, "--content-type": content_type},
         "the option is only for --file; for records use --key-field or --envelope",
     )
-    path = None if file is None or str(file) == "-" else file
+    path = _existing(file)
     format = _input_format(input_format, path)
     if envelope and (format is not InputFormat.NDJSON or key_field):
         raise typer.BadParameter(
             "--envelope is only for NDJSON, and excludes --key-field: the message has its key", param_hint="--envelope"
         )
     _publish_records(topic, path, format, _How(envelope, key_field, skip_invalid), batch, url)
+
+
+def _existing(file: Path | None) -> Path | None:
+    """Returns the path of a file, None for stdin. Typer, where it looks for files itself, takes - for one."""
+    if file is None or str(file) == "-":
+        return None
+    if not file.exists() or file.is_dir():
+        raise typer.BadParameter(f"'{file}' {'is a folder' if file.is_dir() else 'does not exist'}", param_hint="FILE")
+    return file
 
 
 def _input_format(named: str | None, path: Path | None) -> "InputFormat":

@@ -5,6 +5,7 @@ import os
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # Arrow reads it once, when it is loaded
 
 import ctypes
+import gc
 import inspect
 import logging
 import sys
@@ -16,13 +17,7 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from seaweedq.api.asgi.protocol import UNREADABLE
-from seaweedq.cli.server.broker_process import run
-from seaweedq.cli.server.exposure import check_advertised, check_auth
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
-from seaweedq.cli.server.members import check_members
-from seaweedq.cli.server.parent_pipe import end_with_parent
-from seaweedq.cli.server.repeated_lines import OnceInAWhile
 from seaweedq.cli.server.setting_groups import groups
 from seaweedq.settings import Settings
 
@@ -84,22 +79,49 @@ def serve(
     if not settings.member:  # else the parent has said it
         for warning in unknown_variables(os.environ):
             logger.warning("%s", warning)
+    _run(settings)
+
+
+def _run(settings: Settings) -> None:
+    """Runs a broker, or the parent of several. Only here is imported what help and wrong settings do not need."""
+    gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
+    from seaweedq.cli.server.exposure import check_advertised, check_auth
+    from seaweedq.cli.server.members import check_members
+    from seaweedq.cli.server.parent_pipe import end_with_parent
+
     check_auth(settings)
     check_advertised(settings)
     check_members(settings)
     if settings.brokers > 1 and not settings.member:
         from seaweedq.cli.server.supervise import supervise  # a broker needs none of it
 
+        _keep_imported()
         raise typer.Exit(supervise(settings))
     if settings.member:
         end_with_parent()
+    from seaweedq.cli.server.broker_process import run
+
+    _keep_imported()
+    _quieten()
+    sys.meta_path.insert(0, _NoPandas())
+    _keep_freed_memory()
+    run(settings)
+
+
+def _keep_imported() -> None:
+    gc.freeze()  # a full collection would take 24 ms more
+    gc.enable()
+
+
+def _quieten() -> None:
+    """Keeps what libraries log to warnings."""
+    from seaweedq.api.asgi.protocol import UNREADABLE
+    from seaweedq.cli.server.repeated_lines import OnceInAWhile
+
     for chatty in ("aiobotocore", "botocore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.getLogger("uvicorn.error").addFilter(OnceInAWhile(UNREADABLE))
-    sys.meta_path.insert(0, _NoPandas())
-    _keep_freed_memory()
-    run(settings)
 
 
 class _NoPandas(MetaPathFinder):

@@ -1,9 +1,10 @@
-"""Commands to paste: how to reach a topic from curl, DuckDB and Spark.
+"""Commands to paste: how to reach a topic from curl, SQL and, in a session of its own, Spark.
 
 Where a broker asks for tokens, the commands show one by a text of the shell that stands for it, so that no token is
 printed.
 """
 
+import re
 from collections.abc import Mapping
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -18,7 +19,6 @@ def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', token: str =
     `value` is a valid value of the topic, as JSON; if it is empty, no command publishes. `token` is what stands for the
     token in a shell, such as `$SEAWEEDQ_TOKEN`; if it is empty, curl shows none.
     """
-    directory = location(path)
     shows = f' -H "Authorization: Bearer {token}"' if token else ""
     body = f"-H 'content-type: application/json' -d '{{\"value\": {value}}}'"
     publish = f"curl {url}/v1/topics/{topic}/messages{shows} {body}"
@@ -27,9 +27,8 @@ def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', token: str =
     return [
         *([publish, shown] if value else [shown, fetch]),
         f"seaweedq pull {topic} --subscription mine --start earliest --url {url}",
-        f"duckdb -c \"SELECT segment, count(*) FROM read_parquet('{directory}/**/*.parquet', hive_partitioning = true) "
-        f'GROUP BY segment"',
-        f'spark.read.parquet("{directory}").show()',
+        f"seaweedq sql {quote(_count(topic))} --url {url}",
+        f'spark.read.parquet("{location(path)}").show()  # in pyspark',
     ]
 
 
@@ -51,6 +50,11 @@ def token_of(environment: Mapping[str, str]) -> str:
     return '$(cat "$SEAWEEDQ_TOKEN_FILE")' if environment.get("SEAWEEDQ_TOKEN_FILE") else ""
 
 
+def _count(topic: str) -> str:
+    name = topic if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", topic) else f'"{topic}"'
+    return f"SELECT segment, count(*) FROM {name} GROUP BY segment"
+
+
 def location(path: str) -> str:
-    """Returns a directory as readers of Parquet expect it: a plain path for a file:// URL."""
-    return path.removeprefix("file://").rstrip("/")
+    """Returns a directory as Spark expects it: a plain path for a file:// URL, and s3a:// for s3://."""
+    return re.sub("^s3://", "s3a://", path.removeprefix("file://").rstrip("/"))

@@ -2,17 +2,23 @@
 
 import re
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from seaweedq.client import Client
+    from seaweedq.client.core.protocol.effects import Steps
+    from seaweedq.client.sync.transport import SyncTransport
 
 Url = Annotated[
     str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="URL of any broker, or of several, separated by commas.")
 ]
 DEFAULT_URL = "http://127.0.0.1:8080"
+CLIENT_S = 30.0
 PLACES = "earliest, latest, or a time such as 2026-01-31T12:00:00Z."
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
@@ -26,6 +32,28 @@ def connect(url: str) -> "Client":
         return Client(url)
     except ValueError as error:
         raise unusable(error) from error
+
+
+@contextmanager
+def calling(url: str, timeout_s: float = CLIENT_S) -> Iterator["SyncTransport"]:
+    """Opens what runs the core's calls at the brokers at `url`; an invalid URL is a usage error."""
+    from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
+    from seaweedq.client.sync.transport import SyncTransport
+
+    try:
+        transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), timeout_s, None)
+    except ValueError as error:
+        raise unusable(error) from error
+    try:
+        yield transport
+    finally:
+        transport.close()
+
+
+def run(url: str, steps: "Steps[Any]") -> Any:
+    """Returns the answer of the brokers at `url`."""
+    with calling(url) as transport:
+        return transport.run(steps)
 
 
 def unusable(error: ValueError) -> typer.BadParameter:

@@ -1,12 +1,11 @@
 """`seaweedq topic split`, `merge`, `roll` and `move`: change segments manually."""
 
-import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say, unusable
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, run, say
 
 SPLIT = """Examples: seaweedq topic split flights 0 · seaweedq topic split flights 0 --parts 4 ·
 seaweedq topic split flights 0 --at 500000000 --at 1000000000"""
@@ -15,7 +14,6 @@ ROLL = "Example: seaweedq topic roll flights 3"
 MOVE = (
     "Examples: seaweedq topic move flights 3 --to broker-2 · seaweedq topic move flights 3 --to broker.1f2e03c5a8b94d67"
 )
-CLIENT_S = 30.0
 WAIT_S = 600.0  # on top of it: what publish_timeout_s can be
 
 Segment = Annotated[int, typer.Argument(min=0, help="Id of the segment.", show_default=False)]
@@ -95,17 +93,8 @@ def _replace(url: str, topic: str, segment: int, change: str, body: Mapping[str,
 
 def _ask(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
     """Sends a request and returns the answer, with a timeout as long as brokers may wait."""
-    from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
     from seaweedq.client.core.topics import calls
-    from seaweedq.client.sync.transport import SyncTransport
 
-    try:
-        transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
-    except ValueError as error:
-        raise unusable(error) from error
-    try:
-        path = f"{calls.topic_path(topic)}/segments/{segment}/{change}"
-        answer: dict[str, Any] = transport.run(calls.call("POST", path, body, wait_s=WAIT_S))
-        return answer
-    finally:
-        transport.close()
+    path = f"{calls.topic_path(topic)}/segments/{segment}/{change}"
+    answer: dict[str, Any] = run(url, calls.call("POST", path, body, wait_s=WAIT_S))
+    return answer

@@ -122,7 +122,9 @@ def _risen(positions: str, error: BelowRetention) -> str:
 
 def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]:
     """Yields the messages of one broker's stream, and keeps in `at` the header from which another goes on."""
-    with http.stream("GET", url, headers=at) as answer:
+    from seaweedq.client.http.credentials import Credentials
+
+    with http.stream("GET", url, headers={**at, **Credentials().headers()}) as answer:
         _check(answer)
         for position, batch in _batches(_lines(answer.iter_text())):
             at["last-event-id"] = position

@@ -49,8 +49,8 @@ def test_a_confirmation_of_many_segments_shows_progress(
     real_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = [{"left": 2310, "next": "flights/17"}]
-    really = cluster._run
-    monkeypatch.setattr(cluster, "_run", lambda url, steps: first.pop() if first else really(url, steps))
+    really = cluster.run
+    monkeypatch.setattr(cluster, "run", lambda url, steps: first.pop() if first else really(url, steps))
     shown = run("cluster", "confirm", "--url", real_broker.url)
     assert shown.splitlines()[0] == "2,310 segments are left to look at"
     assert shown.splitlines()[1].startswith("confirmed: the newest round of retention is ")

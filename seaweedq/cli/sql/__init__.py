@@ -1,0 +1,1 @@
+"""`seaweedq sql`: topics as views of DuckDB."""

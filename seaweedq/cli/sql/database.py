@@ -1,0 +1,196 @@
+"""A database in memory whose views are topics.
+
+Before each statement the topics that it names are planned anew and their tails fetched, so that it sees what was
+acknowledged when it began. Tails are copied into DuckDB by pieces; it reads the files itself, within its memory limit,
+and spills to a folder that goes with it. Files on S3 are read by s3fs, with the credentials of the caller.
+"""
+
+import random
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from seaweedq.cli.sql.topic_view import literal, quoted, view
+from seaweedq.errors import ClientError, InvalidName, InvalidRequest, TopicNotFound
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from seaweedq.client.core.tables.table import TableRead
+    from seaweedq.client.sync.transport import SyncTransport
+
+EXTRA = "`seaweedq sql` needs DuckDB: pip install 'seaweedq[sql]'"
+PATIENCE_S = 30.0
+PIECE_ROWS = 100_000  # of a tail, that are Arrow at a time
+_TAILS = "tails"  # a database of its own, so that SHOW TABLES lists topics alone
+_OF_ALL = re.compile(r"\b(show|describe|information_schema|duckdb_\w+)\b", re.IGNORECASE)
+_WORDS = re.compile(r"""\"(?:[^"]|"")+"|'[^']*'|\w+""")
+_UNQUOTED = re.compile(r"\b(?:from|join|describe|summarize)\s+([a-z0-9_]+[-.][a-z0-9_.-]+)", re.IGNORECASE)
+
+
+class Database:
+    """Runs statements over the topics of a cluster."""
+
+    def __init__(self, connection: "duckdb.DuckDBPyConnection", transport: "SyncTransport", endpoint: str) -> None:
+        self._connection, self._transport, self._endpoint = connection, transport, endpoint
+        self._filesystems: set[str] = set()
+        self.unknown: set[str] = set()  # names in the last statement that are no topics, and perhaps no tables either
+
+    def single(self, text: str) -> str:
+        """Returns a text's only statement, without what ends it. Raises InvalidRequest for several, or none."""
+        import duckdb
+
+        try:
+            found = duckdb.extract_statements(text)
+        except duckdb.Error as error:
+            raise refused(error, text) from None
+        if len(found) != 1:
+            raise InvalidRequest(f"the text has {len(found)} statements; give one")
+        return str(found[0].query).strip().rstrip(";")
+
+    def planned(self, statement: str) -> "list[TableRead]":
+        """Returns the plans of the topics that a statement names. Raises InvalidRequest for one that is no SQL."""
+        from seaweedq.client.core.tables.table import Wanted, plan_table
+
+        return [self._transport.run(plan_table(topic, Wanted(live=True))) for topic in self._topics(statement)]
+
+    @contextmanager
+    def over(
+        self, statement: str, tails: bool = True
+    ) -> "Iterator[tuple[duckdb.DuckDBPyConnection, Sequence[TableRead]]]":
+        """Creates the views of the topics that a statement names, and yields where it runs, and their plans. Without
+        `tails` the views have no rows that are in no file."""
+        reads = self.planned(statement)
+        try:
+            for number, read in enumerate(reads):
+                tail = self._tail(f"tail {number}", read, tails)
+                select = view(read, self._root(read), tail)
+                self._connection.execute(f"CREATE VIEW {quoted(read.topic)} AS {select}")
+            yield self._connection, reads
+        finally:
+            for number, read in enumerate(reads):
+                self._connection.execute(f"DROP VIEW IF EXISTS {quoted(read.topic)}")
+                self._connection.execute(f"DROP TABLE IF EXISTS {_TAILS}.{quoted(f'tail {number}')}")
+
+    def _topics(self, statement: str) -> list[str]:
+        """Returns the topics that a statement names: those of these names, else those that differ by case alone, as SQL
+        knows no case. One that asks which tables there are names all."""
+        import duckdb
+
+        try:
+            named = set(self._connection.get_table_names(statement))
+        except duckdb.Error:  # it also looks for the columns of USING, in tables that are not there yet
+            return _distinct(self._listed({text.strip("\"'").lower() for text in _WORDS.findall(statement)}))
+        found = sorted(filter(self._is_topic, named))
+        if not found and _OF_ALL.search(statement):
+            return _distinct(self._listed())
+        lower = {name.lower() for name in named} - {name.lower() for name in found}
+        found += self._listed(lower) if lower else []
+        self.unknown = lower - {name.lower() for name in found}
+        return _distinct(found)
+
+    def _is_topic(self, name: str) -> bool:
+        from seaweedq.client.core.topics.calls import call, topic_path
+
+        with suppress(TopicNotFound, InvalidName):
+            return bool(self._transport.run(call("GET", topic_path(name))))
+        return False
+
+    def _listed(self, lower: set[str] | None = None) -> list[str]:
+        """Returns all topics, or those with these names in lower case."""
+        from seaweedq.client.core.topics.calls import pages
+
+        known = [str(one["name"]) for one in self._transport.run(pages("/v1/topics", "topics"))]
+        return [name for name in known if lower is None or name.lower() in lower]
+
+    def _tail(self, name: str, read: "TableRead", filled: bool) -> str:
+        """Creates the table of a topic's rows that are in no file, and returns its name. Each range is Arrow only until
+        DuckDB has it."""
+        from seaweedq.client.core.protocol.retry import Patience
+        from seaweedq.client.core.tables.table import tail_batches
+
+        table, patience = f"{_TAILS}.{quoted(name)}", Patience(PATIENCE_S, time.monotonic, random.random)
+        self._insert(f"CREATE TABLE {table} AS FROM arrow", read.table([]))
+        for rows in read.tail if filled else ():
+            for piece in rows.cut(PIECE_ROWS):
+                self._insert(
+                    f"INSERT INTO {table} FROM arrow",
+                    read.table(self._transport.run(tail_batches(read, piece, patience))),
+                )
+        return table
+
+    def _insert(self, into: str, rows: Any) -> None:
+        self._connection.register("arrow", rows)
+        try:
+            self._connection.execute(into)
+        finally:
+            self._connection.unregister("arrow")
+
+    def _root(self, read: "TableRead") -> str:
+        """Returns the folder of a topic's files as DuckDB opens it."""
+        import fsspec
+
+        options: Mapping[str, Any] = {"endpoint_url": self._endpoint} if self._endpoint else {}
+        scheme = read.folder.partition("://")[0]
+        if scheme == "file":
+            return str(fsspec.core.url_to_fs(read.folder)[1])
+        if scheme not in self._filesystems:
+            try:
+                store = fsspec.filesystem(scheme, use_listings_cache=False, **options)
+            except ImportError:
+                raise ClientError(f"reading {read.folder} needs s3fs: pip install 'seaweedq[s3]'") from None
+            self._connection.register_filesystem(store)
+            self._filesystems.add(scheme)
+        return read.folder
+
+
+@contextmanager
+def opened(transport: "SyncTransport", memory: str, endpoint: str) -> Iterator[Database]:
+    """Opens a database. Raises ClientError where DuckDB is not installed, InvalidRequest for a memory that is none."""
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise ClientError(EXTRA) from None
+    with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as spill:
+        # Without the first setting DuckDB would take a variable of this program for a table of that name.
+        connection = duckdb.connect(config={"python_enable_replacements": "false", "temp_directory": spill})
+        try:
+            if memory:
+                _limit(connection, memory)
+            connection.execute(f"ATTACH ':memory:' AS {_TAILS}")
+            yield Database(connection, transport, endpoint)
+        finally:
+            connection.close()
+
+
+def _limit(connection: "duckdb.DuckDBPyConnection", memory: str) -> None:
+    import duckdb
+
+    try:
+        connection.execute(f"SET memory_limit = {literal(memory)}")
+    except duckdb.Error as error:
+        raise InvalidRequest(f"--memory {memory}: {error}") from None
+
+
+def _distinct(topics: Sequence[str]) -> list[str]:
+    """Returns topics whose names DuckDB tells apart. Raises InvalidRequest for those that differ by case alone."""
+    by_name: dict[str, str] = {}
+    for topic in topics:
+        other = by_name.setdefault(topic.lower(), topic)
+        if other != topic:
+            raise InvalidRequest(f"SQL does not tell topics {other!r} and {topic!r} apart: name one of them alone")
+    return list(by_name.values())
+
+
+def refused(error: Exception, statement: str) -> InvalidRequest:
+    """Returns the error for a statement that DuckDB does not take."""
+    return InvalidRequest(" ".join(str(error).split()) + unquoted(statement))
+
+
+def unquoted(statement: str) -> str:
+    """Returns what to do about a name that SQL takes for several, as of app.logs or app-logs; empty without one."""
+    found = _UNQUOTED.search(statement)
+    return f"; a name with - or . has quotes: {quoted(found[1])}" if found else ""

@@ -1,0 +1,103 @@
+"""What a statement finds, as a table for people, or as CSV, JSON or Parquet, which DuckDB writes itself.
+
+Neither holds the whole result: a table shows its first rows alone, and the others are written as they come. To stdout
+they go through a named pipe, since DuckDB writes to paths.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seaweedq.cli.shared.common import printable
+from seaweedq.cli.sql.topic_view import literal
+
+if TYPE_CHECKING:
+    import duckdb
+    from rich.table import Table
+
+FORMATS = ("table", "csv", "json", "parquet")
+WIDE = 1000  # columns of output that is no terminal
+_NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL")
+
+
+def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> tuple["Table", bool]:
+    """Returns the first rows as a table, and whether there are more."""
+    from rich.table import Table
+
+    connection.execute(statement)
+    shown = Table(box=None, pad_edge=False)
+    for name, kind, *_ in connection.description or ():
+        justify: Any = "right" if any(number in str(kind) for number in _NUMBERS) else "left"
+        shown.add_column(printable(name), justify=justify, overflow="fold")
+    rows = connection.fetchmany(most + 1)
+    for row in rows[:most]:
+        shown.add_row(*map(_cell, row))
+    return shown, len(rows) > most
+
+
+def _cell(value: Any) -> Any:
+    from rich.text import Text
+
+    return Text("" if value is None else printable(str(value)))
+
+
+def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, path: Path) -> None:
+    """Writes all rows to a file, which is there only when it is whole."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        connection.execute(_copy(statement, format, draft))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str) -> None:
+    """Writes all rows to stdout. One that reads no more ends it."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as folder:
+        pipe = Path(folder) / "pipe"
+        os.mkfifo(pipe)
+        copying = _Copying(pipe)
+        copying.start()
+        try:
+            connection.execute(_copy(statement, format, pipe))
+        except duckdb.Error:
+            if not copying.is_broken:
+                raise
+        finally:
+            copying.end()
+        sys.stdout.flush()
+
+
+class _Copying(threading.Thread):
+    """Copies what comes through a named pipe to stdout."""
+
+    def __init__(self, pipe: Path) -> None:
+        super().__init__(daemon=True)
+        self._pipe = pipe
+        self.is_broken = False
+
+    def run(self) -> None:
+        """Copies until the writer closes the pipe, or nobody reads stdout any more."""
+        with self._pipe.open("rb") as source:
+            try:
+                shutil.copyfileobj(source, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+            except BrokenPipeError:
+                self.is_broken = True
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at exit
+
+    def end(self) -> None:
+        """Waits for what was written; where DuckDB never opened the pipe, opens it in its place."""
+        os.close(os.open(self._pipe, os.O_RDWR))
+        self.join()
+
+
+def _copy(statement: str, format: str, path: Path) -> str:
+    options = ", HEADER" if format == "csv" else ""
+    return f"COPY (FROM ({statement}\n)) TO {literal(str(path))} (FORMAT {format}{options}, USE_TMP_FILE false)"

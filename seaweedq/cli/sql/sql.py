@@ -1,0 +1,184 @@
+"""`seaweedq sql`: runs SQL over topics, complete to the last acknowledged message."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, calling, complain, one_line, say
+from seaweedq.errors import ConnectionFailed, FileMissing, TopicNotFound, Unavailable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from seaweedq.cli.sql.database import Database
+
+EXAMPLES = """Examples: seaweedq sql "SELECT count(*) FROM flights" ·
+seaweedq sql "SELECT value->>'carrier' AS carrier, count(*) FROM flights GROUP BY 1 ORDER BY 2 DESC" --watch ·
+seaweedq sql 'FROM "app.logs" WHERE _timestamp > now() - INTERVAL 1 HOUR' --output logs.parquet ·
+seaweedq sql "SHOW TABLES" · seaweedq sql --explain "SELECT count(*) FROM flights"
+"""
+PLANS = 3  # retention may take files between a plan and its read
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(help="One statement of DuckDB's SQL; - reads it from stdin.")],
+    format: Annotated[
+        str | None,
+        typer.Option("--format", "-f", help="table, csv, json (an object a line) or parquet; by default that of FILE."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which files and which rows of brokers it reads, and DuckDB's plan.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the table again and again, until Ctrl-C.")] = False,
+    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.")] = 2.0,
+    rows: Annotated[int, typer.Option(min=1, help="Most rows of a table.")] = 100,
+    memory: Annotated[str, typer.Option(help="What DuckDB may use, such as 1GB; by default most of the machine.")] = "",
+    s3_endpoint: Annotated[
+        str, typer.Option(help="URL of the S3-compatible store, if it is not the one that brokers name.")
+    ] = "",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Run SQL over topics: each is a view, complete to the last acknowledged message.
+
+    Names with dots or dashes are in double quotes. DuckDB reads the Parquet files of the store itself, on S3 with the
+    credentials in the environment; what is in no file yet comes from the brokers.
+    """
+    from seaweedq.cli.sql.database import opened
+
+    kind = _format(format, output, watch)
+    text = sys.stdin.read() if statement == "-" else statement
+    with calling(url) as transport, opened(transport, memory, s3_endpoint) as database:
+        statement = database.single(text)
+        if explain:
+            _repeated(database, statement, lambda: _explain(database, statement))
+        elif watch:
+            _watch(database, statement, rows, every_s)
+        else:
+            _repeated(database, statement, lambda: _once(database, statement, kind, output, rows))
+
+
+def _format(named: str | None, output: Path | None, watch: bool) -> str:
+    """Returns the format that was named, or that of the file's suffix."""
+    from seaweedq.cli.sql.outputs import FORMATS
+
+    suffix = output.suffix.lstrip(".").lower().replace("ndjson", "json") if output else "table"
+    kind = named or suffix
+    if kind not in FORMATS:
+        raise typer.BadParameter(f"{kind!r} is none of {', '.join(FORMATS)}", param_hint="--format")
+    if output and kind == "table":
+        raise typer.BadParameter("a file is csv, json or parquet", param_hint="--format")
+    if watch and (kind != "table" or output):
+        raise typer.BadParameter("--watch shows a table", param_hint="--watch")
+    if kind == "parquet" and not output and sys.stdout.isatty():
+        raise typer.BadParameter("a terminal shows no Parquet; name a file with --output", param_hint="--format")
+    return kind
+
+
+def _repeated(database: "Database", statement: str, act: Any) -> None:
+    """Acts, and acts again with a new plan where a file was gone before anything was read of it."""
+    import duckdb
+
+    from seaweedq.cli.sql.database import refused, unquoted
+
+    for left in reversed(range(PLANS)):
+        try:
+            act()
+            return
+        except (duckdb.IOException, FileNotFoundError) as error:
+            if not left:
+                text = " ".join(str(error).split())
+                raise FileMissing(f"not all Parquet files are visible from this machine: {text}") from None
+        except duckdb.CatalogException as error:
+            if database.unknown:
+                text = f"there is no topic {' or '.join(map(repr, sorted(database.unknown)))}"
+                raise TopicNotFound(text + unquoted(statement)) from None
+            raise refused(error, statement) from None
+        except duckdb.Error as error:
+            raise refused(error, statement) from None
+
+
+def _once(database: "Database", statement: str, kind: str, output: Path | None, rows: int) -> None:
+    from seaweedq.cli.sql.outputs import stream, table, write
+
+    with database.over(statement) as (connection, _):
+        if output:
+            write(connection, statement, kind, output)
+        elif kind != "table":
+            stream(connection, statement, kind)
+        else:
+            shown, more = table(connection, statement, rows)
+            _console().print(shown)
+            if more:
+                complain(f"these are the first {rows:,} rows; --rows shows more, --format csv all")
+
+
+def _explain(database: "Database", statement: str) -> None:
+    from seaweedq.cli.sql.topic_view import explained
+
+    with database.over(statement, tails=False) as (connection, reads):
+        for read in reads:
+            for line in explained(read):
+                say(line)
+        say()
+        for _, plan in connection.execute(f"EXPLAIN {statement}").fetchall():
+            say(plan.rstrip())
+
+
+def _watch(database: "Database", statement: str, rows: int, every_s: float) -> None:
+    from rich.live import Live
+
+    from seaweedq.cli.data.pull import Interrupts
+
+    console = _console()
+    with Interrupts() as interrupts:
+        looks = interrupts.until_stopped(_looks(database, statement, rows, every_s))
+        if not console.is_terminal:
+            for shown in looks:
+                console.print(shown)
+            return
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            for shown in looks:
+                live.update(shown, refresh=True)
+        console.print(shown)
+
+
+def _looks(database: "Database", statement: str, rows: int, every_s: float) -> "Iterator[RenderableType]":
+    """Yields a table again and again, or the error of a look that may be repeated."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from seaweedq.cli.sql.outputs import table
+
+    found: list[RenderableType] = []
+
+    def look() -> None:
+        with database.over(statement) as (connection, _):
+            shown, more = table(connection, statement, rows)
+            found[:] = [shown, Text("..." if more else "")]
+
+    while True:
+        head = Text(f"{time.strftime('%H:%M:%S')}  {' '.join(statement.split())}", style="dim", overflow="ellipsis")
+        try:
+            _repeated(database, statement, look)
+        except (Unavailable, ConnectionFailed, FileMissing) as error:
+            head = Text(one_line(error), style="red")
+        yield Group(head, *found)
+        time.sleep(every_s)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    from seaweedq.cli.sql.outputs import WIDE
+
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width
+        console.width = WIDE
+    return console

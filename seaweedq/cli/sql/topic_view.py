@@ -1,0 +1,58 @@
+"""A topic as SQL that DuckDB reads: its files, which DuckDB opens itself, and its tail, which is Arrow. Pure.
+
+A view has exactly the rows of one plan (`client.core.tables.table`): whole files, parts of files by their offsets, and
+the table of the tail. So a view is complete to the last acknowledged message of the moment when it was planned, and no
+row is in it twice, whatever brokers flush meanwhile.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.tables.table import TableRead
+    from seaweedq.client.core.tables.table_plan import FilePart
+
+_HIVE = "hive_partitioning = true, hive_types = {'segment': INTEGER}"
+
+
+def quoted(name: str) -> str:
+    """Returns a name as SQL takes it, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Returns a text as SQL takes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def view(read: "TableRead", root: str, tail: str) -> str:
+    """Returns the SELECT of a topic, given where its files are and the name of the table that has its tail."""
+    whole = [part for part in read.files if part.is_whole]
+    selects = [f"SELECT * FROM {tail}"]
+    if whole:
+        selects.append(f"SELECT * FROM {_parquet(root, whole)}")
+    for part in read.files:
+        if not part.is_whole:
+            within = f"_offset >= {part.start} AND _offset < {part.end}"
+            selects.append(f"SELECT * FROM {_parquet(root, [part])} WHERE {within}")
+    columns = ", ".join(map(quoted, read.columns.names))
+    return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(selects)})"
+
+
+def _parquet(root: str, parts: Sequence["FilePart"]) -> str:
+    files = ", ".join(literal(f"{root}/{part.file.path}") for part in parts)
+    return f"read_parquet([{files}], {_HIVE})"
+
+
+def explained(read: "TableRead") -> Iterator[str]:
+    """Yields, line by line, where the rows of a topic come from."""
+    rows = sum(part.end - part.start for part in read.files)
+    size, tail = sum(part.file.bytes for part in read.files), sum(map(len, read.tail))
+    yield f"{read.topic}: {rows:,} rows of {len(read.files):,} files ({size:,} bytes) in {read.folder}"
+    for part in read.files:
+        some = "" if part.is_whole else f", of which offsets {part.start:,} to {part.end - 1:,}"
+        count = part.file.next_offset - part.file.first_offset
+        yield f"  {part.file.path}  {count:,} rows, {part.file.bytes:,} bytes{some}"
+    yield f"{read.topic}: {tail:,} rows of brokers, which are in no file yet"
+    for one in read.tail:
+        yield f"  segment {one.segment}  offsets {one.start:,} to {one.end - 1:,}"

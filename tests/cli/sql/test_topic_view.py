@@ -1,0 +1,47 @@
+"""A topic as SQL: names, parts of files, and where the rows come from."""
+
+import pyarrow as pa
+
+from seaweedq.cli.sql.database import unquoted
+from seaweedq.cli.sql.topic_view import explained, literal, quoted, view
+from seaweedq.client.core.tables.table import TableRead
+from seaweedq.client.core.tables.table_plan import FilePart, Rows
+from seaweedq.client.core.topics.topic_files import TopicFile
+
+SCHEMA = pa.schema([("_offset", pa.int64()), ("segment", pa.int32())])
+
+
+def part(name: str, start: int, end: int, first: int = 0) -> FilePart:
+    """Rows of a file of ten rows."""
+    return FilePart(TopicFile(3, name, first, first + 10, 1_000, None, None), start, end)
+
+
+def test_names_and_texts_with_quotes() -> None:
+    assert quoted('a-b."c') == '"a-b.""c"'
+    assert literal("it's") == "'it''s'"
+
+
+def test_whole_files_are_one_scan_and_a_part_has_its_offsets() -> None:
+    read = TableRead("t", SCHEMA, SCHEMA, "file:///x/t", [part("a", 0, 10), part("b", 15, 20, 10)], [])
+    select = view(read, "/x/it's", "tails.t")
+    assert "read_parquet(['/x/it''s/segment=3/a']," in select
+    assert "read_parquet(['/x/it''s/segment=3/b']," in select
+    assert "WHERE _offset >= 15 AND _offset < 20" in select
+    assert select.startswith('SELECT "_offset", "segment" FROM (SELECT * FROM tails.t UNION ALL BY NAME ')
+
+
+def test_a_plan_is_told_with_files_and_rows_of_brokers() -> None:
+    read = TableRead("t", SCHEMA, SCHEMA, "file:///x/t", [part("a", 0, 10), part("b", 15, 20, 10)], [Rows(4, 7, 9)])
+    assert list(explained(read)) == [
+        "t: 15 rows of 2 files (2,000 bytes) in file:///x/t",
+        "  segment=3/a  10 rows, 1,000 bytes",
+        "  segment=3/b  10 rows, 1,000 bytes, of which offsets 15 to 19",
+        "t: 2 rows of brokers, which are in no file yet",
+        "  segment 4  offsets 7 to 8",
+    ]
+
+
+def test_a_name_that_sql_takes_for_several_is_told_in_quotes() -> None:
+    assert unquoted("select * from app.logs where x") == '; a name with - or . has quotes: "app.logs"'
+    assert unquoted("FROM my-topic") == '; a name with - or . has quotes: "my-topic"'
+    assert unquoted('from "app.logs" join other on true') == ""
