@@ -127,7 +127,8 @@ def test_the_scaling_policy():
 def commands():
     """Every command with its options, as (words, options)."""
     group = typer.main.get_command(main.app)
-    for name, command in group.commands.items():
+    for name, placeholder in group.commands.items():
+        command = placeholder if name == "serve" else main._load(name)  # settings are in a page of their own
         for words, one in {f"{name} {sub}": c for sub, c in getattr(command, "commands", {}).items()}.items() or [
             (name, command)
         ]:
