@@ -41,6 +41,7 @@ from seaweedq.api.routes import (
     cluster_confirm,
     cluster_level,
     fetch,
+    history,
     imports,
     metrics,
     payloads,
@@ -60,6 +61,7 @@ from seaweedq.api.routes.cluster import ClusterServices
 from seaweedq.api.routes.cluster_confirm import ConfirmServices
 from seaweedq.api.routes.cluster_level import LevelServices
 from seaweedq.api.routes.fetch import FetchServices
+from seaweedq.api.routes.history import HistoryServices
 from seaweedq.api.routes.imports import ImportServices
 from seaweedq.api.routes.payloads import PayloadServices
 from seaweedq.api.routes.principals import PrincipalServices
@@ -277,6 +279,7 @@ class Application:
             topics,
             imports,
             segment_map,
+            history,
             topic_files,
             fetch,
             payloads,
@@ -307,8 +310,8 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
         publishing.receiver, serving.loads, budget, serving.log, requested, greetings, core.accounts, clock
     )
     yield calls
-    mover, marks = serving.reshaping.mover, serving.leading.marks
-    yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, mover, marks)
+    mover, marks, histories = serving.reshaping.mover, serving.leading.marks, serving.leading.histories
+    yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, mover, marks, histories)
     yield SegmentCalls(catalog, serving.reading.server)
     yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
     subscription_calls = SubscriptionCalls(catalog, dispatcher, subscribing.finder, proxy, reader, core.level)
@@ -334,6 +337,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     files = serving.leading.retained
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, files)
     yield SegmentMapServices(catalog, positions, core.roster, core.tombstones)
+    yield HistoryServices(catalog, histories, clock)
     reading = serving.reading
     yield FileServices(catalog, reading.files, positions, reading.readables, core.tombstones)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)

@@ -13,6 +13,8 @@ from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.leader.recoveries import Recoveries
 from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.load.histories import Histories
+from seaweedq.broker.load.history_recorder import HistoryRecorder
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.recovery.requested import RequestedRecoveries
@@ -61,7 +63,8 @@ def build_leading(
     reports = Reports(view.catalog, view.roster, peers, view.membership.broker, loads)
     rebalancer = Rebalancer(view.catalog, view.roster, reports, peers, view.clock)
     autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
-    balance = partial(_balance, reports, autoscaler, rebalancer)
+    recorder = HistoryRecorder(view.catalog, reports, election, lambda: autoscaler.hot, view.clock)
+    balance = partial(_balance, reports, recorder, autoscaler, rebalancer)
     retention, files = _retention(environment, joined, positions, marks)
     checkpoint_s = environment.settings.checkpoint_s
     expiry = Expiry(view.catalog, coordination, subscriptions, retention.rounds, view.clock, checkpoint_s)
@@ -78,6 +81,7 @@ def build_leading(
         reports=reports,
         rebalancer=rebalancer,
         autoscaler=autoscaler,
+        histories=Histories(view, election, recorder, peers),
         leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
         restored=Restored(view.catalog, environment.store, retention.rounds, lost, view.clock),
         expiry=expiry,
@@ -129,7 +133,8 @@ def _periodic_tasks(
     )
 
 
-async def _balance(reports: Reports, autoscaler: Autoscaler, rebalancer: Rebalancer) -> None:
+async def _balance(reports: Reports, recorder: HistoryRecorder, autoscaler: Autoscaler, rebalancer: Rebalancer) -> None:
     await reports.ask()
+    await recorder.record()
     await autoscaler.scale()
     await rebalancer.rebalance()

@@ -16,6 +16,7 @@ from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.letters.letters import DeadLetters
 from seaweedq.broker.level_rise import LevelGuard, LevelRise
 from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.load.histories import Histories
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.memory_budget import Budget
@@ -198,6 +199,7 @@ class Leading:
     reports: Reports
     rebalancer: Rebalancer
     autoscaler: Autoscaler
+    histories: Histories
     leader: Leader
     restored: Restored
     expiry: Expiry

@@ -1,7 +1,12 @@
-"""Checks parameters of requests: names, texts for people, whole numbers, durations."""
+"""Checks parameters of requests: names, texts for people, whole numbers, durations, times."""
 
 import re
 import unicodedata
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from seaweedq.errors import InvalidName, InvalidRequest
 from seaweedq.segments.names import NAME
@@ -11,6 +16,8 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 # Characters that order the text around them anew, so that a reader sees other words than are there.
 _DIRECTIONS = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 MAX_NUMBER = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_Moment = Annotated[datetime, Meta(tz=True)]
 
 
 def check_name(name: str, what: str = "topic") -> str:
@@ -56,3 +63,23 @@ def seconds(text: str, what: str, high: float) -> float:
             f"{what} is {text[:50]!r}; it must be a number of seconds from 0 to {high:g}", field=what, value=text[:50]
         )
     return float(text)
+
+
+def time_us(text: str, what: str) -> int:
+    """Returns the microseconds since 1970 of a time with its offset. Raises InvalidRequest."""
+    try:
+        return (in_utc(msgspec.convert(text, _Moment), what) - _EPOCH) // timedelta(microseconds=1)
+    except msgspec.ValidationError:
+        detail = (
+            f"{what} is {text[:50]!r}; it must be a time of RFC 3339 with its offset, such as '2026-01-31T12:00:00Z'"
+        )
+        raise InvalidRequest(detail, field=what, value=text[:50]) from None
+
+
+def in_utc(moment: datetime, field: str) -> datetime:
+    """Returns a moment in UTC. Raises InvalidRequest."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        detail = f"{field} is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
+        raise InvalidRequest(detail, field=field, value=moment.isoformat()) from None

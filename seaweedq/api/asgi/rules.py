@@ -95,6 +95,7 @@ TABLE: tuple[tuple[str, str, Kind | Action, str], ...] = (
     (SOCKET, f"{TOPIC}/stream", Action.READ, LASTS),
     ("GET", f"{TOPIC}/segments", Action.DESCRIBE, ""),
     ("GET", SEGMENT, Action.DESCRIBE, ""),
+    ("GET", f"{TOPIC}/history", Action.DESCRIBE, ""),
     ("GET", f"{SEGMENT}/messages", Action.READ, LASTS),
     ("GET HEAD", f"{SEGMENT}/messages/{{offset}}/payload", Action.READ, ""),
     ("POST", f"{SEGMENT}/split", Action.RESHAPE, ""),

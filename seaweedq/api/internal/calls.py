@@ -7,6 +7,7 @@ from msgspec.msgpack import decode
 
 from seaweedq.access.accounts import Accounts
 from seaweedq.api.internal.server import Call
+from seaweedq.broker.load.histories import FoundHistory, Histories
 from seaweedq.broker.load.meters import LoadReport, Loads
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
@@ -22,6 +23,7 @@ from seaweedq.broker.rpc.messages import (
     GiveCall,
     GreetCall,
     Greeting,
+    HistoryCall,
     MarkCall,
     RecoverCall,
     SegmentCall,
@@ -100,10 +102,20 @@ class TopicCalls:
     closing: TopicClosing
     mover: SegmentMover
     marks: SegmentMarks
+    histories: Histories
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
-        return {"positions": self._positions, "close": self._close, "give": self._give, "mark": self._mark}
+        return {
+            "positions": self._positions,
+            "close": self._close,
+            "give": self._give,
+            "mark": self._mark,
+            "history": self._history,
+        }
+
+    async def _history(self, content: bytes) -> FoundHistory:
+        return await self.histories.here(decode(content, type=HistoryCall))
 
     async def _mark(self, content: bytes) -> bool:
         call = decode(content, type=MarkCall)

@@ -1,11 +1,12 @@
 """The settings of a subscription in requests that create or change one, and the records that they make. Pure."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
+from seaweedq.api.asgi.parameters import in_utc
 from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
 from seaweedq.errors import InvalidRequest, SubscriptionConflict
 from seaweedq.segments.names import NAME
@@ -92,12 +93,3 @@ def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, na
         raise SubscriptionConflict(
             f"subscription {name!r} exists with a different {', '.join(differences)}", differences=differences
         )
-
-
-def in_utc(moment: datetime, field: str) -> datetime:
-    """Returns a moment in UTC. Raises InvalidRequest."""
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        detail = f"{field} is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
-        raise InvalidRequest(detail, field=field, value=moment.isoformat()) from None

@@ -2,19 +2,17 @@
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import described, integer, json_answer
-from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
+from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, time_us, whole_number
 from seaweedq.api.asgi.services import given
 from seaweedq.api.routes.segment_map import moment
-from seaweedq.api.routes.subscription_requests import in_utc
 from seaweedq.broker.read.file_pages import MOST, FilePages, Place, TopicFile
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
@@ -25,8 +23,6 @@ from seaweedq.segments.entry import EntryName
 
 router = APIRouter(tags=["topics"])
 LEAST = 2  # objects of a page: where a file ends is told by the next one
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Moment = Annotated[datetime, Meta(tz=True)]
 _AFTER = re.compile(r"([0-9]{1,19})/([0-9]{8}-[0-9]{16}\.parquet)")
 
 
@@ -143,11 +139,11 @@ async def topic_files(services: Services, request: Request, topic: str) -> Respo
 async def offsets_of_a_time(services: Services, request: Request, topic: str) -> Response:
     """Returns the offset of each segment from which on no message of this time, or of a later one, is missed."""
     check_name(topic)
-    time_us = (_time(query(request.scope).get("timestamp", "")) - EPOCH) // timedelta(microseconds=1)
+    moment_us = time_us(query(request.scope).get("timestamp", ""), "timestamp")
     found = await services.catalog.known(topic)
     services.catalog.check_whole(found)
     ends = {number: position.end for number, position in (await services.positions.positions(found)).items()}
-    return json_answer(OffsetsAnswer(await services.readables.find(found, ends, time_us)))
+    return json_answer(OffsetsAnswer(await services.readables.find(found, ends, moment_us)))
 
 
 def _place(text: str) -> Place:
@@ -169,13 +165,3 @@ def _answer(file: TopicFile) -> FileAnswer:
         schema_id=facts.schema_id if facts else None,
         max_timestamp=moment(facts.max_timestamp_us) if facts else None,
     )
-
-
-def _time(text: str) -> datetime:
-    try:
-        return in_utc(msgspec.convert(text, Moment), "timestamp")
-    except msgspec.ValidationError:
-        detail = (
-            f"timestamp is {text[:50]!r}; it must be a time of RFC 3339 with its offset, such as '2026-01-31T12:00:00Z'"
-        )
-        raise InvalidRequest(detail, field="timestamp", value=text[:50]) from None

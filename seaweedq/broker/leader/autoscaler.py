@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 class Autoscaler:
-    """The autoscaler. `hot` are the segments whose load comes from one key, which no split would help; `withheld`
-    counts the plans for which the cluster has too many segments."""
+    """The autoscaler. `hot` has the key of each segment whose load comes from one, which no split would help;
+    `withheld` counts the plans for which the cluster has too many segments."""
 
     def __init__(
         self, view: ClusterView, reports: Reports, planner: Planner, rebalancer: Rebalancer, election: Election
     ) -> None:
-        self.hot: set[SegmentId] = set()
+        self.hot: dict[SegmentId, HotKey] = {}
         self.withheld = 0
         self._catalog = view.catalog
         self._roster = view.roster
@@ -123,7 +123,7 @@ class Autoscaler:
                     round(100 * plan.share),
                 )
         self._told |= hot.keys()
-        self.hot = set(hot)
+        self.hot = hot
 
     def _is_open(self, segment: SegmentId) -> bool:
         topic = self._topic(segment)

@@ -1,6 +1,7 @@
 """The loads of all brokers' segments, as the leader knows them from reports."""
 
 import asyncio
+from dataclasses import dataclass
 
 from seaweedq.balancer.load import SegmentLoad, costs
 from seaweedq.balancer.placement import SegmentId
@@ -12,9 +13,26 @@ from seaweedq.coordination.roster import Roster
 CALL_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The end of a segment, as its owner reported it, and the messages and bytes that this owner has taken since it
+    opened the segment."""
+
+    owner: str
+    end: int
+    messages: int
+    size_bytes: int
+
+    @property
+    def mean_bytes(self) -> float:
+        """Returns the bytes of a message."""
+        return self.size_bytes / self.messages if self.messages else 0.0
+
+
 class Reports:
     """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` are those of the
-    brokers that answered, whose names are in `answered`.
+    brokers that answered, whose names are in `answered`; `counted` are the counts of their segments that have had any
+    message.
 
     The observations of a segment's earlier owner still count: neither a move nor a death makes its load unknown. So
     `costs` also has the last known ones of segments that nobody reports now.
@@ -24,6 +42,7 @@ class Reports:
         self.loads: dict[SegmentId, SegmentLoad] = {}
         self.costs: dict[SegmentId, float] = {}
         self.answered: set[str] = set()
+        self.counted: dict[SegmentId, Counted] = {}
         self._catalog = catalog
         self._roster = roster
         self._peers = peers
@@ -45,6 +64,8 @@ class Reports:
             for segment, load in report.all().items():
                 loads[segment] = self._joined(segment, broker, load)
         self.answered = set(reports)
+        told = ((broker, *each) for broker, report in reports.items() for each in report.counted())
+        self.counted = {segment: Counted(broker, *counts) for broker, segment, counts in told}
         known = loads.keys() | {one for owner in self._catalog.owners() for one in self._catalog.owned_by(owner)}
         self._last = {segment: load for segment, load in (self._last | loads).items() if segment in known}
         self.loads, self.costs = loads, costs(self._last)

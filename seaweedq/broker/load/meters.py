@@ -7,7 +7,7 @@ else a broker that got a segment a moment ago would look as if it had room for m
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,6 +23,7 @@ from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.tail import BufferedRows
+from seaweedq.broker.rpc.fields import Count
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import SegmentRecord
@@ -39,15 +40,21 @@ logger = logging.getLogger(__name__)
 
 
 class LoadReport(msgspec.Struct, array_like=True):
-    """A broker's report to the leader: the loads of its segments, and the seconds for which the others have had
-    none."""
+    """A broker's report to the leader: the loads of its segments, and the seconds for which the others have had none.
+    Brokers of earlier versions do not tell the `counts`: of each of the loads the end of the segment, and the messages
+    and bytes that this broker has taken since it opened the segment."""
 
     loads: list[tuple[SegmentId, SegmentLoad]]
     idle: list[tuple[SegmentId, float]]
+    counts: list[tuple[Count, Count, Count]] = []
 
     def all(self) -> dict[SegmentId, SegmentLoad]:
         """Returns the load of each segment."""
         return dict(self.loads) | {segment: SegmentLoad(observed_s=observed_s) for segment, observed_s in self.idle}
+
+    def counted(self) -> Iterator[tuple[SegmentId, tuple[int, int, int]]]:
+        """Yields the counts of each segment that has some."""
+        return ((segment, counts) for (segment, _), counts in zip(self.loads, self.counts, strict=False))
 
 
 @dataclass(slots=True)
@@ -120,8 +127,9 @@ class Loads:
                 topic = self._catalog.find(key[0])
                 policies[key[:2]] = policy_of(topic) if topic else ScalingPolicy()
             load = _told(one.meter, policies[key[:2]])
-            if any(load.messages_peaks):
+            if one.messages or any(load.messages_peaks):
                 found.loads.append((key, load))
+                found.counts.append((one.end, one.messages, one.size_bytes))
             else:
                 found.idle.append((key, load.observed_s))
         return found

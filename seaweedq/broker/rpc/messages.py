@@ -38,6 +38,16 @@ class SegmentCall(msgspec.Struct, array_like=True):
     timestamp_us: Time = 0
 
 
+class HistoryCall(msgspec.Struct, array_like=True):
+    """Asks the leader for a topic's history from `since_us` to `until_us`, in at most so many cells."""
+
+    topic: TopicName
+    incarnation: Id
+    since_us: Time
+    until_us: Time
+    cells: Count
+
+
 class MarkCall(msgspec.Struct, array_like=True):
     """Asks the owner of these segments, if they are idle, to give each an entry without rows."""
 

@@ -2,12 +2,18 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
+from seaweedq.errors import RouteNotFound, Unavailable
 
+if TYPE_CHECKING:
+    from seaweedq.cli.topic.last_hour import LastHour
+    from seaweedq.client import Client
+
+CELLS = 10_000
 EXAMPLES = "Examples: seaweedq topic history flights · seaweedq topic history flights --plot flights.png"
 
 
@@ -19,7 +25,8 @@ def history(
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show all segments that a topic has had: their ranges, times, predecessors, successors and mean rates."""
+    """Show all segments that a topic has had: their ranges, times, predecessors, successors and mean rates;
+    and the rates and hot keys of the last hour, as far as the leader has recorded them."""
     from seaweedq.cli.topic import history_layout
     from seaweedq.cli.topic.lineage import Segment
 
@@ -27,24 +34,37 @@ def history(
         _check(plot)
     with connect(url) as client:
         segments = [Segment.of(answer) for answer in client.segments(topic)]
+        hour = _last_hour(client, topic)
     now = datetime.now(UTC)
     if plot:
         from seaweedq.cli.topic import history_picture
 
-        layout = history_layout.lay_out(topic, segments, now)
+        layout = history_layout.lay_out(topic, segments, now, hour)
         history_picture.save(layout, plot)
         say(f"{layout.title}; drawn into {plot}")
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, caption="times are UTC", caption_justify="left")
-    for name in history_layout.HEAD:
-        figure = name in ("segment", "messages", "messages/s")
+    caption = "times are UTC; " + ("last hour and highest are messages/s" if hour else "rates are means of a life")
+    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
+    for name in (*history_layout.HEAD, *(history_layout.HOUR_HEAD if hour else ())):
+        figure = name in ("segment", "messages", "messages/s", "last hour", "highest")
         table.add_column(name, justify="right" if figure else "left", no_wrap=name not in ("after", "before"))
-    for row in history_layout.rows(segments, now):
+    for row in history_layout.rows(segments, now, hour):
         table.add_row(*row)
     Console().print(table)
+
+
+def _last_hour(client: "Client", topic: str) -> "LastHour | None":
+    """Returns what the leader has recorded; None, and says why, where nobody tells it."""
+    from seaweedq.cli.topic.last_hour import LastHour
+
+    try:
+        return LastHour.of(client.history(topic, cells=CELLS))
+    except (Unavailable, RouteNotFound) as error:
+        typer.echo(f"the rates of the last hour are left out: {one_line(error)}", err=True)
+        return None
 
 
 def _check(plot: Path) -> None:

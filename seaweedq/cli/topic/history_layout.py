@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from seaweedq.cli.topic.last_hour import Cell, LastHour
 from seaweedq.cli.topic.lineage import KEY_SPACE, Segment, changes, share
 from seaweedq.cli.topic.watch_bar import short
 
+HOUR_HEAD = ("last hour", "highest", "hot key")  # of the rates that the leader has recorded
 HEAD = ("segment", "keys", "from", "to", "after", "before", "messages", "messages/s")
 COARSE = timedelta(days=1)  # times of a longer history are told with their days
 
@@ -26,17 +28,19 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The boxes, and a time span that contains all of them, with some room."""
+    """The boxes, and a time span that contains all of them, with some room; and the cells of the last hour, which are
+    drawn over them."""
 
     boxes: tuple[Box, ...]
     begin: datetime
     end: datetime
     title: str
+    cells: tuple[Box, ...] = ()
 
     @property
     def rates(self) -> tuple[float, float]:
         """Returns the ends of the colour scale: from the least to the largest rate, but one to four decades."""
-        rates = [box.rate for box in self.boxes if box.rate > 0] or [1.0]
+        rates = [box.rate for box in (*self.boxes, *self.cells) if box.rate > 0] or [1.0]
         most = max(rates)
         return min(max(min(rates), most / 10_000), most / 10), most
 
@@ -46,7 +50,7 @@ class Layout:
         return (box.end - box.begin).total_seconds() >= width * span and box.high - box.low >= height
 
 
-def lay_out(topic: str, segments: Sequence[Segment], now: datetime) -> Layout:
+def lay_out(topic: str, segments: Sequence[Segment], now: datetime, hour: LastHour | None = None) -> Layout:
     """Returns the layout of a topic's segments, from their creation to their seal, or until now. Raises ValueError for
     none."""
     if not segments:
@@ -65,7 +69,12 @@ def lay_out(topic: str, segments: Sequence[Segment], now: datetime) -> Layout:
         )
         for segment in sorted(segments, key=lambda segment: segment.id)
     )
-    return Layout(tuple(boxes), begin, max(end, begin + timedelta(seconds=1)), title(topic, segments))
+    cells = tuple(_box(cell) for cell in hour.cells) if hour else ()
+    return Layout(tuple(boxes), begin, max(end, begin + timedelta(seconds=1)), title(topic, segments), cells)
+
+
+def _box(cell: Cell) -> Box:
+    return Box(-1, cell.begin, cell.end, cell.low / KEY_SPACE, cell.high / KEY_SPACE, cell.rate, is_open=False)
 
 
 def title(topic: str, segments: Sequence[Segment]) -> str:
@@ -79,8 +88,9 @@ def title(topic: str, segments: Sequence[Segment]) -> str:
     return f"{topic}: " + ", ".join([f"{messages:,} messages", f"{len(segments):,} segments, {opened:,} open", *told])
 
 
-def rows(segments: Iterable[Segment], now: datetime) -> list[tuple[str, ...]]:
-    """Returns the table's cells, a row per segment by id; times are UTC."""
+def rows(segments: Iterable[Segment], now: datetime, hour: LastHour | None = None) -> list[tuple[str, ...]]:
+    """Returns the table's cells, a row per segment by id; times are UTC. With the last hour each row has its columns,
+    too."""
     known = sorted(segments, key=lambda segment: segment.id)
     days = bool(known) and now - min(segment.created_at for segment in known) >= COARSE
     return [
@@ -93,9 +103,18 @@ def rows(segments: Iterable[Segment], now: datetime) -> list[tuple[str, ...]]:
             " ".join(map(str, segment.successors)),
             f"{segment.end_offset:,}",
             short(segment.mean_rate(now)),
+            *(_took(hour, segment, now) if hour else ()),
         )
         for segment in known
     ]
+
+
+def _took(hour: LastHour, segment: Segment, now: datetime) -> tuple[str, str, str]:
+    took = hour.took(segment, now)
+    if took is None:
+        return "", "", ""
+    hot = f"hash {took.hot_key[0]}: {took.hot_key[1]:.0%}" if took.hot_key else ""
+    return short(took.mean), short(took.highest), hot
 
 
 def moment(at: datetime, days: bool) -> str:

@@ -28,12 +28,15 @@ def save(layout: Layout, path: Path) -> None:
     axes = figure.add_subplot()
     scale = ScalarMappable(LogNorm(*layout.rates), colormaps["viridis"])
     _boxes(axes, layout, scale)
+    _cells(axes, layout, scale)
+    _labels(axes, layout, scale)
     _axes(axes, layout)
     axes.set_title(layout.title, fontsize=11)
     ticks, words = LogLocator(subs=(1, 2, 5)), FuncFormatter(lambda rate, _: short(rate))
     bar = figure.colorbar(scale, ax=axes, pad=0.01, ticks=ticks, format=words)
     bar.ax.minorticks_off()
-    bar.set_label("messages/s, mean over the segment's life")
+    whole = "mean over the segment's life"
+    bar.set_label(f"messages/s: of the last hour, before it the {whole}" if layout.cells else f"messages/s, {whole}")
     figure.savefig(path, dpi=DPI)
 
 
@@ -42,6 +45,22 @@ def _boxes(axes: Any, layout: Layout, scale: Any) -> None:
         middle, height = (box.low + box.high) / 2, box.high - box.low
         face = scale.to_rgba(box.rate) if box.rate > 0 else IDLE
         axes.barh(middle, box.end - box.begin, height, left=box.begin, color=face, edgecolor="white", linewidth=1)
+
+
+def _cells(axes: Any, layout: Layout, scale: Any) -> None:
+    """Draws what the leader has recorded over the means, and the edges of segments anew."""
+    for box in (box for box in layout.cells if box.rate > 0):
+        middle, height = (box.low + box.high) / 2, box.high - box.low
+        axes.barh(middle, box.end - box.begin, height, left=box.begin, color=scale.to_rgba(box.rate), linewidth=0)
+    for box in layout.boxes if layout.cells else ():
+        middle, height = (box.low + box.high) / 2, box.high - box.low
+        edges = {"left": box.begin, "fill": False, "edgecolor": "white", "linewidth": 1}
+        axes.barh(middle, box.end - box.begin, height, **edges)
+
+
+def _labels(axes: Any, layout: Layout, scale: Any) -> None:
+    for box in layout.boxes:
+        middle = (box.low + box.high) / 2
         light = box.rate > 0 and scale.norm(box.rate) < DARK
         at, colour = box.begin + (box.end - box.begin) / 2, "white" if light else "black"
         axes.text(at, middle, _label(layout, box), ha="center", va="center", fontsize=9, color=colour)

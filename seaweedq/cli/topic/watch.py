@@ -3,21 +3,24 @@
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, one_line, say
-from seaweedq.errors import ConnectionFailed, Unavailable
+from seaweedq.errors import ConnectionFailed, RouteNotFound, Unavailable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from seaweedq.cli.topic.last_hour import LastHour
     from seaweedq.cli.topic.watched import Look, Watched
     from seaweedq.client import Client
 
 EXAMPLES = "Examples: seaweedq topic watch flights · seaweedq topic watch flights --once"
 EVERY_S = 1.0
+HISTORY = 10  # looks, at one of which the leader is asked for the last minutes
 
 
 def watch(
@@ -25,7 +28,8 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic's key space as a bar of segments with rates and owners, and how they split, merge and move.
+    """Show a topic's key space as a bar of segments with rates and owners, the last minutes above it, and how segments
+    split, merge and move.
 
     Runs until Ctrl-C. Without a terminal it prints one picture, then a line for each change.
     """
@@ -36,7 +40,7 @@ def watch(
 
     console = Console()
     with connect(url) as client, Interrupts() as interrupts:
-        watched = Watched(_look(client, topic))
+        watched = Watched(_look(client, topic, history=True))
         looks = interrupts.until_stopped(_looks(client, topic))
         if once:
             if not all(segment.messages_per_s for segment in watched.now.segments.values() if segment.is_open):
@@ -80,20 +84,32 @@ def _see(watched: "Watched", look: "Look | str") -> str:
 
 def _looks(client: "Client", topic: str) -> "Iterator[Look | str]":
     """Yields a snapshot each second, or the error of a failed attempt that may be repeated."""
-    while True:
+    for number in count(1):
         time.sleep(EVERY_S)
         try:
-            yield _look(client, topic)
+            yield _look(client, topic, history=number % HISTORY == 0)
         except (Unavailable, ConnectionFailed) as error:
             yield one_line(error)
 
 
-def _look(client: "Client", topic: str) -> "Look":
+def _look(client: "Client", topic: str, history: bool) -> "Look":
     from seaweedq.cli.topic.lineage import Segment
     from seaweedq.cli.topic.watched import Look
 
-    segments = map(Segment.of, client.segments(topic))
-    return Look(time.monotonic(), datetime.now(UTC), {segment.id: segment for segment in segments})
+    segments, now = map(Segment.of, client.segments(topic)), datetime.now(UTC)
+    hour = _last_minutes(client, topic, now) if history else None
+    return Look(time.monotonic(), now, {segment.id: segment for segment in segments}, hour)
+
+
+def _last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
+    """Returns what the leader has recorded; None where nobody tells it, without which the picture does."""
+    from seaweedq.cli.topic.last_hour import LastHour
+    from seaweedq.cli.topic.watch_picture import PAST
+
+    try:
+        return LastHour.of(client.history(topic, since=now - PAST))
+    except (Unavailable, ConnectionFailed, RouteNotFound):
+        return None
 
 
 def _picture(

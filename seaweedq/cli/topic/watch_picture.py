@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,6 +16,8 @@ from seaweedq.cli.topic.watched import Watched
 OWNERS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
 WIDE = 120  # columns from which there is room for everything
 HOT = 3  # segments with a hot key are named at most
+PAST, PAST_LINES = timedelta(minutes=10), 5  # above the bar, and a line that says so
+ROOMY = 32  # lines from which there is room for it
 FIXED = 12  # lines beside those of table and log
 
 
@@ -34,11 +37,12 @@ def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> Re
     owners = sorted({segment.owner for segment in segments if segment.owner})
     styles = {owner: OWNERS[at % len(OWNERS)] if frame.colours else "" for at, owner in enumerate(owners)}
     told = [*_log(watched.log()), *_hot(segments)]
-    rows, lines = _room(frame, len(segments), len(told))
+    rows, lines = _room(frame, len(segments), len(told), len(_past(watched, frame)))
     shown = _hottest(segments, rates, rows)
     return Group(
         _head(topic, watched, segments, rates, len(owners)),
         Text(trouble, style="red"),
+        *_past(watched, frame),
         *_bar(blocks(segments, frame.columns), rates, styles, frame),
         _legend(frame.colours),
         Text(),
@@ -48,11 +52,11 @@ def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> Re
     )
 
 
-def _room(frame: Frame, rows: int, lines: int) -> tuple[int, int]:
+def _room(frame: Frame, rows: int, lines: int, past: int) -> tuple[int, int]:
     """Returns the numbers of rows of the table and of log lines: the log gets a third of the room, or what is left."""
     if frame.lines is None:
         return rows, lines
-    free = max(2, frame.lines - FIXED)
+    free = max(2, frame.lines - FIXED - past)
     lines = min(lines, max(free // 3, free - rows))
     return min(rows, free - lines), lines
 
@@ -77,6 +81,22 @@ def _head(
     ]
     when = f"  {_clock(watched.now.at)} UTC  "
     return Text.assemble((topic, "bold"), (when, "dim"), " · ".join(facts), no_wrap=True, overflow="ellipsis")
+
+
+def _past(watched: Watched, frame: Frame) -> list[RenderableType]:
+    """Returns the rates of the last minutes, the newest below, where the leader tells them and there is room."""
+    if watched.hour is None or (frame.lines is not None and frame.lines < ROOMY):
+        return []
+    now = watched.now.at
+    found: list[RenderableType] = [_line(Text(f"the last {PAST // timedelta(minutes=1)} min, the newest below", "dim"))]
+    for rates in watched.hour.rates(now - PAST, now, PAST_LINES, frame.columns):
+        line = Text()
+        for rate, same in groupby(rates):
+            line.append(
+                ("█" if frame.colours else shade(rate)) * len(list(same)), colour(rate) if frame.colours else ""
+            )
+        found.append(_line(line))
+    return found
 
 
 def _bar(

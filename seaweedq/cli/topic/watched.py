@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from seaweedq.cli.topic.last_hour import LastHour
 from seaweedq.cli.topic.lineage import Segment, changes
 
 WINDOW_S = 10.0
@@ -16,17 +17,20 @@ MOVES = 100
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The segment map by id at one moment, by the monotonic clock and as a date."""
+    """The segment map by id at one moment, by the monotonic clock and as a date; and what the leader has recorded,
+    where it was asked for that."""
 
     monotonic_s: float
     at: datetime
     segments: Mapping[int, Segment]
+    hour: LastHour | None = None
 
 
 class Watched:
     """The snapshots of the last seconds, the newest last, and all observed moves."""
 
     def __init__(self, first: Look) -> None:
+        self.hour = first.hour
         self._looks = deque([first])
         self._moves: deque[tuple[datetime, str]] = deque(maxlen=MOVES)
 
@@ -37,6 +41,7 @@ class Watched:
 
     def see(self, look: Look) -> None:
         """Adds a snapshot."""
+        self.hour = look.hour or self.hour
         self._moves.extend((look.at, said) for said in moves(self.now.segments, look.segments))
         self._looks.append(look)
         while look.monotonic_s - self._looks[0].monotonic_s > WINDOW_S and len(self._looks) > 2:

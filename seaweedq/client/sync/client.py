@@ -4,6 +4,7 @@ import atexit
 import os
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -129,6 +130,14 @@ class Client(Subscriptions):
         """Returns one segment of a topic, also one that retention has removed: state, successors, start and end offset,
         ... Raises SegmentNotFound."""
         return self._run(calls.call("GET", f"{calls.topic_path(name)}/segments/{number}"))
+
+    def history(
+        self, name: str, since: datetime | None = None, until: datetime | None = None, cells: int | None = None
+    ) -> dict[str, Any]:
+        """Returns what each range of key hashes took in the last hour: `cells` of time and keys, coarser where there
+        would be more of them, and `from` and `until`, between which the leader has recorded all. Times have an offset.
+        Raises TopicNotFound, InvalidRequest."""
+        return self._run(calls.history(name, since, until, cells))
 
     def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
         """Publishes messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request, once.

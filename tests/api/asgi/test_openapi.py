@@ -34,6 +34,7 @@ SURFACE = {
     ("POST", f"{TOPIC}/flush"),
     ("GET", f"{TOPIC}/segments"),
     ("GET", f"{TOPIC}/segments/{{segment}}"),
+    ("GET", f"{TOPIC}/history"),
     ("GET", f"{TOPIC}/files"),
     ("GET", f"{TOPIC}/offsets"),
     ("POST", f"{TOPIC}/messages"),

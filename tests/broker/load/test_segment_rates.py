@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.balancer.scaling import HotKey
 from seaweedq.segments.keyhash import hash_key
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.looks import LEFT, RIGHT, Hand, in_hand, made
@@ -108,8 +109,9 @@ async def test_a_hot_key_is_shown_by_any_broker_and_logged_once(hand: Hand, capl
         return sum("is not split: one key" in record.getMessage() for record in caplog.records)
 
     assert one.joined.election.is_leader
-    two.serving.leading.autoscaler.hot = {("t", 0, 0)}  # what it knew when it led is not told any more
-    await until(lambda: one.serving.leading.autoscaler.hot == {("t", topic.record.incarnation, 1)})
+    old = HotKey(("t", 0, 0), 1, 1.0)  # what it knew when it led is not told any more
+    two.serving.leading.autoscaler.hot = {old.segment: old}
+    await until(lambda: one.serving.leading.autoscaler.hot.keys() == {("t", topic.record.incarnation, 1)})
     for broker in (one, two):
         segments = await hand.segments(broker)
         assert (segments[0]["hot_key"], segments[1]["hot_key"]) == (None, hot)

@@ -3,6 +3,7 @@
 import { call, path } from "./api.js";
 import { count, rate, size } from "./format.js";
 import { Files } from "./files.js";
+import { KeySpace } from "./key_space.js";
 import { Messages } from "./messages.js";
 import { Publish } from "./publish.js";
 import { Segments } from "./segments.js";
@@ -12,7 +13,7 @@ import { Figures, html, Polled, useEffect, usePolled, useRef, useState } from ".
 
 const POLL_MS = 3_000;
 const KEPT = 600; // points of the rates' chart: half an hour
-const TABS = [["messages", "Messages"], ["publish", "Publish"], ["segments", "Segments"], ["files", "Files"], ["settings", "Settings"]];
+const TABS = [["messages", "Messages"], ["keys", "Key space"], ["publish", "Publish"], ["segments", "Segments"], ["files", "Files"], ["settings", "Settings"]];
 
 export function Topic({ name, tab = "messages", place }) {
   const [isDeleting, setDeleting] = useState(false);
@@ -40,6 +41,7 @@ export function Topic({ name, tab = "messages", place }) {
         <a href=${`${at}/${one}`} aria-current=${one === tab ? "page" : undefined}>${title}</a></li>`)}
         <li><a href=${`#/subscriptions/${encodeURIComponent(name)}`}>Subscriptions</a></li></ul></nav>
       ${tab === "messages" && html`<${Messages} topic=${topic} map=${map} place=${place} />`}
+      ${tab === "keys" && html`<${KeySpace} topic=${topic} map=${map} />`}
       ${tab === "publish" && html`<${Publish} topic=${topic} onPublished=${polled.reload} />`}
       ${tab === "segments" && html`<${Segments} map=${map} rates=${rates} />`}
       ${tab === "files" && html`<${Files} topic=${topic} />`}

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -102,6 +102,13 @@ def segments(topic: str) -> Steps[list[dict[str, Any]]]:
     answer = yield from call("GET", f"{topic_path(topic)}/segments")
     found: list[dict[str, Any]] = answer["segments"]
     return found
+
+
+def history(topic: str, since: datetime | None, until: datetime | None, cells: int | None) -> Steps[Any]:
+    """Returns what each range of a topic's key hashes took in the last hour."""
+    given = {"since": since and since.isoformat(), "until": until and until.isoformat(), "cells": cells}
+    asked = urlencode({name: value for name, value in given.items() if value is not None})
+    return (yield from call("GET", f"{topic_path(topic)}/history{'?' if asked else ''}{asked}"))
 
 
 def described(topic: str) -> Steps[tuple[dict[str, Any], list[dict[str, Any]]]]:
