@@ -151,6 +151,12 @@ class Settings(BaseSettings):
         "token, and the way back in. It is read again when it changes. Empty, with auth other than `auto` and embedded "
         "coordination: `admin-token` in the data folder, which is drawn if it is not there.",
     )
+    audit: Literal["auto", "topic", "log", "none"] = Field(
+        "auto",
+        description="Where changes and denials are recorded: as lines of the log (`log`), or as lines and as rows of "
+        "the topic `seaweedq.audit` (`topic`), which is created with the first row. `auto` is `topic` with "
+        "auth=required, else `none`.",
+    )
     allowed_hosts: str = Field(
         "",
         pattern=r"^(\s*(\*|(\*\.)?[A-Za-z0-9._-]+)\s*(,|$))*$",

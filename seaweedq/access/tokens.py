@@ -15,6 +15,8 @@ PREFIX = b"sq1_"  # of every token
 ID_DIGITS, SECRET_DIGITS = 16, 64
 _TOKEN = re.compile(rf"(sq1_([0-9a-f]{{{ID_DIGITS}}})_[0-9a-f]{{{SECRET_DIGITS}}})_([0-9a-f]{{8}})")
 
+_SECRET = re.compile(rf"(sq1_[0-9a-f]{{{ID_DIGITS}}})_[0-9a-zA-Z_]+")
+
 
 def draw(ids: Ids) -> str:
     """Returns a new token."""
@@ -26,6 +28,11 @@ def id_of(text: str) -> str | None:
     """Returns the id of a token, None where the text is none."""
     found = _TOKEN.fullmatch(text)
     return found[2] if found and _crc(found[1]) == found[3] else None
+
+
+def masked(text: str) -> str:
+    """Returns a text that somebody else has chosen, without the secrets of tokens in it."""
+    return _SECRET.sub(r"\1_***", text)
 
 
 def digest_of(text: bytes) -> bytes:

@@ -15,12 +15,13 @@ from typing import Any, TypeVar, cast
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from seaweedq.api.asgi.audited import CREATED, Audited
 from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.connections import Connections
-from seaweedq.api.asgi.error_handlers import Note, handlers
+from seaweedq.api.asgi.error_handlers import handlers
 from seaweedq.api.asgi.gate import Gate
 from seaweedq.api.asgi.hosts_and_origins import HostRules
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, address_of, check_query, send, staying
 from seaweedq.api.asgi.openapi import document_of
 from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
@@ -109,6 +110,7 @@ class Application:
         self._peers = PeerRequests(broker.core.gate, self.refusals)
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
+        self._audited = Audited(broker.core.audit, self._peers.was_found, address_of)
         self._rates = Rates(environment.clock, broker.core.accounts, broker.core.callers)
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
@@ -145,7 +147,7 @@ class Application:
     def metrics(self) -> bytes:
         """Returns the metrics of Prometheus, which are few before the broker is ready."""
         sources = _metric_sources(self._broker) if self._readiness.ready else ()
-        strangers = metrics.StrangerMetrics(self.refusals, self.connections)
+        strangers = metrics.StrangerMetrics(self.refusals, self.connections, self._broker.core.audit)
         return metrics.render(self._readiness.can_take_work, (strangers, *sources))
 
     async def _serve(self, scope: Scope, receive: Receive, out: Outgoing) -> None:
@@ -156,6 +158,19 @@ class Application:
             meter: Meter = scope[METER]
             receive = meter.receiving(scope, receive)
             out.pass_through(meter.sending)
+        if self._audited.is_change(scope):
+            out.pass_through(self._audited.watch(scope))
+            try:
+                await self._answer(scope, receive, out)
+            finally:
+                self._audited.end(scope)
+            return
+        await self._answer(scope, receive, out)
+        if CREATED in scope:
+            self._audited.end(scope)
+
+    async def _answer(self, scope: Scope, receive: Receive, out: Outgoing) -> None:
+        """Answers a request that may be served."""
         work: Work | None = None
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
             work = self._internal.answer(scope, receive)
@@ -179,7 +194,7 @@ class Application:
 
     async def _answered(self, scope: Scope, work: Coroutine[Any, Any, A]) -> Answer | None:
         """Returns the answer of a route; None where it is sent, or nobody is left to answer."""
-        return await answered(self._gate.while_allowed(scope, work), self._note)
+        return await answered(self._gate.while_allowed(scope, work), partial(self._note, scope=scope))
 
     def _refused(self, scope: Scope) -> Answer | None:
         """Returns the answer to a request that names a foreign host, comes from a foreign page, hides its path, repeats
@@ -191,14 +206,15 @@ class Application:
             self._gate.admit(scope)
             self._rates.admit(caller_of(scope), scope)
         except SeaweedqError as error:
-            self._note(error)
+            self._note(error, scope)
             return _problem_answer(error)
         return None
 
-    def _note(self, error: SeaweedqError) -> None:
+    def _note(self, error: SeaweedqError, scope: Scope) -> None:
         """Logs and counts an error with which a client is answered."""
         self._inside.note(error)
         self.refusals.note_error(error)
+        self._audited.denied(scope, error)
 
     def _hot(self, scope: Scope, receive: Receive) -> Work | None:
         match scope["path"].split("/"):
@@ -403,7 +419,7 @@ def _last_answer(out: Send) -> Send:
     return closing
 
 
-async def answered(work: Awaitable[Answer | None], note: Note) -> Answer | None:
+async def answered(work: Awaitable[Answer | None], note: Callable[[SeaweedqError], None]) -> Answer | None:
     """Returns the answer, or the problem in its place; None where nobody is left to answer."""
     try:
         return await work

@@ -129,6 +129,7 @@ class Broker:
         self._spawn(serving.reshaping.reshaper.run(), "reshaping")
         self._spawn(serving.subscribing.handoff.run(), "handover")
         self._spawn(serving.letters.run(), "dead letters")
+        self._spawn(serving.audit.run(), "audit")
         self._spawn(serving.loads.run(), "loads")
         self._spawn(serving.maintenance.tick_often(), "ticks")
         self._spawn(serving.maintenance.checkpoint_often(), "checkpoints")
@@ -245,6 +246,7 @@ class Broker:
         """Brings everything into files and cursors. Returns whether the journal is of no use any more."""
         log, dispatcher = serving.log, serving.subscribing.dispatcher
         await serving.imports.leave()
+        await serving.audit.send_rest()
         log.commit.close()
         await log.commit.quiet()
         flushes = [log.flusher.flush(segment) for segment in log.dirty]

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from seaweedq.access.accounts import Accounts
 from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.audit.audit import Audit
+from seaweedq.broker.audit.topic import AuditTopic
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
@@ -116,6 +118,7 @@ class Core:
 
     callers: Callers
     accounts: Accounts
+    audit: Audit
     catalog: Catalog
     tombstones: Tombstones
     quota: ClusterQuota
@@ -230,6 +233,7 @@ class Serving:
     reading: Reading
     subscribing: Subscribing
     letters: DeadLetters
+    audit: AuditTopic
     streams: TopicStreams
     subscription_streams: SubscriptionStreams
     payloads: Payloads

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from seaweedq.access.accounts import Accounts
 from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.audit.audit import Audit, mode_of
+from seaweedq.broker.audit.topic import AuditTopic
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.record_store import ImportRecords
@@ -128,6 +130,7 @@ def build_core(
     return Core(
         callers=callers,
         accounts=Accounts(clock.monotonic_s()),
+        audit=Audit(mode_of(settings), settings.name, environment.clock),
         catalog=catalog,
         tombstones=Tombstones(coordination),
         quota=ClusterQuota(catalog, coordination, settings.max_topics, settings.max_segments, callers.view.limits_of),
@@ -243,6 +246,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         reading=reading,
         subscribing=subscribing,
         letters=_letters(environment, core, joined, reading, subscribing.dispatcher, publishing.publisher, payloads),
+        audit=_audit(core, joined, publishing.publisher),
         streams=_streams(core, reading),
         subscription_streams=SubscriptionStreams(
             subscribing.admin, subscribing.dispatcher, subscribing.finder, payloads, environment.peers
@@ -342,6 +346,11 @@ def _letters(
     topics = LetterTopics(joined.view.catalog, joined.topics, core.callers)
     copies = PayloadCopies(payloads, environment.store.payloads)
     return DeadLetters(joined.view, dispatcher, reading.readables, topics, publisher, copies)
+
+
+def _audit(core: Core, joined: Joined, publisher: Publisher) -> AuditTopic:
+    broker, level = joined.membership.broker, core.level
+    return AuditTopic(core.audit, core.catalog, joined.topics, publisher, broker, lambda: level.written)
 
 
 def _streams(core: Core, reading: Reading) -> TopicStreams:

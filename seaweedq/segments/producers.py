@@ -26,6 +26,7 @@ from seaweedq.segments.keyrange import KeyRange
 FORWARD = "~forward."  # the name of a forwarding broker's producer begins with it
 IMPORT = "~import."  # the name of an import's producer begins with it
 LETTERS = "~letter."  # the name of a dispatcher's producer of dead letters begins with it; it is of kind FORWARD
+AUDIT = "~audit."  # the name of a broker's producer of rows of the audit begins with it; it is of kind FORWARD
 OURS = "~"  # no client's name begins with it; earlier versions' forwards had no more than that
 
 OF_PRINCIPAL = "~"  # between a principal's `uid` and the name of its producer; neither has the sign

@@ -7,20 +7,21 @@ from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ExceptionHandler
 
-from seaweedq.api.asgi.http import ClientGone
+from seaweedq.api.asgi.http import ClientGone, Scope
 from seaweedq.api.asgi.problems import problem, unexpected
 from seaweedq.errors import RouteNotFound, SeaweedqError
 
-Note = Callable[[SeaweedqError], None]
+Note = Callable[[SeaweedqError, Scope], None]
 
 
 def handlers(note: Note) -> dict[Any, ExceptionHandler]:
-    """Returns FastAPI's handlers of errors: each becomes a problem, and `note` hears of the project's own."""
+    """Returns FastAPI's handlers of errors: each becomes a problem, and `note` hears of the project's own, with the
+    scope of their requests."""
 
     async def known(request: Request, error: Exception) -> Response:
         """Answers with an error of the project's own."""
         assert isinstance(error, SeaweedqError)
-        note(error)
+        note(error, request.scope)
         return _response(problem(error))
 
     async def routing(request: Request, error: Exception) -> Response:

@@ -79,12 +79,7 @@ class Gate:
             raise Unauthenticated(REFUSED) from None
 
     def _caller(self, scope: Scope) -> Caller:
-        shown = headers_of(scope).get(b"authorization")
-        text = None if shown is None else _bearer(scope, shown)
-        if scope["type"] == "websocket" and (of_socket := _of_subprotocols(scope)) is not None:
-            if text is not None:
-                raise UnreadableRequest("the header Authorization and a subprotocol bearer.{token} both give a token")
-            text = of_socket
+        text = text_of(scope)
         if text is None:
             return self._without_token
         found = self._callers.find(digest_of(text))
@@ -99,6 +94,17 @@ class Gate:
     @property
     def _without_token(self) -> Caller:
         return NOBODY if self._needs_token else self._callers.anonymous
+
+
+def text_of(scope: Scope) -> bytes | None:
+    """Returns the token that a request gives, whether or not it counts. Raises UnreadableRequest where it gives two."""
+    shown = headers_of(scope).get(b"authorization")
+    text = None if shown is None else _bearer(scope, shown)
+    if scope["type"] == "websocket" and (of_socket := _of_subprotocols(scope)) is not None:
+        if text is not None:
+            raise UnreadableRequest("the header Authorization and a subprotocol bearer.{token} both give a token")
+        return of_socket
+    return text
 
 
 def _method(scope: Scope) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from seaweedq import errors
+from seaweedq.access.tokens import masked
 from seaweedq.clock import Clock
 from seaweedq.errors import SeaweedqError, Unavailable
 
@@ -103,15 +104,21 @@ class Problem(BaseModel):
     detail: str = Field(examples=["topic 'flights' does not exist"])
 
 
+def status_of(error: SeaweedqError) -> int:
+    """Returns the status of the answer to an error."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
 def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
-    """Returns status, headers and body of the answer to an error."""
-    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    """Returns status, headers and body of the answer to an error. What a client has said may be in it, and be a token
+    in the wrong place: its secret is not repeated."""
+    status = status_of(error)
     document: dict[str, Any] = {
-        **error.fields,
+        **{name: masked(value) if isinstance(value, str) else value for name, value in error.fields.items()},
         "type": f"/problems/{error.slug}",
         "title": error.title,
         "status": status,
-        "detail": error.detail,
+        "detail": masked(error.detail),
     }
     headers = {"content-type": CONTENT_TYPE}
     if isinstance(error, Unavailable):
@@ -154,7 +161,7 @@ class InsideLog:
         now_s = self._clock.monotonic_s()
         if error.inside and now_s >= self._next_s.get(type(error), now_s):
             self._next_s[type(error)] = now_s + EVERY_S
-            logger.warning("a request was answered with %s: %s", error.slug, error)
+            logger.warning("a request was answered with %s: %s", error.slug, masked(str(error)))
 
 
 def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:

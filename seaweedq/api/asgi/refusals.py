@@ -5,6 +5,7 @@ The first refusal for a reason is logged, then one line each EVERY_S with the nu
 
 import logging
 
+from seaweedq.access.tokens import masked
 from seaweedq.clock import Clock
 from seaweedq.errors import (
     Forbidden,
@@ -14,6 +15,7 @@ from seaweedq.errors import (
     SeaweedqError,
     TooManySegments,
     TooManyTopics,
+    Unauthenticated,
     WrongHost,
 )
 
@@ -22,6 +24,7 @@ REASON_OF: dict[type[SeaweedqError], str] = {
     ForeignOrigin: "origin",
     MissingContentType: "content_type",
     RateLimited: "rate",
+    Unauthenticated: "unauthenticated",
     Forbidden: "forbidden",
     TooManyTopics: "topics",
     TooManySegments: "segments",
@@ -35,15 +38,18 @@ logger = logging.getLogger(__name__)
 
 
 class Refusals:
-    """The counts of one broker, by reason."""
+    """The counts of one broker, by reason. `throttled_s` are the seconds that limits have told clients to wait."""
 
     def __init__(self, clock: Clock) -> None:
         self.counts = dict.fromkeys(REASONS, 0)
+        self.throttled_s = 0.0
         self._clock = clock
         self._logged: dict[str, tuple[float, int]] = {}  # when, and the count then
 
     def note_error(self, error: SeaweedqError) -> None:
         """Counts an error with which a client is answered, if it is one of REASON_OF."""
+        if isinstance(error, RateLimited):
+            self.throttled_s += error.fields.get("retry_after_s", 0)
         if reason := REASON_OF.get(type(error)):
             self.note(reason, error.detail)
 
@@ -55,4 +61,4 @@ class Refusals:
         if now_s - at_s >= EVERY_S:
             self._logged[reason] = now_s, self.counts[reason]
             between = self.counts[reason] - count - 1
-            logger.warning("refused for %s: %s (%d more since the last such line)", reason, detail, between)
+            logger.warning("refused for %s: %s (%d more since the last such line)", reason, masked(detail), between)

@@ -28,6 +28,10 @@ class PeerRequests:
             scope[_SENDER] = self._sender(scope)
         return bool(scope[_SENDER])
 
+    def was_found(self, scope: Scope) -> bool:
+        """Tells whether a look has found that a broker of this cluster sent the request."""
+        return bool(scope.get(_SENDER))
+
     def welcome(self, scope: Scope) -> Welcome:
         """Returns the answer to a hello. Raises PeerRefused, NotReady."""
         try:

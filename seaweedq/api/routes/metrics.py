@@ -13,6 +13,7 @@ from prometheus_client.utils import floatToGoString
 from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.broker.audit.audit import Audit
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.letters.letters import DeadLetters
@@ -69,10 +70,11 @@ def render(can_take_work: bool, sources: Sequence[Source]) -> bytes:
 
 @dataclass(frozen=True)
 class StrangerMetrics:
-    """Metrics of who is connected, and what was refused to strangers."""
+    """Metrics of who is connected, and what was refused to strangers, or told to the audit."""
 
     refusals: Refusals
     connections: Connections
+    audit: Audit
 
     def metrics(self) -> Iterator[Metric]:
         """As Source."""
@@ -81,6 +83,14 @@ class StrangerMetrics:
         for reason, count in self.refusals.counts.items():
             refused.add_metric([reason], count)
         yield refused
+        help = "Seconds that requests beyond a limit were told to wait"
+        yield CounterMetricFamily("seaweedq_throttled_seconds", help, value=self.refusals.throttled_s)
+        audited = CounterMetricFamily("seaweedq_audit_events", "Changes and denials", labels=["kind"])
+        for kind, count in self.audit.counts.items():
+            audited.add_metric([kind], count)
+        yield audited
+        help = "Events that the topic of the audit does not have; the log has them"
+        yield CounterMetricFamily("seaweedq_audit_lost", help, value=self.audit.lost)
         yield GaugeMetricFamily("seaweedq_connections", "Connections to this broker", value=len(self.connections))
 
 

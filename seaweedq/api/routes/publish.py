@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.access.actions import Action, Resource
-from seaweedq.api.asgi.callers import caller_of, check_right
+from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed
 from seaweedq.api.asgi.http import Answer, Receive, Scope, header, query
 from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
 from seaweedq.api.asgi.rates import spend, take
 from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.routes.created_topics import create, may_create
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.local_append import in_time
 from seaweedq.broker.publish.publisher import Producer, Published, Publisher
@@ -199,8 +199,8 @@ class Publish:
 
     async def _known(self, scope: Scope, name: str, posted: _Posted) -> Topic:
         """Returns a topic that is not known yet, and creates it where that is asked for, and the caller may."""
-        if self.catalog.find(name) is None and self.reader.settings.auto_create_topics:
-            check_right(scope, Action.CREATE, Resource(name))
+        is_unknown = self.catalog.find(name) is None and self.reader.settings.auto_create_topics
+        if is_unknown and await may_create(scope, self.catalog, name):
             take(scope, "changes", 1)
             await self._create(scope, name, posted)
         return await self.catalog.known(name)
@@ -223,7 +223,7 @@ class Publish:
         rows = await posted.rows(self._intake(TopicConfig(), Layout.of(Format.JSON)), self.reader.decoding)
         if names_uploads(rows):
             await self.catalog.known(name)  # a topic that does not exist has no uploads
-        await self.topics.create(name, TopicConfig(), caller_of(scope).uid)
+        await create(scope, self.topics, name)
 
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.caller import NEVER_US
+from seaweedq.api.asgi.audited import made
 from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
@@ -149,6 +150,7 @@ async def create_token(services: Services, request: Request) -> Response:
     issued = await services.principals.issue(
         caller_of(request.scope), Wanted(wanted.principal, lasts_us, grants, wanted.note)
     )
+    made(request.scope, issued.id)
     shown = msgspec.structs.asdict(services.answer(issued.id, issued.record))
     answer = json_answer(NewToken(**shown, token=issued.text), 201)
     answer.headers.update(NO_STORE)

@@ -13,13 +13,13 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.access.actions import Action, Resource
-from seaweedq.api.asgi.callers import caller_of, check_right
+from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.openapi import Takes, described, json_answer
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.rates import opening
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.routes.created_topics import create, may_create
 from seaweedq.api.routes.segment_map import moment
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
@@ -164,10 +164,10 @@ async def create_upload(services: Services, request: Request, topic: str) -> Res
         detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
     sha256 = wanted.sha256.lower() if wanted.sha256 else None
-    if services.catalog.find(topic) is None and services.reader.settings.auto_create_topics:
-        check_right(request.scope, Action.CREATE, Resource(topic))
+    is_unknown = services.catalog.find(topic) is None and services.reader.settings.auto_create_topics
+    if is_unknown and await may_create(request.scope, services.catalog, topic):
         services.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
-        await services.topics.create(topic, TopicConfig(), caller_of(request.scope).uid)
+        await create(request.scope, services.topics, topic)
     found = await services.catalog.known(topic)
     async with opening(request.scope, services.is_open) as opened:
         upload, record = await services.uploads.create(

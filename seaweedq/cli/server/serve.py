@@ -76,6 +76,7 @@ def serve(
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    _log_audit_as_json()
     if not settings.member:  # else the parent has said it
         for warning in unknown_variables(os.environ):
             logger.warning("%s", warning)
@@ -122,6 +123,14 @@ def _quieten() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.getLogger("uvicorn.error").addFilter(OnceInAWhile(UNREADABLE))
+
+
+def _log_audit_as_json() -> None:
+    """Has each line of the audit be a JSON document and nothing else, whatever `log_level` says."""
+    audit, handler = logging.getLogger("seaweedq.audit"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    audit.handlers, audit.propagate = [handler], False
+    audit.setLevel(logging.INFO)
 
 
 class _NoPandas(MetaPathFinder):

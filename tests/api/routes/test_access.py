@@ -371,6 +371,18 @@ async def test_a_topic_is_created_by_who_may_create_it(tmp_path: Path) -> None:
         assert await http.status("POST", "/v1/topics/a/messages", token, json={"value": 1}) == 200
 
 
+async def test_a_topic_that_another_broker_has_just_created_needs_no_right_to_create(tmp_path: Path) -> None:
+    async with access(tmp_path, 2) as http:
+        await http.principal("p", [{"actions": ["publish"], "topics": ["*"]}])
+        token = await http.token(principal="p")
+        catalog = http.together.brokers[0].core.catalog
+        requests = (("messages", {"value": 1}, 200), ("uploads", {"size": 1, "content_type": "text/plain"}, 201))
+        for number, (path, content, status) in enumerate(requests):
+            assert await http.status("PUT", f"/v1/topics/t{number}", http.admin, 1, json={}) == 201
+            assert catalog.find(f"t{number}") is None
+            assert await http.status("POST", f"/v1/topics/t{number}/{path}", token, json=content) == status
+
+
 async def test_a_guessed_producer_id_is_another_producer(tmp_path: Path) -> None:
     async with access(tmp_path, 2, auth="none") as http:
         await http.principal("p", EVERYTHING)
