@@ -47,6 +47,7 @@ MESSAGES = {
     kind.__name__: kind
     for kind in (TopicCall, EndsCall, SegmentCall, GiveCall, BrokerStatus, Position, LoadReport, SegmentRows)
 }
+ADDED = {"LoadReport": 1}  # members that were added since, behind those of level 1
 
 
 def frames(data: bytes) -> tuple[Frame, ...]:
@@ -170,8 +171,10 @@ async def test_the_identity_of_a_store_is_read_and_written_as_it_was() -> None:
 def test_calls_are_read_and_written_as_they_were_and_later_members_are_ignored(name: str) -> None:
     data = bytes.fromhex(CALLS[name])
     found = msgspec.msgpack.decode(data, type=MESSAGES[name])
-    assert msgspec.msgpack.encode(found) == data
-    later = msgspec.msgpack.encode([*msgspec.msgpack.decode(data), "a member of later versions"])
+    members, known = msgspec.msgpack.decode(msgspec.msgpack.encode(found)), msgspec.msgpack.decode(data)
+    assert len(members) - len(known) == ADDED.get(name, 0)
+    assert msgspec.msgpack.encode(members[: len(known)]) == data
+    later = msgspec.msgpack.encode([*members, "a member of later versions"])
     assert msgspec.msgpack.decode(later, type=MESSAGES[name]) == found
 
 
