@@ -13,7 +13,7 @@ from benchmarks import messages, server
 from benchmarks.arrow import written
 from benchmarks.http import Connections, ask_all, run
 from benchmarks.result import Result
-from seaweedq.segments.keyhash import hash_rows
+from seaweedq.segments.row_hashes import hash_rows
 
 ROUNDS, BATCHES, CONNECTIONS = 6, 400, 6
 REAPED_S = 1.0

@@ -105,10 +105,12 @@ class Stages:
         return the("codec.arrow_bodies:decode_arrow")(self.body, self.intake)
 
     def _hash(self) -> Any:
-        return the("segments.keyhash:hash_rows")(self.rows.column("_key"), self.count, None, None, 0)
+        return the("segments.row_hashes:hash_rows")(self.rows.column("_key"), self.count, None, None, 0)
 
     def _take(self) -> Any:
-        return the("segments.keyhash:cut")(self.rows, the("segments.keyhash:route")(self.hashes, self.lows), SEGMENTS)
+        return the("segments.row_hashes:cut")(
+            self.rows, the("segments.row_hashes:route")(self.hashes, self.lows), SEGMENTS
+        )
 
     def _serialize(self) -> list[Any]:
         encoded = the("broker.log.append:EncodedRows").encode

@@ -5,7 +5,7 @@
     python scripts/image_lock.py --base     # the digest of the Dockerfile's base, by skopeo or docker
     python scripts/image_lock.py --check    # compares, and needs no network
 
-requirements.lock has every package of the image but seaweedq, build.lock the tools that make wheels of sources. Each
+requirements.lock has every package of the extra `cluster`, and thus of the image, but seaweedq; build.lock the tools that make wheels of sources. Each
 has the hashes of all files of its version, for every platform.
 """
 
@@ -18,6 +18,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -25,7 +26,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = ROOT / "Dockerfile"
 DEPLOY = ROOT / "deploy"
-EXTRAS = ("s3", "etcd")
+EXTRA = "cluster"
 TOOLS = ("hatchling", "setuptools", "wheel")
 TARGET = ("--python-version", "3.11", "--python-platform", "linux")
 PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
@@ -44,13 +45,24 @@ def pinned(lock: Path) -> dict[str, str]:
 def wanted() -> dict[str, list[Requirement]]:
     """Returns what each lock must satisfy at the least."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    optional = project["project"]["optional-dependencies"]
-    runtime = [*project["project"]["dependencies"], *(line for extra in EXTRAS for line in optional[extra])]
+    runtime = [Requirement(line) for line in project["project"]["dependencies"]]
     tools = [*project["build-system"]["requires"], *TOOLS]
     return {
-        "requirements.lock": [Requirement(line) for line in runtime],
+        "requirements.lock": [*runtime, *of_extra(EXTRA, project["project"])],
         "build.lock": [Requirement(line) for line in tools],
     }
+
+
+def of_extra(extra: str, project: dict[str, Any]) -> list[Requirement]:
+    """Returns the packages of an extra, and of those that it includes."""
+    found: dict[str, Requirement] = {}
+    for line in project["optional-dependencies"][extra]:
+        one = Requirement(line)
+        of_line = [one]
+        if canonicalize_name(one.name) == project["name"]:
+            of_line = [each for name in sorted(one.extras) for each in of_extra(name, project)]
+        found |= {str(each): each for each in of_line}
+    return list(found.values())
 
 
 def complaints() -> Iterator[str]:

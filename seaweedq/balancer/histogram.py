@@ -10,8 +10,8 @@ from math import exp
 import numpy as np
 import numpy.typing as npt
 
-from seaweedq.segments.keyhash import Hashes
 from seaweedq.segments.keyrange import KeyRange
+from seaweedq.segments.row_hashes import Hashes
 
 BINS = 64
 COUNTERS = 16

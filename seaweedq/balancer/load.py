@@ -9,8 +9,8 @@ from msgspec import Meta
 from seaweedq.balancer.histogram import BINS, HotKeys, KeyHistogram
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.rates import IDLE, WINDOWS_S, Averages, Rate, corrected, higher, joined, weight
-from seaweedq.segments.keyhash import Hashes
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+from seaweedq.segments.row_hashes import Hashes
 
 MESSAGE_BYTES = 168
 """A message costs a broker about as much as this number of bytes: 200,000 messages per second as 32 MiB."""

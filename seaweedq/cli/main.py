@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 import seaweedq
 from seaweedq.cli.shared.common import complain, one_line
 from seaweedq.cli.shared.option_names import naming_options
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import MissingExtra, SeaweedqError
+from seaweedq.extras import needs
 
 
 class _Listed(NamedTuple):
@@ -66,9 +67,10 @@ class _Commands(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    """Returns a command that runs; errors of its calls name its options."""
+    """Returns a command that runs; errors of its calls name its options. Raises MissingExtra."""
     listed = _LISTED[name]
-    module = import_module(f"seaweedq.cli.{listed.module}")
+    with needs("server", f"seaweedq {name}"):
+        module = import_module(f"seaweedq.cli.{listed.module}")
     gc.freeze()  # imported objects stay, and each full collection would look at them again
     gc.enable()
     loaded = getattr(module, listed.attribute)
@@ -108,9 +110,13 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command. An error of the queue prints one line to stderr, and exits with code 1."""
+    """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 where a package
+    is not installed."""
     try:
         app(args=arguments, prog_name="seaweedq")
+    except MissingExtra as error:
+        complain(one_line(error))
+        sys.exit(2)
     except (SeaweedqError, OSError) as error:
         complain(one_line(error))
         sys.exit(1)

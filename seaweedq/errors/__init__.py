@@ -28,7 +28,7 @@
     ├── LevelMismatch             the cluster's level is not one that this version reads
     ├── DataFolderInUse           another process holds the data folder
     └── ClientError               raised by the Python client alone
-        └── ServerProblem, ConnectionFailed, FileMissing
+        └── ServerProblem, ConnectionFailed, FileMissing, MissingExtra
 
 InvariantViolated (seaweedq/invariants) is below the root, too: a defect of the program, with the slug of the root.
 

@@ -137,3 +137,9 @@ class FileMissing(ClientError):
     """A file of a topic's that brokers have listed is not there, or not visible from this machine."""
 
     slug, title = "file-missing", "A file of the topic is not there"
+
+
+class MissingExtra(ClientError):
+    """A package is not installed that only some of the program needs; fields: extra, which brings it, and package."""
+
+    slug, title = "missing-extra", "A package is not installed"

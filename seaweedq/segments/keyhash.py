@@ -1,81 +1,16 @@
-"""Key hashes, and the cutting of a batch by them. Decides which segment a row goes to; knows no owner and no offset.
+"""The hash of a key, which says what segment a message belongs to.
 
-The hash is Iceberg's bucket hash with 2^31-1 buckets: murmur3_x86_32 with seed 0 over the key's UTF-8 bytes, without
-the sign bit, modulo 2^31-1 (https://iceberg.apache.org/spec/#bucket-transform-details). Every language has a library
-for it.
+It is Iceberg's bucket hash with 2^31-1 buckets: murmur3_x86_32 with seed 0 over the key's UTF-8 bytes, without the sign
+bit, modulo 2^31-1 (https://iceberg.apache.org/spec/#bucket-transform-details). Every language has a library for it.
+`row_hashes` hashes whole columns; this module needs neither numpy nor Arrow, since clients route by it without them.
 """
 
-from typing import cast
-
 import mmh3
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyiceberg_core.transform import bucket
 
 from seaweedq.segments.keyrange import KEY_SPACE
-
-Hashes = npt.NDArray[np.int32]
-Positions = npt.NDArray[np.unsignedinteger]
-Indexes = npt.NDArray[np.intp]
 
 
 def hash_key(key: str | bytes) -> int:
     """Returns the hash of one key, in [0, KEY_SPACE). Raises UnicodeEncodeError for lone surrogates."""
     data = key.encode() if isinstance(key, str) else key  # mmh3 itself dies of a lone surrogate
     return (mmh3.hash(data) & 0x7FFFFFFF) % KEY_SPACE
-
-
-def hash_keys(keys: pa.Array) -> Hashes:
-    """Returns the hash of each key of a string or binary array; 0 for a null, which the caller replaces."""
-    return cast(Hashes, pc.fill_null(bucket(keys, KEY_SPACE), 0).to_numpy())
-
-
-def hash_rows(keys: pa.Array | None, count: int, producer: str | None, sequence: int | None, batch_hash: int) -> Hashes:
-    """Returns the hash of each of a request's `count` rows.
-
-    A row without a key gets the hash of `{producer}:{sequence of the row}`, where `sequence` is the first row's.
-    Without a producer it gets `batch_hash`, one value in [0, KEY_SPACE) that the caller drew for the batch.
-    """
-    if keys is not None and keys.null_count == 0:
-        return hash_keys(keys)
-    keyless = np.arange(count) if keys is None else np.flatnonzero(keys.is_null())
-    hashes = np.zeros(count, np.int32) if keys is None else hash_keys(keys).copy()
-    hashes[keyless] = batch_hash if producer is None else _hash_sequences(producer, keyless + cast(int, sequence))
-    return hashes
-
-
-def _hash_sequences(producer: str, sequences: npt.NDArray[np.int64]) -> Hashes:
-    return hash_keys(pc.binary_join_element_wise(producer, pa.array(sequences).cast(pa.string()), ":"))
-
-
-def route(hashes: Hashes, bounds: npt.NDArray[np.int32]) -> Positions:
-    """Returns the index of the range that each hash falls into; `bounds` are the sorted low ends of ranges that tile
-    the key space.
-
-    Positions have the narrowest type that holds them, since sorting bytes is fast.
-    """
-    narrow = np.min_scalar_type(len(bounds) - 1)
-    return cast(Positions, (np.searchsorted(bounds, hashes, side="right") - 1).astype(narrow))
-
-
-def cut(rows: pa.RecordBatch, positions: Positions, n: int) -> list[tuple[int, pa.RecordBatch, Indexes]]:
-    """Groups rows by segment: (segment position, rows, their indexes in the request) for each of `n` segments that has
-    any.
-
-    Keeps the request's order within a segment. Rows that all go to one segment are returned uncopied; otherwise the
-    groups are slices that share the buffers of one sorted copy.
-    """
-    if not len(positions):
-        return []
-    counts = np.bincount(positions, minlength=n)
-    if counts[positions[0]] == rows.num_rows:
-        return [(int(positions[0]), rows, np.arange(rows.num_rows))]
-    order = np.argsort(positions, kind="stable")
-    taken = rows.take(pa.array(order))
-    ends = np.cumsum(counts)
-    return [
-        (int(p), taken.slice(ends[p] - counts[p], counts[p]), order[ends[p] - counts[p] : ends[p]])
-        for p in np.flatnonzero(counts)
-    ]

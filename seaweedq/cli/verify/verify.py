@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, one_line, say
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     from seaweedq.cli.verify.verify_run import Audit
@@ -33,7 +34,8 @@ def verify(
 
     Exit code 0: sound. 1: damage was found. 2: the audit could not be completed.
     """
-    from seaweedq.cli.verify.verify_run import Audit
+    with needs("server", "seaweedq verify"):
+        from seaweedq.cli.verify.verify_run import Audit
     from seaweedq.errors import SeaweedqError
 
     root = store or (f"file://{data_dir.absolute() / 'store'}" if data_dir else None)

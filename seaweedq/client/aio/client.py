@@ -31,6 +31,7 @@ from seaweedq.client.files.upload_source import Progress, Source
 from seaweedq.client.http.credentials import Credentials
 from seaweedq.client.http.requests import check_options
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -257,7 +258,8 @@ class AsyncClient(AsyncSubscriptions):
         reaches it. `segments` leaves out all others. The files must be reachable from here; none is opened before its
         rows are read. Raises ValueError for an unknown column, segment or offset.
         """
-        from seaweedq.client.core.tables.table import Wanted, read_table
+        with needs("arrow", "read_table"):
+            from seaweedq.client.core.tables.table import Wanted, read_table
 
         wanted = Wanted(columns, live, starting, ending, segments)
         return await self._run(read_table(topic, wanted, self._patience(self._timeout_s)))
@@ -272,7 +274,8 @@ class AsyncClient(AsyncSubscriptions):
         segments: Collection[int] | None = None,
     ) -> AsyncIterator["pa.RecordBatch"]:
         """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
-        from seaweedq.client.core.tables.table import Wanted, next_batch, plan_table
+        with needs("arrow", "read_batches"):
+            from seaweedq.client.core.tables.table import Wanted, next_batch, plan_table
 
         read = await self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments)))
         batches = read.of_files()
@@ -288,7 +291,8 @@ class AsyncClient(AsyncSubscriptions):
 
         Waits for a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
         """
-        from seaweedq.client.core.tables.segment_rows import fetch_rows
+        with needs("arrow", "read_segment"):
+            from seaweedq.client.core.tables.segment_rows import fetch_rows
 
         while start < end:
             patience = self._patience(self._timeout_s)

@@ -18,6 +18,7 @@ from seaweedq.client.core.protocol.wire import envelope
 from seaweedq.client.files.upload_source import Progress
 from seaweedq.client.sync.upload_threads import MOST_UPLOADS
 from seaweedq.errors import ClientError
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,7 +125,8 @@ class AsyncProducer:
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
         Waits while `max_buffer_bytes` are buffered; raises as `send` does.
         """
-        from seaweedq.client.core.producing.arrow_batches import slices
+        with needs("arrow", "send_table"):
+            from seaweedq.client.core.producing.arrow_batches import slices
 
         deliveries: list[AsyncDelivery] = []
         limit_bytes = self._limits.max_request_bytes // 2

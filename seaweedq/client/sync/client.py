@@ -31,6 +31,7 @@ from seaweedq.client.sync.producer import Producer
 from seaweedq.client.sync.subscriptions import Subscriptions
 from seaweedq.client.sync.transport import SyncTransport
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -256,7 +257,8 @@ class Client(Subscriptions):
         reaches it. `segments` leaves out all others. The files must be reachable from here; none is opened before its
         rows are read. Raises ValueError for an unknown column, segment or offset.
         """
-        from seaweedq.client.core.tables.table import Wanted, read_table
+        with needs("arrow", "read_table"):
+            from seaweedq.client.core.tables.table import Wanted, read_table
 
         wanted = Wanted(columns, live, starting, ending, segments)
         return self._run(read_table(topic, wanted, self._patience(self._timeout_s)))
@@ -271,7 +273,8 @@ class Client(Subscriptions):
         segments: Collection[int] | None = None,
     ) -> Iterator["pa.RecordBatch"]:
         """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
-        from seaweedq.client.core.tables.table import Wanted, plan_table
+        with needs("arrow", "read_batches"):
+            from seaweedq.client.core.tables.table import Wanted, plan_table
 
         read = self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments)))
         yield from read.of_files()
@@ -284,7 +287,8 @@ class Client(Subscriptions):
 
         Waits for a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
         """
-        from seaweedq.client.core.tables.segment_rows import fetch_rows
+        with needs("arrow", "read_segment"):
+            from seaweedq.client.core.tables.segment_rows import fetch_rows
 
         while start < end:
             patience = self._patience(self._timeout_s)

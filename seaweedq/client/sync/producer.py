@@ -18,6 +18,7 @@ from seaweedq.client.files.upload_source import Progress
 from seaweedq.client.sync.receipts import Delivery, Receipt
 from seaweedq.client.sync.upload_threads import Uploads
 from seaweedq.errors import ClientError
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +127,8 @@ class Producer:
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
         Waits while `max_buffer_bytes` are buffered; raises as `send` does.
         """
-        from seaweedq.client.core.producing.arrow_batches import slices
+        with needs("arrow", "send_table"):
+            from seaweedq.client.core.producing.arrow_batches import slices
 
         self._check_process()
         limit_bytes = self._limits.max_request_bytes // 2

@@ -32,7 +32,7 @@ from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import BelowRetention, LeaseEnded, Unavailable
-from seaweedq.segments.keyhash import hash_keys
+from seaweedq.segments.row_hashes import hash_keys
 
 PULL_BYTES = 8 * 1024 * 1024
 LOOK_S = 1.0  # before a pull answers with what it has

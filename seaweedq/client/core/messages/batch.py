@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from seaweedq.client.core.messages.answering import Answer, Origin, extension_of, nack_of
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,8 @@ class Batch:
         """Returns the rows: the columns of the topic's files, `segment` (int32), `_offset` (int64), and `_attempt`
         (int32), how often each was delivered. Built without a copy of the columns, when it is first asked for."""
         if self._table is None:
-            import pyarrow as pa
+            with needs("arrow", "a batch's table"):
+                import pyarrow as pa
 
             self._table = pa.ipc.open_stream(self._stream).read_all()
         return self._table

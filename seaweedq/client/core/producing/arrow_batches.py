@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from seaweedq.client.core.producing.batching import END_OF_STREAM
 from seaweedq.client.core.producing.key_extraction import Keys
-from seaweedq.segments import keyhash
+from seaweedq.segments import row_hashes
 
 
 def slices(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> Iterator[pa.Table]:
@@ -58,17 +59,32 @@ def cut(
     groups = []
     for rows in batches:
         try:
-            found = keys.of_rows(rows)
+            found = keys_of(rows, keys)
         except pa.ArrowException:
             found = None
         if found is None:
             groups.append((0, rows))
             continue
-        at = where[keyhash.route(keyhash.hash_keys(found), lows)]
+        at = where[row_hashes.route(row_hashes.hash_keys(found), lows)]
         if found.null_count:
             at[found.is_null().to_numpy(zero_copy_only=False)] = 0
-        groups += [(target, group) for target, group, _ in keyhash.cut(rows, at, n)]
+        groups += [(target, group) for target, group, _ in row_hashes.cut(rows, at, n)]
     return groups
+
+
+def keys_of(rows: pa.RecordBatch, keys: Keys) -> pa.Array | None:
+    """Returns the keys of a table's rows, as strings; None if no row has one. Raises pa.ArrowException."""
+    stated = rows.column("_key").cast(pa.string()) if "_key" in rows.schema.names else None
+    if keys.rule.field is None or (stated is not None and not stated.null_count):
+        return stated
+    found = _in_values(rows, keys, keys.rule.field)
+    return found if stated is None else pc.coalesce(stated, found)
+
+
+def _in_values(rows: pa.RecordBatch, keys: Keys, field: str) -> pa.Array:
+    if keys.rule.typed:
+        return rows.column(field).cast(pa.string()) if field in rows.schema.names else pa.nulls(len(rows), pa.string())
+    return pa.array([keys.of_value(text) for text in rows.column("value").to_pylist()], pa.string())
 
 
 def _stream(table: pa.Table) -> bytes:
