@@ -5,8 +5,8 @@
     python scripts/image_lock.py --base     # the digest of the Dockerfile's base, by skopeo or docker
     python scripts/image_lock.py --check    # compares, and needs no network
 
-requirements.lock has every package of the extra `cluster`, and thus of the image, but seaweedq; build.lock the tools that make wheels of sources. Each
-has the hashes of all files of its version, for every platform.
+requirements.lock has every package of the extra `cluster`, thus of the image, but seaweedq itself; build.lock the tools
+that make wheels of sources. Each has the hashes of all files of its version, for every platform.
 """
 
 import argparse

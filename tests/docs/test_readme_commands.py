@@ -34,7 +34,7 @@ BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVE = "seaweedq serve"
 # First lines of the blocks that are not run, and why.
 LEFT_OUT = {
-    "pip install . duckdb 'pyspark>=4.3'": "what runs the tests is installed already",
+    "pip install '.[server,spark,sql]'": "what runs the tests is installed already",
     "export SEAWEEDQ_PORT=8080 SEAWEEDQ_URL=http://127.0.0.1:8080": "the test chooses a free port",
 }
 BLOCK_S = 120

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from seaweedq.cli.sql.topic_view import literal, quoted, view
 from seaweedq.errors import ClientError, InvalidName, InvalidRequest, TopicNotFound
+from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from seaweedq.client.core.tables.table import TableRead
     from seaweedq.client.sync.transport import SyncTransport
 
-EXTRA = "`seaweedq sql` needs DuckDB: pip install 'seaweedq[sql]'"
 PATIENCE_S = 30.0
 PIECE_ROWS = 100_000  # of a tail, that are Arrow at a time
 _TAILS = "tails"  # a database of its own, so that SHOW TABLES lists topics alone
@@ -149,11 +149,9 @@ class Database:
 
 @contextmanager
 def opened(transport: "SyncTransport", memory: str, endpoint: str) -> Iterator[Database]:
-    """Opens a database. Raises ClientError where DuckDB is not installed, InvalidRequest for a memory that is none."""
-    try:
+    """Opens a database. Raises MissingExtra without DuckDB, InvalidRequest for a memory that is none."""
+    with needs("sql", "seaweedq sql"):
         import duckdb
-    except ModuleNotFoundError:
-        raise ClientError(EXTRA) from None
     with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as spill:
         # Without the first setting DuckDB would take a variable of this program for a table of that name.
         connection = duckdb.connect(config={"python_enable_replacements": "false", "temp_directory": spill})
