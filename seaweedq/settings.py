@@ -4,6 +4,7 @@ The names carry the units: `_s` seconds, `_bytes` bytes. Each description states
 """
 
 import re
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -165,6 +166,13 @@ class Settings(BaseSettings):
         "for another host gets 421, since a name that somebody else's DNS points here lets web pages reach the broker. "
         "Pages of these names may send requests, except where it is `*` that allows them.",
     )
+    cors_origins: str = Field(
+        "",
+        pattern=r"^(\s*https?://[A-Za-z0-9._:\[\]-]+/?\s*(,|$))*$",
+        description="Origins of other sites whose pages may use this broker, separated by commas: "
+        "`https://app.example.com`. Such a page needs a token of its own, as others do: answers never allow the "
+        "credentials that a browser keeps.",
+    )
     tls_cert_file: str = Field(
         "",
         description="Certificate that the broker shows, with those of its issuers behind it, PEM. If set, clients and "
@@ -226,6 +234,20 @@ class Settings(BaseSettings):
         description="Maximum number of connections; over it the one that was quiet for longest is closed. Streams and "
         "requests that wait for messages have three quarters of it at most. A few more are taken for probes and other "
         "brokers. 0: nine tenths of the limit of open files less 256, at most 16,384.",
+    )
+    max_connections_per_address: int = Field(
+        0,
+        ge=0,
+        description="Maximum number of connections from one address (of IPv6: from 64 bits of it); over it the oldest "
+        "quiet one of them is closed. It does not hold on loopback. Behind `trusted_proxies` the requests that are "
+        "being answered count in the place of connections. 0: a quarter of max_connections.",
+    )
+    trusted_proxies: str = Field(
+        "",
+        pattern=r"^[0-9A-Fa-f.:/,\s]*$",
+        description="Addresses and networks of proxies before this broker, separated by commas: `10.0.0.0/8`. Of a "
+        "request from one of them the client is the last address in X-Forwarded-For that is not one of them; the "
+        "connections of these proxies themselves have no bound of their own.",
     )
     answer_timeout_s: float = Field(
         60,
@@ -409,6 +431,15 @@ class Settings(BaseSettings):
                 "a URL must not contain a user or a password; set etcd_user and etcd_password, or AWS's own variables"
             )
         return url
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def has_networks(cls, text: str) -> str:
+        """Refuses what is neither an address nor a network."""
+        for one in text.split(","):
+            if one.strip():
+                ip_network(one.strip(), strict=False)
+        return text
 
     @field_validator("memory_budget_bytes")
     @classmethod

@@ -24,6 +24,7 @@ COUNTS = {
     "max_open_uploads",
     "import_batch_rows",
     "max_connections",
+    "max_connections_per_address",
     "max_topics",
     "max_segments",
     "metrics_subscriptions",

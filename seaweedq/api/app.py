@@ -15,13 +15,15 @@ from typing import Any, TypeVar, cast
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from seaweedq.api.asgi.addresses import Addresses, ForwardedRequests
 from seaweedq.api.asgi.audited import CREATED, Audited
 from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.connections import Connections
+from seaweedq.api.asgi.cors import CorsRules
 from seaweedq.api.asgi.error_handlers import handlers
 from seaweedq.api.asgi.gate import Gate
 from seaweedq.api.asgi.hosts_and_origins import HostRules
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, address_of, check_query, send, staying
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
 from seaweedq.api.asgi.openapi import document_of
 from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
@@ -87,7 +89,7 @@ from seaweedq.api.streams.web_socket import end, is_accepted, refuse
 from seaweedq.broker.access.principals import Principals
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
-from seaweedq.errors import NotReady, RouteNotFound, SeaweedqError
+from seaweedq.errors import NotReady, Overloaded, RouteNotFound, SeaweedqError
 
 Work = Coroutine[Any, Any, Answer | None]
 T = TypeVar("T")
@@ -106,11 +108,15 @@ class Application:
         self._reader = RequestReader.of(environment.settings, broker.core.budget, environment.clock, self.refusals)
         self.unread, self.bodies = self._reader.unread, self._reader.bodies
         self.connections = Connections()
-        self._hosts = HostRules(environment.url, environment.settings.allowed_hosts.split(","))
+        settings = environment.settings
+        self._cors = CorsRules(settings.cors_origins.split(","))
+        self._hosts = HostRules(environment.url, settings.allowed_hosts.split(","), self._cors)
+        self.addresses = Addresses(settings.trusted_proxies)
+        self.forwarded = ForwardedRequests(self.addresses)
         self._peers = PeerRequests(broker.core.gate, self.refusals)
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
-        self._audited = Audited(broker.core.audit, self._peers.was_found, address_of)
+        self._audited = Audited(broker.core.audit, self._peers.was_found, self.addresses.of)
         self._rates = Rates(environment.clock, broker.core.accounts, broker.core.callers)
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
@@ -123,8 +129,11 @@ class Application:
             return
         out = ending_lines(scope, out)
         outgoing = Outgoing(out, self._reader.unread, partial(self._ends_connection, scope))
+        if self._cors:
+            outgoing.pass_through(partial(self._cors.naming, scope))
+        serve = self._serve_forwarded if self.addresses.has_proxies else self._serve
         try:
-            await self._serve(scope, receive, outgoing)
+            await serve(scope, receive, outgoing)
         except asyncio.CancelledError:  # uvicorn cancels the requests that still run, and would answer a bare 500
             if not self._readiness.stopping:
                 raise
@@ -150,8 +159,17 @@ class Application:
         strangers = metrics.StrangerMetrics(self.refusals, self.connections, self._broker.core.audit)
         return metrics.render(self._readiness.can_take_work, (strangers, *sources))
 
+    async def _serve_forwarded(self, scope: Scope, receive: Receive, out: Outgoing) -> None:
+        """Serves a request where some come from behind trusted proxies."""
+        try:
+            with self.forwarded.answering(scope):
+                await self._serve(scope, receive, out)
+        except Overloaded as error:  # nothing was begun: all that the block serves answers its own errors
+            self.refusals.note("address", error.detail)
+            await out.answer(_problem_answer(error))
+
     async def _serve(self, scope: Scope, receive: Receive, out: Outgoing) -> None:
-        if refused := self._refused(scope):
+        if refused := self._cors.preflight(scope) or self._refused(scope):
             await out.answer(refused)
             return
         if METER in scope:
@@ -243,9 +261,13 @@ class Application:
         """Serves a WebSocket, or refuses it before it is one."""
         answer = self._refused(scope)
         if answer is None:
-            answer = await self._answered(scope, self._socket(scope, *_metered(scope, receive, out)))
+            answer = await self._answered(scope, self._counted_socket(scope, *_metered(scope, receive, out)))
         if answer:
             await (end(answer, out) if is_accepted(scope) else refuse(answer, out))
+
+    async def _counted_socket(self, scope: Scope, receive: Receive, out: Send) -> Answer | None:
+        with self.forwarded.answering(scope):
+            return await self._socket(scope, receive, out)
 
     def _socket(self, scope: Scope, receive: Receive, out: Send) -> Work:
         """Returns the work of a WebSocket, which raises RouteNotFound where there is none at the path."""

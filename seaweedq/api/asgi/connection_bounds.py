@@ -1,8 +1,10 @@
 """The bounds that all connections of a broker share, whatever is spoken on them."""
 
-from dataclasses import dataclass
+from asyncio import Transport
+from dataclasses import dataclass, field
 
-from seaweedq.api.asgi.connections import Connections
+from seaweedq.api.asgi.addresses import Addresses
+from seaweedq.api.asgi.connections import Connection, Connections, Place
 from seaweedq.api.asgi.incomplete_bodies import IncompleteBodies
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.unread_answers import UnreadAnswers
@@ -19,3 +21,9 @@ class ConnectionBounds:
     refusals: Refusals
     bodies: IncompleteBodies
     message_timeout_s: float
+    addresses: Addresses = field(default_factory=Addresses)
+
+    def enter(self, connection: Connection, transport: Transport) -> Place:
+        """Gives a new connection a place among all of them, and among those of its address."""
+        peer = transport.get_extra_info("peername")
+        return self.connections.enter(connection, self.addresses.counted(peer[0]) if peer else "")

@@ -4,6 +4,9 @@ At the bound a new connection takes the place of the one that has been quiet for
 between requests or for the rest of one. Where none is quiet the new one is in the reserve: it may ask what probes and
 brokers ask, and anything else once there is a place. Beyond the reserve it is sent away.
 
+Each address has a bound of its own, at which its oldest quiet connection makes room; where none of them is quiet the
+new one is in the reserve. Addresses that do not count are empty.
+
 Streams, and requests that wait for messages, are busy for as long as their clients like: they have three quarters of
 the places at most, so that others can work.
 """
@@ -36,10 +39,13 @@ class Connections:
 
     def __init__(self, most: int = 16_384, reserve: int = 256) -> None:
         self.most = most
+        self.most_per_address = most
         self.reserve = reserve
         self._regular: set[Connection] = set()
         self._reserved: set[Connection] = set()
         self._staying: set[Connection] = set()
+        self._addresses: dict[Connection, str] = {}  # of those whose addresses count
+        self._by_address: dict[str, dict[Connection, None]] = {}  # the regular ones among them, in their order
         self._quiet: OrderedDict[Connection, None] = OrderedDict()  # of both, the longest quiet one first
 
     @property
@@ -50,14 +56,17 @@ class Connections:
     def __len__(self) -> int:
         return len(self._regular) + len(self._reserved)
 
-    def enter(self, connection: Connection) -> Place:
+    def enter(self, connection: Connection, address: str = "") -> Place:
         """Gives a new connection a place. It is quiet."""
+        if address:
+            self._addresses[connection] = address
         if self._find_place(connection):
             place = Place.REGULAR
         elif len(self._reserved) < self.reserve or self._end_quiet(self._reserved):
             self._reserved.add(connection)
             place = Place.RESERVE
         else:
+            self._addresses.pop(connection, None)
             return Place.NONE
         self._quiet[connection] = None
         return place
@@ -90,6 +99,15 @@ class Connections:
         self._regular.discard(connection)
         self._reserved.discard(connection)
         self._quiet.pop(connection, None)
+        address = self._addresses.pop(connection, "")
+        if address in self._by_address:
+            self._by_address[address].pop(connection, None)
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    def is_over(self, connection: Connection) -> bool:
+        """Returns whether the address of a connection has as many as it may."""
+        return len(self._by_address.get(self._addresses.get(connection, ""), ())) >= self.most_per_address
 
     def heard(self, connection: Connection) -> None:
         """Notes that bytes came."""
@@ -107,16 +125,27 @@ class Connections:
             self._quiet.move_to_end(connection)
 
     def _find_place(self, connection: Connection) -> bool:
+        if self.is_over(connection) and not self._end_quiet_neighbour(connection):
+            return False
         if len(self._regular) < self.most or self._end_quiet(self._regular):
             self._regular.add(connection)
+            if address := self._addresses.get(connection):
+                self._by_address.setdefault(address, {})[connection] = None
             return True
         return False
 
     def _end_quiet(self, among: set[Connection]) -> bool:
         """Closes the one among these that has been quiet for longest. Returns False where none is quiet."""
-        for connection in self._quiet:
-            if connection in among:
-                self.leave(connection)
-                connection.make_room()
-                return True
-        return False
+        found = next((one for one in self._quiet if one in among), None)
+        return found is not None and self._end(found)
+
+    def _end_quiet_neighbour(self, connection: Connection) -> bool:
+        """Closes the oldest quiet one of the same address. Returns False where none is quiet."""
+        own = self._by_address[self._addresses[connection]]
+        found = next((one for one in own if one in self._quiet), None)
+        return found is not None and self._end(found)
+
+    def _end(self, connection: Connection) -> bool:
+        self.leave(connection)
+        connection.make_room()
+        return True

@@ -33,7 +33,7 @@ class Handshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes a place, and begins the handshake. Where there is no place nothing can be said: TLS is not up."""
         self._transport = transport
-        if self._bounds.connections.enter(self) is Place.NONE:
+        if self._bounds.enter(self, transport) is Place.NONE:
             self._bounds.refusals.note("connection", f"there are max_connections={self._bounds.connections.most}")
             transport.abort()
             return

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from seaweedq.api.asgi.cors import CorsRules
 from seaweedq.api.asgi.http import Scope, headers_of
 from seaweedq.errors import ForeignOrigin, WrongHost
 
@@ -19,14 +20,16 @@ LINKS = ("/content", "/payload")  # below /v1, and GET alone: payloads, to which
 PORTS = {"http": 80, "https": 443}
 REMEMBERED = 1000
 _PLACE = re.compile(r"[A-Za-z0-9._:\[\]-]+")
+NO_CORS = CorsRules()
 SHOWN = 100  # characters of a header that an error shows
 
 
 class HostRules:
     """The rules of one broker: `advertised` is the URL at which others reach it, `allowed` are patterns of further
-    names: a name, `*.suffix`, or `*`."""
+    names: a name, `*.suffix`, or `*`. `cors` has further origins whose pages may send what they like."""
 
-    def __init__(self, advertised: str, allowed: Iterable[str]) -> None:
+    def __init__(self, advertised: str, allowed: Iterable[str], cors: CorsRules = NO_CORS) -> None:
+        self._cors = cors
         patterns = [one.strip().lower().rstrip(".") for one in allowed if one.strip()]
         self._any = "*" in patterns
         self._names = {one for one in patterns if not one.startswith("*")}
@@ -62,6 +65,8 @@ class HostRules:
         if sent is None:
             if not _is_link(scope):
                 raise ForeignOrigin("a page of another site must not send this request")
+            return
+        if self._cors.allow(sent):
             return
         origin = sent.decode("latin-1")
         scheme, _, rest = origin.partition("://")

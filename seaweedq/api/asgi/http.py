@@ -109,12 +109,6 @@ def release_connection(connection: Connection) -> None:
         connection.account = None
 
 
-def address_of(scope: Scope) -> str | None:
-    """Returns the address from which a request came."""
-    client = scope.get("client")
-    return None if client is None else str(client[0])
-
-
 def connection_of(scope: Scope) -> Connection | None:
     """Returns the connection of a request; None where no server is between it and its client."""
     found: Connection | None = (scope.get("extensions") or {}).get(CONNECTION)

@@ -54,7 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(BUFFER_BYTES)
         self._unread = Unread(transport.get_write_buffer_size, transport.abort)
         self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
-        self._place = self._bounds.connections.enter(self)
+        self._place = self._bounds.enter(self, transport)
         if self._place is Place.NONE:
             self._send_and_close(self._no_place())
 
@@ -291,6 +291,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _no_place(self) -> Overloaded:
         most = self._bounds.connections.most
+        if self._bounds.connections.is_over(self):
+            most = self._bounds.connections.most_per_address
+            detail = f"its address has max_connections_per_address={most} already, all busy"
+            self._bounds.refusals.note("address", detail)
+            return Overloaded(f"{detail}; try again", max_connections_per_address=most)
         self._bounds.refusals.note("connection", f"there are max_connections={most}, and none of them is quiet")
         return Overloaded(f"the broker has max_connections={most} already, all busy; try again", max_connections=most)
 

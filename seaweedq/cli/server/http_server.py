@@ -61,6 +61,8 @@ class HttpServer(uvicorn.Server):
         settings, application = broker.environment.settings, Application(broker)
         connections = application.connections
         connections.most, connections.reserve = connections_of(settings.max_connections, raise_limit())
+        connections.most_per_address = settings.max_connections_per_address or max(1, connections.most // 4)
+        application.forwarded.most = connections.most_per_address
         bounds = ConnectionBounds(
             settings.head_timeout_s,
             settings.answer_timeout_s,
@@ -69,6 +71,7 @@ class HttpServer(uvicorn.Server):
             application.refusals,
             application.bodies,
             settings.request_timeout_s,
+            application.addresses,
         )
         protocol: Callable[..., asyncio.Protocol] = partial(BoundedProtocol, bounds=bounds)
         if certificate:

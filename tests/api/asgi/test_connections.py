@@ -182,3 +182,29 @@ async def test_sockets_over_the_bound() -> None:
         assert await answered(await ask("/v1/a")) == 200
         for writer in opened:
             writer.close()
+
+
+def test_an_address_has_a_bound_of_its_own_at_which_its_own_quiet_ones_make_room() -> None:
+    connections = Connections(10, 2)
+    connections.most_per_address = 2
+    ones, other = [One(), One()], One()
+    assert connections.enter(other, "192.0.2.9") is Place.REGULAR
+    for one in ones:
+        assert connections.enter(one, "192.0.2.1") is Place.REGULAR
+    connections.works(ones[0])
+    third = One()
+    assert connections.enter(third, "192.0.2.1") is Place.REGULAR
+    assert [bool(one.closed) for one in (other, *ones)] == [False, False, True]
+    connections.works(third)
+    fourth = One()
+    assert connections.enter(fourth, "192.0.2.1") is Place.RESERVE, "a broker or a probe may come from there, too"
+    assert connections.is_over(fourth)
+    assert connections.may_ask(fourth, b"/healthz")
+    assert not connections.may_ask(fourth, b"/v1/topics")
+    connections.leave(third)
+    assert connections.may_ask(fourth, b"/v1/topics")
+    assert all(connections.enter(One()) is Place.REGULAR for _ in range(5)), "addresses that do not count"
+    for one in (other, *ones, fourth):
+        connections.leave(one)
+    assert not connections._by_address
+    assert not connections._addresses
