@@ -14,6 +14,7 @@ SCHEMA = Path(__file__).parent.parent / "helm" / "seaweedq" / "values.schema.jso
 # Settings that the chart fills from values of its own, and the two that are for one machine alone.
 CHART_SETS = {
     *("advertise_url", "cluster_secret", "coordination", "data_dir", "host", "journal", "name", "port", "zone"),
+    *("advertise_peer_url", "peer_port"),
     *("etcd_ca_file", "etcd_cert_file", "etcd_key_file", "etcd_password", "etcd_prefix", "etcd_user"),
     *("s3_addressing", "s3_endpoints", "store"),
     *("allowed_hosts", "brokers", "member"),

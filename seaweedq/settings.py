@@ -20,6 +20,8 @@ from pydantic_settings import (
 KIB, MIB = 1024, 1024 * 1024
 SERVICE_LINK = re.compile("(tcp|udp|sctp)://")  # the value of a variable by which Kubernetes names a service
 
+_PORTS = ("port", "peer_port")
+
 
 def redacted(value: Any) -> str:
     """Returns the value's repr without anything that could be a URL's user and password."""
@@ -27,11 +29,14 @@ def redacted(value: Any) -> str:
 
 
 class _Variables(EnvSettingsSource):
-    """The environment, without SEAWEEDQ_PORT=tcp://..., which Kubernetes sets beside a service named `seaweedq`."""
+    """The environment, without SEAWEEDQ_PORT=tcp://..., which Kubernetes sets beside a service named `seaweedq`, and
+    without SEAWEEDQ_PEER_PORT=tcp://..., beside one named `seaweedq-peer`."""
 
     def __call__(self) -> dict[str, Any]:
         found = super().__call__()
-        return {name: value for name, value in found.items() if name != "port" or not SERVICE_LINK.match(str(value))}
+        return {
+            name: value for name, value in found.items() if name not in _PORTS or not SERVICE_LINK.match(str(value))
+        }
 
 
 class Settings(BaseSettings):
@@ -187,6 +192,20 @@ class Settings(BaseSettings):
         "those of the system. It is read at the start.",
     )
     port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 selects a free one.")
+    peer_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        description="Port for other brokers alone, on the same address: mutual TLS 1.3 under keys that come of "
+        "cluster_secret, so nobody needs certificates for it. From level 4 of the cluster on calls between brokers are "
+        "answered there, and no longer at `port`. 0: there is none, and brokers call each other at `port`.",
+    )
+    advertise_peer_url: str = Field(
+        "",
+        pattern=r"^(https://[^\s/]+)?$",
+        description="URL at which other brokers reach `peer_port`. Empty: the host of advertise_url, or the address "
+        "that it listens on, and that port.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of the log lines that are printed."
     )
@@ -422,7 +441,7 @@ class Settings(BaseSettings):
         10, ge=1, le=600, description="How long a stop (SIGTERM) waits for flushes; the journal keeps the rest."
     )
 
-    @field_validator("store", "s3_endpoints", "coordination", "advertise_url")
+    @field_validator("store", "s3_endpoints", "coordination", "advertise_url", "advertise_peer_url")
     @classmethod
     def has_no_credentials(cls, url: str) -> str:
         """Refuses a URL with a user and a password, since URLs appear in logs and are sent to other brokers."""

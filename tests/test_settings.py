@@ -18,6 +18,7 @@ from seaweedq.settings import Settings
 # Numbers without a unit in their name.
 COUNTS = {
     "port",
+    "peer_port",
     "brokers",
     "member",
     "journal_window",

@@ -35,9 +35,9 @@ from seaweedq.api.asgi.services import provide
 from seaweedq.api.asgi.terminal import ending_lines
 from seaweedq.api.console import pages
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
-from seaweedq.api.internal.peer_requests import PeerRequests
+from seaweedq.api.internal.peer_requests import PEER_PORT, PREFIX, PeerRequests
 from seaweedq.api.internal.proxy import Proxy
-from seaweedq.api.internal.server import PREFIX, Call, InternalServer
+from seaweedq.api.internal.server import Call, InternalServer
 from seaweedq.api.routes import (
     ahead,
     cluster,
@@ -141,6 +141,11 @@ class Application:
                 error = NotReady("the broker is stopping; whether the request has taken effect is unknown")
                 await send(_problem_answer(error), out)
 
+    async def at_peer_port(self, scope: Scope, receive: Receive, out: Send) -> None:
+        """Answers a request that came at the port for brokers."""
+        scope[PEER_PORT] = True
+        await self(scope, receive, out)
+
     def _ends_connection(self, scope: Scope) -> bool:
         """Returns whether an answer is the last one on its connection, so that the client turns to another broker. A
         connection that is idle when the broker ends may be closed under a request. Brokers stay until the hand-over."""
@@ -218,7 +223,8 @@ class Application:
         """Returns the answer to a request that names a foreign host, comes from a foreign page, hides its path, repeats
         a parameter, or may not be served to its caller."""
         try:
-            self._hosts.check(scope)
+            if not self._peers.check_port(scope):  # no page reaches the other port
+                self._hosts.check(scope)
             check_raw_path(scope)
             check_query(scope)
             self._gate.admit(scope)

@@ -101,6 +101,8 @@ class Broker:
         trust = self.core.trust
         marked = await marked_level(environment.store) if not trust.is_on else 0
         trust.begin(await environment.make_keys(trust.secrets, cluster), identity.id, marked)
+        if identity.peer_url:
+            await asyncio.to_thread(lambda: trust.tls)
         trust.tell()
         await roster.load()
         await check_secret(self.environment.peers, roster)

@@ -88,7 +88,8 @@ from seaweedq.storage.counting import Counted
 
 @dataclass(frozen=True)
 class Environment:
-    """The backends that a broker's process chose for it, and how it and others reach each other.
+    """The backends that a broker's process chose for it, and how it and others reach each other: clients at `url`,
+    brokers at `peer_url` if there is one.
 
     `secret` is the setting by which brokers of the cluster know each other; an empty one matches nothing. `make_keys`
     makes the keys of its secrets, which takes a while. `import_reader` starts the reader of an import. `aside` runs
@@ -109,6 +110,7 @@ class Environment:
     import_reader: StartReader = no_reader
     aside: StartAside | None = Aside
     pools: Pools = field(default_factory=Pools)
+    peer_url: str = ""
     make_keys: MakeKeys = make_keys
 
 

@@ -119,7 +119,7 @@ def build_core(
     budget = Budget(settings.memory_budget_bytes)
     cache = GroupCache(budget, settings.cache_bytes)
     clock, ids = environment.clock, environment.ids
-    trust = PeerTrust(secrets_of(environment.secret), lambda: level.written)
+    trust = PeerTrust(secrets_of(environment.secret), lambda: level.written, environment.ids)
     roster = Roster(coordination, roster_changed, trust.is_known)
     level = ClusterLevel(coordination, roster, level_changed)
     environment.peers.begin(trust, Addresses(roster, trust), clock, ids)
@@ -137,7 +137,7 @@ def build_core(
         roster=roster,
         level=level,
         trust=trust,
-        gate=PeerGate(trust, clock, ids),
+        gate=PeerGate(trust, clock, ids, has_port=bool(environment.peer_url)),
         budget=budget,
         cache=cache,
         reader=Reader(cache, clock),
@@ -148,7 +148,9 @@ def identity_of(environment: Environment) -> BrokerIdentity:
     """Returns who this broker is in this life."""
     settings = environment.settings
     spared = environment.revoked.spared_s > 0
-    return BrokerIdentity.of(environment.ids, settings.name, environment.url, settings.zone, spared)
+    return BrokerIdentity.of(
+        environment.ids, settings.name, environment.url, settings.zone, spared, environment.peer_url
+    )
 
 
 def build_joined(

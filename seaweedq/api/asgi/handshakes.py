@@ -22,10 +22,13 @@ Speak = Callable[[], asyncio.Protocol]
 
 class Handshake(asyncio.Protocol):
     """One connection until its handshake is done. `speak` makes the protocol that takes over then; `context` returns
-    the TLS context of now."""
+    the TLS context of now. Handshakes that fail are counted as refused for `refusals_of`."""
 
-    def __init__(self, speak: Speak, context: Callable[[], ssl.SSLContext], bounds: ConnectionBounds) -> None:
+    def __init__(
+        self, speak: Speak, context: Callable[[], ssl.SSLContext], bounds: ConnectionBounds, refusals_of: str = "tls"
+    ) -> None:
         self._speak, self._context, self._bounds = speak, context, bounds
+        self._refusals_of = refusals_of
         self._transport: asyncio.Transport | None = None
         self._early: list[bytes] = []  # came before the handshake began, or with its last packet
         self._shaking: asyncio.Task[None] | None = None
@@ -71,7 +74,7 @@ class Handshake(asyncio.Protocol):
                 self._early.clear()
             secured = await begun
         except (ssl.SSLError, ConnectionAbortedError) as error:  # no TLS, a certificate refused, or too slow
-            self._bounds.refusals.note("tls", f"no TLS came about: {error}")
+            self._bounds.refusals.note(self._refusals_of, f"no TLS came about: {error}, from {_address(plain)}")
             plain.abort()
         except OSError:
             plain.abort()
@@ -91,6 +94,11 @@ class Handshake(asyncio.Protocol):
         spoken.connection_made(secured)
         if self._early:
             spoken.data_received(b"".join(self._early))
+
+
+def _address(transport: asyncio.Transport) -> str:
+    found = transport.get_extra_info("peername")
+    return str(found[0]) if found else "an unknown address"
 
 
 def _feed(tls: Any, data: bytes) -> None:

@@ -7,12 +7,12 @@ import msgspec
 
 from seaweedq.api.asgi.http import Answer, Receive, Scope
 from seaweedq.api.asgi.request_reader import RequestReader
-from seaweedq.api.internal.peer_requests import PeerRequests
+from seaweedq.api.internal.peer_requests import PREFIX, PeerRequests
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.errors import Forbidden, PeerRefused, RouteNotFound, SeaweedqError, UnreadableBody
 
-PREFIX, HELLO = "/internal/", "hello"
+HELLO = "hello"
 FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one forwarded frame may be larger
 Call = Callable[[bytes], Awaitable[Any]]
 _encode = msgspec.msgpack.encode

@@ -22,7 +22,7 @@ import msgspec
 from seaweedq.broker.rpc.peer_caller import PeerCaller
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, Covered, Hello, Outgoing, Refusal, Welcome
 from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust, secrets_of
-from seaweedq.broker.rpc.transport import Headers, Relayed, Transport
+from seaweedq.broker.rpc.transport import Headers, Relayed, Secured, Transport
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, NotReady, PeerRefused, PeerTooOld, SeaweedqError, Unavailable, by_slug
@@ -187,7 +187,8 @@ class Peers:
         for _ in range(ATTEMPTS if caller else 0):
             assert caller is not None
             address, session = await self._session(caller, url, timeout_s)
-            found = await self.send(address.base, request, {STAMP_HEADER: session.stamp(request.covered())})
+            stamp = {STAMP_HEADER: session.stamp(request.covered())}
+            found = await self.send(address.base, request, stamp, address.secured)
             why = refusal_of(found)
             if not why:
                 return found
@@ -197,10 +198,10 @@ class Peers:
                 caller.forget(url, session)
         raise wrong_secret(url)
 
-    async def send(self, base: str, request: Request, shown: Headers) -> Relayed:
+    async def send(self, base: str, request: Request, shown: Headers, secured: Secured | None = None) -> Relayed:
         """Sends a request with the headers that show who sends it. Raises Unavailable where no answer came."""
-        headers = {**request.headers, **shown}
-        return await self._transport.send(request.method, base + request.path, headers, request.body, request.timeout_s)
+        headers, url = {**request.headers, **shown}, base + request.path
+        return await self._transport.send(request.method, url, headers, request.body, request.timeout_s, secured)
 
     async def _show(self, url: str, request: Request) -> Relayed | None:
         """Sends a request with the secret itself. None: the other broker no longer takes it. Raises Unavailable."""
@@ -224,7 +225,7 @@ class Peers:
     async def _greet(self, address: Address, hello: Hello) -> Welcome:
         """Says hello. Raises NotOwner where another life is there, WrongSecret, Unavailable."""
         request = Request("POST", HELLO_PATH, {}, b"", HELLO_S)
-        found = await self.send(address.base, request, {HELLO_HEADER: hello.encode()})
+        found = await self.send(address.base, request, {HELLO_HEADER: hello.encode()}, address.secured)
         if found.status == 200:
             try:
                 return _WELCOME.decode(found.body)
@@ -234,7 +235,7 @@ class Peers:
         if why == Refusal.SECRET:
             raise wrong_secret(address.base)
         said = _error_of(found, inside)
-        if why == Refusal.BROKER or isinstance(said, NotReady):  # its next life, which has had no request
+        if why in (Refusal.BROKER, Refusal.PORT) or isinstance(said, NotReady):  # its next life, which had no request
             raise NotOwner("the broker that was to be asked has gone", inside=inside) from said
         raise said
 

@@ -14,9 +14,13 @@ starts neither shows the secret nor takes it; those from before it answer its he
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import starmap
 
 from seaweedq.broker.rpc.peer_keys import PEERS_FROM, LinkRoot, PeerKeys, RootKeys
+from seaweedq.broker.rpc.peer_tls import PeerTls
+from seaweedq.broker.rpc.transport import Secured
+from seaweedq.clock import Ids
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
@@ -32,16 +36,22 @@ def secrets_of(setting: str) -> tuple[str, ...]:
 class PeerTrust:
     """What one broker knows of the secrets; `keys` are empty until the cluster's id is known, `me` is its own id."""
 
-    def __init__(self, secrets: Sequence[str], level: Callable[[], int]) -> None:
+    def __init__(self, secrets: Sequence[str], level: Callable[[], int], ids: Ids) -> None:
         self.secrets = tuple(secrets)
         self.keys = PeerKeys()
         self.me = ""
         self._level = level
+        self._ids = ids
         self._marked = 0
 
     def begin(self, keys: PeerKeys, me: str, marked: int = 0) -> None:
         """Takes the keys, the id of this broker, and the level that the store names."""
         self.keys, self.me, self._marked = keys, me, marked
+
+    @cached_property
+    def tls(self) -> PeerTls:
+        """Returns the contexts of ports for brokers. They are made when they are first needed, which takes a while."""
+        return PeerTls(self.keys, self.me, self._ids)
 
     @property
     def is_on(self) -> bool:
@@ -75,12 +85,14 @@ class PeerTrust:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker is called, and the keys that both know. `revision` is that of its record."""
+    """Where a broker is called, and the keys that both know. `revision` is that of its record. A connection to a port
+    for brokers is `secured`."""
 
     broker: str
     base: str
     keys: RootKeys
     revision: int
+    secured: Secured | None = None
 
 
 class Addresses:
@@ -108,6 +120,8 @@ class Addresses:
         for broker in sorted(records, key=lambda broker: records[broker].started_us, reverse=True):
             known = self._roster.brokers[broker]
             if keys := self._trust.keys.shared(broker, known.record):
-                found = self._found[url] = Address(broker, url, keys, known.revision)
+                apart = known.record.peer_url
+                secured = self._trust.tls.client(broker, keys) if apart else None
+                found = self._found[url] = Address(broker, apart or url, keys, known.revision, secured)
                 return found
         return None

@@ -5,7 +5,7 @@ import errno
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seaweedq.errors import Unavailable
 
@@ -16,6 +16,13 @@ CONNECT_S = 2.0
 _NOT_REPEATED = {"POST", "PATCH"}  # methods that aiohttp sends once
 NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
 Headers = Mapping[str, str]
+
+
+class Secured(NamedTuple):
+    """TLS of a connection to a port for brokers: the context, and the name that the other side must show."""
+
+    context: ssl.SSLContext
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,9 @@ class Transport:
         self._trust = trust
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
+    async def send(
+        self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float, secured: Secured | None = None
+    ) -> Relayed:
         """Sends a request. Raises Unavailable where no answer came."""
         import aiohttp
         from yarl import URL
@@ -70,7 +79,8 @@ class Transport:
                 headers=headers,
                 timeout=total,
                 allow_redirects=False,  # a redirect must not lead the request elsewhere
-                ssl=self._trust() if self._trust else True,
+                ssl=secured.context if secured else self._trust() if self._trust else True,
+                server_hostname=secured.name if secured else None,
                 middlewares=() if method in _NOT_REPEATED else (_once,),
             ) as response:
                 return Relayed(response.status, dict(response.headers), await response.read())

@@ -29,6 +29,7 @@ from seaweedq.cli.server.coordinations import open_coordination
 from seaweedq.cli.server.data_folder import check_folders
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
 from seaweedq.cli.server.journals import journal_setup
+from seaweedq.cli.server.peer_port import listen_for_peers, peer_url_of
 from seaweedq.cli.server.secret import cluster_secret
 from seaweedq.cli.server.stop_deadline import StopDeadline, tell_what_hangs
 from seaweedq.cli.server.stop_signals import Stopped, StopSignals
@@ -98,17 +99,21 @@ class BrokerProcess:
         async with AsyncExitStack() as stack:
             listener = listen(self._settings)
             stack.callback(listener.close)
+            peer_listener = listen_for_peers(self._settings)
+            if peer_listener:
+                stack.callback(peer_listener.close)
             url = url_of(self._settings.host, listener, "https" if self._certificate else "http")
-            broker = Broker(self._environment(url, stack))
+            broker = Broker(self._environment(url, peer_url_of(self._settings, peer_listener), stack))
             stack.push_async_callback(self._end, broker)
             broker.lock()
             if self._settings.brokers == 1:  # others may be writing
                 await broker.environment.store.sweep_temporary()
             if await started(broker, self._stop):
                 self.was_ready = True
-                server = HttpServer(broker, self._stop, self._certificate)
+                server = HttpServer(broker, self._stop, self._certificate, peer_listener)
                 gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
-                listener.listen(2048)  # whoever reads the greeting may connect
+                for one in filter(None, (listener, peer_listener)):
+                    one.listen(2048)  # whoever reads the greeting may connect
                 _greet(self._settings, broker)
                 await server.run_until_stopped(listener)
         return broker.lost.is_set() and not self._stop.asked
@@ -117,7 +122,7 @@ class BrokerProcess:
         self._deadline.begin(self._settings.shutdown_s + OVERTIME_S)
         await broker.stop()
 
-    def _environment(self, url: str, stack: AsyncExitStack) -> Environment:
+    def _environment(self, url: str, peer_url: str, stack: AsyncExitStack) -> Environment:
         """Returns the backends of a life, which `stack` closes."""
         settings, clock, ids, pools = self._settings, SystemClock(), SystemIds(), Pools()
         check_folders(settings)
@@ -143,6 +148,7 @@ class BrokerProcess:
             secret,
             partial(ReaderProcess.start, import_child.COMMAND),
             pools=pools,
+            peer_url=peer_url,
         )
 
 

@@ -41,6 +41,26 @@ def check_advertised(settings: Settings) -> None:
         )
 
 
+def check_peer_port(settings: Settings) -> None:
+    """Raises InvalidRequest where the port is one of those for clients, or an URL is given and no port."""
+    if not settings.peer_port:
+        if settings.advertise_peer_url:
+            raise InvalidRequest(
+                f"setting advertise_peer_url={settings.advertise_peer_url!r}: there is no peer_port; give one, or "
+                "leave the URL out",
+                field="advertise_peer_url",
+            )
+        return
+    last = 0 if settings.member else settings.brokers - 1
+    if settings.port and abs(settings.peer_port - settings.port) <= last:
+        raise InvalidRequest(
+            f"setting peer_port={settings.peer_port}: port={settings.port} "
+            + (f"and the {last} ports behind it are" if last else "is")
+            + " for clients; choose another one",
+            field="peer_port",
+        )
+
+
 def is_loopback(host: str) -> bool:
     """Tells whether a host is this machine by its name or address. No name is looked up."""
     try:

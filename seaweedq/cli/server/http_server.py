@@ -10,6 +10,7 @@ What fails in a step is logged, and the serving ends nevertheless.
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,16 +35,18 @@ ACCEPT_S = 0.05
 logger = logging.getLogger("seaweedq")
 
 
-def listen(settings: Settings) -> socket.socket:
-    """Binds the port before anything else, so that a port in use is found before a lease is taken. Raises OSError."""
+def listen(settings: Settings, port: int | None = None) -> socket.socket:
+    """Binds a port, by default that of clients, before anything else, so that a port in use is found before a lease is
+    taken. Raises OSError."""
+    port = settings.port if port is None else port
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((settings.host, settings.port))
+        listener.bind((settings.host, port))
     except OSError as error:
         listener.close()
-        raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
+        raise OSError(f"cannot listen on {settings.host}:{port}: {error.strerror or error}") from None
     listener.set_inheritable(False)
     return listener
 
@@ -55,9 +58,16 @@ def url_of(host: str, listener: socket.socket, scheme: str = "http") -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn with the broker's own end of serving. Signals are those of the process, none of uvicorn's."""
+    """uvicorn with the broker's own end of serving. Signals are those of the process, none of uvicorn's. The port of
+    `peer_listener`, for brokers, is served for as long as the other one."""
 
-    def __init__(self, broker: Broker, stop: StopSignals, certificate: Certificate | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        stop: StopSignals,
+        certificate: Certificate | None = None,
+        peer_listener: socket.socket | None = None,
+    ) -> None:
         settings, application = broker.environment.settings, Application(broker)
         connections = application.connections
         connections.most, connections.reserve = connections_of(settings.max_connections, raise_limit())
@@ -74,25 +84,15 @@ class HttpServer(uvicorn.Server):
             application.addresses,
         )
         protocol: Callable[..., asyncio.Protocol] = partial(BoundedProtocol, bounds=bounds)
-        if certificate:
-            protocol = _with_tls(protocol, certificate, bounds)
-        super().__init__(
-            uvicorn.Config(
-                application,
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                timeout_graceful_shutdown=DRAIN_S,
-                timeout_keep_alive=75,
-                http=protocol,  # type: ignore[arg-type]
-                **socket_options(settings.answer_timeout_s),
-                server_header=False,
-                proxy_headers=False,
-            )
-        )
+        of_clients = _with_tls(protocol, certificate.context, bounds) if certificate else protocol
+        super().__init__(_config(application, of_clients, settings))
         self._broker = broker
         self._stop = stop
         self._certificate = certificate
+        self._peer_listener = peer_listener
+        if peer_listener:
+            of_peers = _with_tls(protocol, broker.core.trust.tls.server, bounds, "peer")
+            self._peer_config = _config(application.at_peer_port, of_peers, settings)
         self._heard = 1  # signals: the first one begins the end of the serving
 
     async def run_until_stopped(self, listener: socket.socket) -> None:
@@ -105,6 +105,17 @@ class HttpServer(uvicorn.Server):
         finally:
             for task in tasks:
                 task.cancel()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves both ports: what is true of connections of the one, and of their end, is true of the other's."""
+        await super().startup(sockets)
+        if self._peer_listener:
+            config, loop = self._peer_config, asyncio.get_running_loop()
+            config.load()
+            speak: Any = config.http_protocol_class
+            state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+            begin = partial(speak, config=config, **state)
+            self.servers.append(await loop.create_server(begin, sock=self._peer_listener, backlog=config.backlog))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -133,7 +144,8 @@ class HttpServer(uvicorn.Server):
             logger.info("stopping in %g s; /readyz is 503 from now on", settings.shutdown_delay_s)
         await self._cut_short(asyncio.sleep(settings.shutdown_delay_s))
         await self._cut_short(self._broker.drain())
-        listener.listen(0)  # who waits to be accepted when a listener closes would be cut off
+        for one in filter(None, (listener, self._peer_listener)):
+            one.listen(0)  # who waits to be accepted when a listener closes would be cut off
         await self._cut_short(asyncio.sleep(ACCEPT_S))
 
     async def _cut_short(self, step: Coroutine[Any, Any, None]) -> None:
@@ -142,13 +154,32 @@ class HttpServer(uvicorn.Server):
         self._heard = min(self._heard + 1, self._stop.count)
 
 
+def _config(application: Any, protocol: Callable[..., asyncio.Protocol], settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        interface="asgi3",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=75,
+        http=protocol,  # type: ignore[arg-type]
+        **socket_options(settings.answer_timeout_s),
+        server_header=False,
+        proxy_headers=False,
+    )
+
+
 def _with_tls(
-    speak: Callable[..., asyncio.Protocol], certificate: Certificate, bounds: ConnectionBounds
+    speak: Callable[..., asyncio.Protocol],
+    context: Callable[[], ssl.SSLContext],
+    bounds: ConnectionBounds,
+    refusals_of: str = "tls",
 ) -> Callable[..., asyncio.Protocol]:
     """Returns the maker of what stands before `speak` until a connection's handshake is done."""
 
     def begin(**named: Any) -> Handshake:
-        return Handshake(partial(speak, **named), certificate.context, bounds)
+        return Handshake(partial(speak, **named), context, bounds, refusals_of)
 
     return begin
 

@@ -31,16 +31,18 @@ def check_members(settings: Settings) -> None:
             f"setting brokers={settings.brokers}: with etcd each broker is started by itself; leave brokers out",
             field="brokers",
         )
-    if settings.advertise_url:
-        raise InvalidRequest(
-            f"setting advertise_url={settings.advertise_url!r}: {settings.brokers} brokers cannot share one URL; each "
-            "says the address that it listens on",
-            field="advertise_url",
-        )
-    if settings.port and not settings.member and settings.port + settings.brokers - 1 > 65_535:
-        raise InvalidRequest(
-            f"setting port={settings.port}: {settings.brokers} brokers need as many ports, up to 65535", field="port"
-        )
+    for name, url in (("advertise_url", settings.advertise_url), ("advertise_peer_url", settings.advertise_peer_url)):
+        if url:
+            raise InvalidRequest(
+                f"setting {name}={url!r}: {settings.brokers} brokers cannot share one URL; each says the address that "
+                "it listens on",
+                field=name,
+            )
+    for name, port in (("port", settings.port), ("peer_port", settings.peer_port)):
+        if port and not settings.member and port + settings.brokers - 1 > 65_535:
+            raise InvalidRequest(
+                f"setting {name}={port}: {settings.brokers} brokers need as many ports, up to 65535", field=name
+            )
 
 
 def check_folder(settings: Settings) -> None:
@@ -69,6 +71,7 @@ def member_command(program: Sequence[str], settings: Settings, member: int) -> l
         "--brokers": settings.brokers,
         "--member": member,
         "--port": port,
+        "--peer-port": settings.peer_port + member - 1 if settings.peer_port else 0,
     }
     return [*program, *(str(word) for option in decided.items() for word in option)]
 

@@ -86,13 +86,14 @@ def serve(
 def _run(settings: Settings) -> None:
     """Runs a broker, or the parent of several. Only here is imported what help and wrong settings do not need."""
     gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
-    from seaweedq.cli.server.exposure import check_advertised, check_auth
+    from seaweedq.cli.server.exposure import check_advertised, check_auth, check_peer_port
     from seaweedq.cli.server.members import check_members
     from seaweedq.cli.server.parent_pipe import end_with_parent
 
     check_auth(settings)
     check_advertised(settings)
     check_members(settings)
+    check_peer_port(settings)
     if settings.brokers > 1 and not settings.member:
         from seaweedq.cli.server.supervise import supervise  # a broker needs none of it
 

@@ -15,6 +15,7 @@ from seaweedq.broker.rpc.client import SECRET_HEADER, Request
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER
 from seaweedq.broker.rpc.peer_trust import PeerTrust, secrets_of
 from seaweedq.broker.rpc.transport import Relayed
+from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import BrokerRecord, ClusterRecord
@@ -36,9 +37,9 @@ class Recorded:
         self.answers: list[Relayed] = []
         send = DirectPeers.send
 
-        async def recording(peers: DirectPeers, base: str, request: Request, shown: Any) -> Relayed:
+        async def recording(peers: DirectPeers, base: str, request: Request, shown: Any, *more: Any) -> Relayed:
             self.requests.append((base, request, dict(shown)))
-            found = await send(peers, base, request, shown)
+            found = await send(peers, base, request, shown, *more)
             self.answers.append(found)
             return found
 
@@ -297,7 +298,7 @@ async def test_links_open_at_each_broker_while_the_secret_is_changed() -> None:
 
     def signs(mine: str, *others: str) -> tuple[bytes, set[bytes]]:
         """What one signs with, and all that it takes."""
-        trust = PeerTrust(secrets_of(mine), lambda: 4)
+        trust = PeerTrust(secrets_of(mine), lambda: 4, SystemIds())
         trust.begin(keys_of(*trust.secrets), "me.1")
         proven = [keys_of(*secrets_of(one)).prove(f"b{n}", record) for n, one in enumerate(others)]
         records = {f"b{n}": msgspec.structs.replace(record, proofs=found) for n, found in enumerate(proven)}

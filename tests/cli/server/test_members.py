@@ -69,6 +69,7 @@ def test_each_is_started_like_its_parent_with_a_number_and_a_port(tmp_path, monk
             "--brokers": "3",
             "--member": str(number),
             "--port": ports[number - 1],
+            "--peer-port": "0",
         }
 
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections import ChainMap
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import httpx
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Peers, Request
-from seaweedq.broker.rpc.transport import Headers, Relayed
+from seaweedq.broker.rpc.transport import Headers, Relayed, Secured
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
@@ -30,12 +32,12 @@ LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it
 class DirectPeers(Peers):
     """Calls the other brokers' applications, of those that are in `apps` by URL, and neither refuse nor are silent."""
 
-    def __init__(self, secret: str, apps: dict[str, Application], refusing: set[str], silent: set[str]) -> None:
+    def __init__(self, secret: str, apps: Mapping[str, Any], refusing: set[str], silent: set[str]) -> None:
         super().__init__(secret)
         self._apps = apps
         self._refusing, self._silent = refusing, silent
 
-    async def send(self, base: str, request: Request, shown: Headers) -> Relayed:
+    async def send(self, base: str, request: Request, shown: Headers, secured: Secured | None = None) -> Relayed:
         """As Peers."""
         if base in self._silent:
             raise Unavailable(f"{base} does not answer") from TimeoutError()
@@ -66,6 +68,8 @@ class InLoop:
         self.machine = machine or Machine()
         self.coordination = Held(self.machine.clock)
         self.apps: dict[str, Application] = {}
+        self.peer_apps: dict[str, Any] = {}  # what answers at ports for brokers, by URL
+        self.peer_ports = False  # whether those that begin have one
         self.brokers: list[Broker] = []
         self.refusing: set[str] = set()  # URLs at which nobody seems to listen
         self.silent: set[str] = set()  # URLs at which nobody answers
@@ -86,17 +90,25 @@ class InLoop:
 
     async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
         secret = self.secret
-        peers = DirectPeers(secret, self.apps, self.refusing, self.silent)
-        broker = Broker(
-            environment(
-                settings, self.store, self.coordination, url, peers, secret, machine=self.machine, revoked=revoked
-            )
+        peers = DirectPeers(secret, ChainMap(self.apps, self.peer_apps), self.refusing, self.silent)
+        made = environment(
+            settings, self.store, self.coordination, url, peers, secret, machine=self.machine, revoked=revoked
         )
+        if self.peer_ports:
+            made = replace(made, peer_url=peer_url_of(url))
+        broker = Broker(made)
         broker.lock()
         self.apps[url] = Application(broker)
+        if self.peer_ports:
+            self.peer_apps[made.peer_url] = self.apps[url].at_peer_port
         self.brokers.append(broker)
         await broker.start()
         return broker
+
+    def leave(self, broker: Broker) -> None:
+        """Nobody listens at its ports any more."""
+        del self.apps[broker.environment.url]
+        self.peer_apps.pop(broker.environment.peer_url, None)
 
     async def see(self) -> None:
         """Wait until every broker sees all brokers."""
@@ -109,7 +121,7 @@ class InLoop:
 
     async def vanish(self, broker: Broker) -> None:
         """End it as SIGKILL does. Its lease lives on."""
-        del self.apps[broker.environment.url]
+        self.leave(broker)
         ended, broker._tasks = broker._tasks, {}
         tasks = [*ended, broker.joined.membership._renewal, broker.joined.election._task]
         for task in filter(None, tasks):
@@ -120,12 +132,18 @@ class InLoop:
         broker.environment.journals.home.release()
 
 
+def peer_url_of(url: str) -> str:
+    """The URL of a broker's port for brokers."""
+    return f"{url.replace('http', 'https')}-peers"
+
+
 @asynccontextmanager
 async def in_loop(
-    folder: Path, count: int = 2, store: MemoryStore | None = None, **settings: Any
+    folder: Path, count: int = 2, store: MemoryStore | None = None, peer_ports: bool = False, **settings: Any
 ) -> AsyncIterator[InLoop]:
     """`count` brokers that see one another; all are stopped at the end."""
     together = InLoop(folder, store or MemoryStore(), settings)
+    together.peer_ports = peer_ports
     async with AsyncExitStack() as stack:
         stack.push_async_callback(together.coordination.close)
         for _ in range(count):

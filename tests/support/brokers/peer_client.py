@@ -19,6 +19,7 @@ from seaweedq.broker.rpc.peer_sessions import (
     accepted,
 )
 from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust, secrets_of
+from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import SystemClock, SystemIds
 from tests.support.brokers.peer_keys import keys_of
 
@@ -42,20 +43,27 @@ def stamped(session: Outgoing, method: str, path: str) -> dict[str, str]:
 
 
 class _At(Addresses):
-    """Finds one broker, at whatever URL it is asked for."""
+    """Finds one broker, at whatever URL it is asked for, or at the one that is given."""
 
-    def __init__(self, broker: Broker, trust: PeerTrust) -> None:
+    def __init__(self, broker: Broker, trust: PeerTrust, at: str, secured: Secured | None) -> None:
         super().__init__(broker.core.roster, trust)
         self._broker, self._keys = broker, trust.keys
+        self._at, self._secured = at, secured
 
     def find(self, url: str) -> Address | None:
-        return Address(self._broker.id, url, self._keys.roots[0], 0)
+        return Address(self._broker.id, self._at or url, self._keys.roots[0], 0, self._secured)
 
 
-def peers_of(broker: Broker, secret: str = "secret", certificates: Callable[[], ssl.SSLContext] | None = None) -> Peers:
-    """Peers that call this broker, wherever it serves."""
-    trust = PeerTrust(secrets_of(secret), lambda: broker.core.level.written)
+def peers_of(
+    broker: Broker,
+    secret: str = "secret",
+    certificates: Callable[[], ssl.SSLContext] | None = None,
+    at: str = "",
+    secured: Secured | None = None,
+) -> Peers:
+    """Peers that call this broker, wherever it serves, or at its port for brokers."""
+    trust = PeerTrust(secrets_of(secret), lambda: broker.core.level.written, SystemIds())
     trust.begin(keys_of(*trust.secrets, cluster=broker.joined.cluster), ME)
     peers = Peers(secret, certificates)
-    peers.begin(trust, _At(broker, trust), SystemClock(), SystemIds())
+    peers.begin(trust, _At(broker, trust, at, secured), SystemClock(), SystemIds())
     return peers

@@ -37,7 +37,8 @@ class Served:
         self.certificate = certificate_of(broker.environment.settings)
         self.url = url_of("127.0.0.1", listener, "https" if self.certificate else "http")
         self.stop = stop_signals()
-        self.server = HttpServer(broker, self.stop, self.certificate)
+        self.peer_listener = listen(broker.environment.settings, 0) if broker.environment.peer_url else None
+        self.server = HttpServer(broker, self.stop, self.certificate, self.peer_listener)
         self.ended = asyncio.create_task(self.server.run_until_stopped(listener))
 
 

@@ -1,0 +1,146 @@
+"""Handshakes at ports for brokers, without a network: who takes whom, also while the secret is changed, at any time."""
+
+import itertools
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.rpc.peer_tls import PeerTls
+from seaweedq.broker.rpc.transport import Secured
+from seaweedq.clock import SystemIds
+from tests.support.brokers.peer_keys import keys_of
+from tests.support.chaos.clocks import ABSENT, library
+
+CALLER, CALLEE = "caller.0000000000000001", "callee.0000000000000002"
+
+
+@cache
+def tls_of(broker: str, *secrets: str, cluster: str = "c1") -> PeerTls:
+    return PeerTls(keys_of(*secrets, cluster=cluster), broker, SystemIds())
+
+
+def caller(secret: str, *more: str, cluster: str = "c1", means: str = CALLEE) -> Secured:
+    """One with these secrets that knows the first to be the callee's, too."""
+    return tls_of(CALLER, secret, *more, cluster=cluster).client(means, keys_of(secret, cluster=cluster).roots[0])
+
+
+def shake(secured: Secured, context: ssl.SSLContext) -> tuple[str, str]:
+    """The versions that both sides speak at last. Raises SSLError where one refuses the other."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = secured.context.wrap_bio(to_client, to_server, server_hostname=secured.name)
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    for side in itertools.islice(itertools.cycle((client, server)), 8):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+    client.write(b"ping")
+    assert server.read() == b"ping"
+    server.write(b"pong")
+    assert client.read() == b"pong"  # by now the client knows that its certificate was taken
+    return client.version() or "", server.version() or ""
+
+
+def test_brokers_with_one_secret_speak_tls_1_3() -> None:
+    assert shake(caller("a"), tls_of(CALLEE, "a").server()) == ("TLSv1.3", "TLSv1.3")
+
+
+@pytest.mark.parametrize(
+    ("who", "why"),
+    [
+        ({"secret": "a", "means": "other.0000000000000003"}, "Hostname mismatch"),
+        ({"secret": "b"}, "verify failed"),
+        ({"secret": "a", "cluster": "c2"}, "verify failed"),
+    ],
+    ids=["is another broker", "has another secret", "is of another cluster"],
+)
+def test_a_caller_refuses_a_callee_that(who: dict[str, str], why: str) -> None:
+    with pytest.raises(ssl.SSLError, match=why):
+        shake(caller(**who), tls_of(CALLEE, "a").server())
+
+
+def trusting_anybody(own: ssl.SSLContext | None = None) -> Secured:
+    """A caller that refuses nobody."""
+    context = own or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return Secured(context, CALLEE)
+
+
+@pytest.mark.parametrize("shown", [None, "b"])
+def test_a_callee_refuses_who_shows_no_certificate_of_its_secret(shown: str | None) -> None:
+    own = (
+        PeerTls(keys_of(shown), CALLER, SystemIds()).client(CALLEE, keys_of(shown).roots[0]).context if shown else None
+    )
+    secured = trusting_anybody(own)
+    with pytest.raises(ssl.SSLError):
+        shake(secured, tls_of(CALLEE, "a").server())
+
+
+def test_older_versions_of_tls_are_refused() -> None:
+    secured = PeerTls(keys_of("a"), CALLER, SystemIds()).client(CALLEE, keys_of("a").roots[0])
+    secured.context.minimum_version = ssl.TLSVersion.TLSv1_2
+    secured.context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        shake(secured, tls_of(CALLEE, "a").server())
+
+
+def test_each_step_of_a_change_of_the_secret_finds_a_certificate_that_the_other_side_takes() -> None:
+    states = [("old",), ("new", "old"), ("new",)]
+    for mine, others in itertools.product(states, states):
+        shared = [secret for secret in mine if secret in others]
+        if shared:
+            keys = keys_of(shared[0]).roots[0]
+            secured = tls_of(CALLER, *mine).client(CALLEE, keys)
+            assert shake(secured, tls_of(CALLEE, *others).server())[0] == "TLSv1.3", (mine, others)
+
+
+def test_a_name_that_asks_for_no_known_authority_gets_the_first_ones_certificate() -> None:
+    callee = tls_of(CALLEE, "a", "b").server()
+    for name in ("", "x", f"{CALLEE}.0000000000000000"):
+        secured = Secured(caller("a").context, name or "localhost")
+        with pytest.raises(ssl.SSLError, match="Hostname mismatch"):
+            shake(secured, callee)
+
+
+def test_each_life_has_a_key_of_its_own_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    shown = set()
+    for _ in range(2):
+        server = PeerTls(keys_of("a"), CALLEE, SystemIds()).server()
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        secured = caller("a")
+        client = secured.context.wrap_bio(to_client, to_server, server_hostname=secured.name)
+        callee = server.wrap_bio(to_server, to_client, server_side=True)
+        for side in (client, callee, client):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+        shown.add(client.getpeercert(binary_form=True))
+    assert len(shown) == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("years", [-50, 50])
+def test_clocks_that_are_wrong_by_fifty_years_do_not_matter(years: int) -> None:
+    code = (
+        "from tests.broker.rpc.test_peer_tls import *; print(datetime.now(UTC).year);"
+        "print(shake(caller('a'), tls_of(CALLEE, 'a').server())[0])"
+    )
+    if (faked := library()) is None:
+        pytest.skip(ABSENT)
+    variables = {"LD_PRELOAD": str(faked), "FAKETIME": f"{years:+d}y", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    year, version = done.stdout.split()
+    assert abs(int(year) - datetime.now(UTC).year - years) <= 1
+    assert version == "TLSv1.3"
