@@ -1,4 +1,5 @@
-"""Check what the documentation points at: links and anchors, files, tests; and that docs/settings.md is up to date.
+"""Check what the documentation points at: links and anchors, files, tests; and that
+docs/settings.md and docs/metrics.md are up to date.
 
 Code blocks are left out: tests/docs runs them. Prints one line for each thing that is not there; exit code 1 if any.
 """
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import metrics_doc
 import settings_doc
 
 ROOT = Path(__file__).parent.parent
@@ -98,7 +100,8 @@ def main() -> int:
     found = list(complaints(ROOT))
     for line in found:
         print(line, file=sys.stderr)
-    return settings_doc.main(["--check"]) or bool(found)
+    late = [generated.main(["--check"]) for generated in (settings_doc, metrics_doc)]
+    return any(late) or bool(found)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ the route uses.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -33,11 +33,15 @@ from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import provide
 from seaweedq.api.asgi.terminal import ending_lines
+from seaweedq.api.asgi.traffic import SWITCHED, Traffic
 from seaweedq.api.console import pages
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
 from seaweedq.api.internal.peer_requests import PEER_PORT, PREFIX, PeerRequests
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.internal.server import Call, InternalServer
+from seaweedq.api.metrics.families import render
+from seaweedq.api.metrics.of_broker import sources_of
+from seaweedq.api.metrics.requests import ProcessMetrics, RequestMetrics, StrangerMetrics
 from seaweedq.api.routes import (
     ahead,
     cluster,
@@ -46,7 +50,6 @@ from seaweedq.api.routes import (
     fetch,
     history,
     imports,
-    metrics,
     payloads,
     principals,
     seek,
@@ -104,7 +107,7 @@ class Application:
         self._readiness = broker.readiness
         environment = broker.environment
         self._inside = InsideLog(environment.clock)
-        self.refusals = Refusals(environment.clock)
+        self.refusals, self._traffic = Refusals(environment.clock), Traffic(environment.clock)
         self._reader = RequestReader.of(environment.settings, broker.core.budget, environment.clock, self.refusals)
         self.unread, self.bodies = self._reader.unread, self._reader.bodies
         self.connections = Connections()
@@ -132,6 +135,7 @@ class Application:
         if self._cors:
             outgoing.pass_through(partial(self._cors.naming, scope))
         serve = self._serve_forwarded if self.addresses.has_proxies else self._serve
+        began_s = self._traffic.begin()
         try:
             await serve(scope, receive, outgoing)
         except asyncio.CancelledError:  # uvicorn cancels the requests that still run, and would answer a bare 500
@@ -139,7 +143,10 @@ class Application:
                 raise
             if not outgoing.begun:
                 error = NotReady("the broker is stopping; whether the request has taken effect is unknown")
-                await send(_problem_answer(error), out)
+                await outgoing.answer(_problem_answer(error))
+        finally:
+            if outgoing.begun:
+                self._traffic.note(scope, outgoing.status, began_s)
 
     async def at_peer_port(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Answers a request that came at the port for brokers."""
@@ -160,9 +167,10 @@ class Application:
 
     def metrics(self) -> bytes:
         """Returns the metrics of Prometheus, which are few before the broker is ready."""
-        sources = _metric_sources(self._broker) if self._readiness.ready else ()
-        strangers = metrics.StrangerMetrics(self.refusals, self.connections, self._broker.core.audit)
-        return metrics.render(self._readiness.can_take_work, (strangers, *sources))
+        sources = sources_of(self._broker) if self._readiness.ready else ()
+        requests = RequestMetrics(self._readiness.can_take_work, self._traffic, self.connections)
+        strangers = StrangerMetrics(self.refusals, self._broker.core.audit)
+        return render((requests, strangers, *sources, ProcessMetrics()))
 
     async def _serve_forwarded(self, scope: Scope, receive: Receive, out: Outgoing) -> None:
         """Serves a request where some come from behind trusted proxies."""
@@ -265,9 +273,11 @@ class Application:
 
     async def _serve_socket(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Serves a WebSocket, or refuses it before it is one."""
-        answer = self._refused(scope)
+        answer, began_s = self._refused(scope), self._traffic.begin()
         if answer is None:
             answer = await self._answered(scope, self._counted_socket(scope, *_metered(scope, receive, out)))
+        if answer or is_accepted(scope):
+            self._traffic.note(scope, SWITCHED if answer is None or is_accepted(scope) else answer.status, began_s)
         if answer:
             await (end(answer, out) if is_accepted(scope) else refuse(answer, out))
 
@@ -406,23 +416,6 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     principals_ = Principals(environment.coordination, core.callers.view, core.level, clock, environment.ids)
     yield PrincipalServices(principals_, reader)
     yield TokenServices(principals_, reader)
-
-
-def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
-    joined, serving = broker.joined, broker.serving
-    return (
-        metrics.LogMetrics(serving.log, broker.core.budget, broker.environment.store),
-        metrics.PutMetrics(serving.log.journal, broker.environment.clock, broker.environment.settings.put_usd_per_1000),
-        metrics.PoolMetrics(broker.environment.pools),
-        metrics.ClusterMetrics(joined.view, joined.election, broker.core.level),
-        metrics.LagMetrics(
-            serving.subscribing.meter, serving.letters, broker.environment.settings.metrics_subscriptions
-        ),
-        metrics.RetentionMetrics(serving.leading.retention),
-        metrics.LoadMetrics(serving.loads, serving.leading.autoscaler, joined.election),
-        metrics.ReshapeMetrics(serving.reshaping.reshaper),
-        metrics.SuspicionMetrics(serving.suspecting.greeter, serving.suspecting.revoker, broker.environment.revoked),
-    )
 
 
 def _metered(scope: Scope, receive: Receive, out: Send) -> tuple[Receive, Send]:

@@ -273,7 +273,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
 def _log(environment: Environment, joined: Joined, roller: Roller) -> SegmentLog:
     journal = joined.journals.create(joined.membership.broker)
     commit = GroupCommit(journal, environment.clock, joined.membership.valid)
-    return SegmentLog(journal, commit, Flusher(joined.entries, roller.grown), DirtySegments())
+    return SegmentLog(journal, commit, Flusher(joined.entries, roller.grown, environment.clock), DirtySegments())
 
 
 def _publishing(

@@ -163,8 +163,9 @@ class Chain:
                 await pauses.take()
         self.failing = None
         self._store.worked.wake()
-        self._known[name] = KnownEntry(memoryview(data).nbytes, metadata.appended_us)
-        self._extent = None
+        known = self._known[name] = KnownEntry(memoryview(data).nbytes, metadata.appended_us)
+        if self._extent is not None:
+            self._extent.append(name, known, metadata.next_offset)
         if self._names is not None:
             self._names.append(self.next)
         self.facts[name] = EntryFacts(metadata.schema_id, metadata.max_timestamp_us)
@@ -208,13 +209,16 @@ class Chain:
     def came(self, name: EntryName, time_us: int) -> None:
         """Notes the time of an entry's first message."""
         if known := self._known.get(name):
-            known.came_us, self._extent = time_us, None
+            known.came_us = time_us
+            if self._extent is not None:
+                self._extent.came(name, time_us)
 
     def _note(self, listed: Iterable[ListedEntry]) -> None:
         """Takes in sizes and times of entries, where they are not known better."""
         for each in listed:
-            self._known.setdefault(each.name, KnownEntry(each.size, each.modified_us))
-        self._extent = None
+            if each.name not in self._known:
+                self._known[each.name] = KnownEntry(each.size, each.modified_us)
+                self._extent = None
 
     async def listed(self, first: EntryName = BEGINNING) -> list[ListedEntry]:
         """Lists the entries from `first` on with their sizes and the store's times, a page a request; and whatever has

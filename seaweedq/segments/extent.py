@@ -5,12 +5,9 @@ Of files it is what their writer knows, and what listings of the store have said
 with its first one. Estimates are never of older messages than there are, so that a lag that is shown is there.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-
-import numpy as np
 
 from seaweedq.segments.entry import EntryName
 
@@ -27,30 +24,52 @@ class KnownEntry:
 
 class Extent:
     """The entries of a chain that are known, which ends at `end`. Of those between that are not, each is as large as
-    the one before."""
+    the one before. A flush adds an entry, whatever the number of those before: all metrics need is kept as sums."""
 
     def __init__(self, known: Mapping[EntryName, KnownEntry], end: int) -> None:
-        names = sorted(known)
-        self._names = names
-        self._came_us = [known[name].came_us for name in names]
-        steps = [after.sequence - name.sequence for name, after in pairwise(names)] + [1] * bool(names)
-        sizes = [known[name].size * step for name, step in zip(names, steps, strict=True)]
-        self._offsets = np.array([*(name.first_offset for name in names), end], np.float64)
-        self._bytes = np.array([0, *np.cumsum(np.array(sizes, np.float64))])
+        self._names: list[EntryName] = []
+        self._came_us: list[int] = []
+        self._before: list[int] = []  # the bytes of all entries before each
+        self._last = 0  # the bytes of the last one
+        self._end = end
+        for name in sorted(known):
+            self.append(name, known[name], end)
+
+    def append(self, name: EntryName, entry: KnownEntry, end: int) -> None:
+        """Adds an entry behind all others."""
+        steps = name.sequence - self._names[-1].sequence if self._names else 0
+        self._before.append(self._before[-1] + steps * self._last if self._names else 0)
+        self._names.append(name)
+        self._came_us.append(entry.came_us)
+        self._last, self._end = entry.size, end
 
     def size_since(self, offset: int) -> int:
         """Returns about how many bytes the entries have from an offset on; what is before all known ones counts as
         they do."""
         if not self._names:
             return 0
-        first, end, size = self._offsets[0], self._offsets[-1], self._bytes[-1]
-        before = size / (end - first) * max(0.0, first - offset) if end > first else 0.0
-        return int(before + size - np.interp(offset, self._offsets, self._bytes))
+        first, size = self._names[0].first_offset, self._before[-1] + self._last
+        if offset < first:
+            return int(size + (size / (self._end - first) * (first - offset) if self._end > first else 0))
+        at = self._at(offset)
+        low, below = self._names[at].first_offset, self._before[at]
+        is_last = at == len(self._names) - 1
+        high, above = (self._end, size) if is_last else (self._names[at + 1].first_offset, self._before[at + 1])
+        share = min(1.0, (offset - low) / (high - low)) if high > low else 1.0
+        return int(size - below - share * (above - below))
+
+    def came(self, name: EntryName, time_us: int) -> None:
+        """Notes the time of an entry's first message."""
+        at = bisect_left(self._names, name)
+        if at < len(self._names) and self._names[at] == name:
+            self._came_us[at] = time_us
 
     def came_us(self, offset: int) -> int | None:
         """Returns when the message at an offset came, or later; None where nothing is known."""
-        at = bisect_right(self._names, offset, key=lambda name: name.first_offset) - 1
-        return self._came_us[max(0, at)] if self._names else None
+        return self._came_us[max(0, self._at(offset))] if self._names else None
+
+    def _at(self, offset: int) -> int:
+        return bisect_right(self._names, offset, key=lambda name: name.first_offset) - 1
 
 
 class Course:

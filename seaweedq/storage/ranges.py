@@ -27,6 +27,12 @@ class RangeReader(io.RawIOBase):
         self._at = 0
         self._tail = (size - len(tail), tail)
         self._ahead = (0, b"")
+        self._note: Callable[[int], None] | None = None
+
+    def watch(self, note: Callable[[int], None]) -> int:
+        """Has `note` told the bytes of each further request. Returns those of the first one."""
+        self._note = note
+        return len(self._tail[1])
 
     def readable(self) -> bool:
         """Returns True."""
@@ -76,5 +82,7 @@ class RangeReader(io.RawIOBase):
         found = self._fetch(start, stop)
         if len(found) != stop - start:
             raise StoreUnavailable(f"the store returned {len(found)} bytes instead of the bytes {start} to {stop - 1}")
+        if self._note is not None:
+            self._note(len(found))
         self._ahead = (start, found if end < stop else b"")
         return found[: end - start]

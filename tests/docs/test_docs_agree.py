@@ -154,8 +154,8 @@ def test_no_section_of_a_command_that_is_not_there():
 
 async def test_metrics(broker):
     families = text_string_to_metric_families(Application(broker).metrics().decode())
-    served = {sample.name for family in families for sample in family.samples}
-    assert served == set(re.findall(r"^\| `(seaweedq_\w+)` \|", page("operations.md"), re.MULTILINE))
+    served = {family.name + "_total" * (family.type == "counter"): family.type for family in families}
+    assert served == dict(re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|", page("metrics.md"), re.MULTILINE))
 
 
 def test_fail_points():

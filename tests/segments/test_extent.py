@@ -1,5 +1,8 @@
 """What is known of the sizes and times of a segment's messages."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from seaweedq.segments.entry import EntryName
 from seaweedq.segments.extent import MARKS, Course, Extent, KnownEntry
 
@@ -22,6 +25,24 @@ def test_entries_that_are_not_known_count_as_those_that_are() -> None:
     assert extent.came_us(0) == 7, "it came then or before: a lag is never said to be older than it is"
     assert Extent({}, 0).size_since(0) == 0
     assert Extent({}, 0).came_us(0) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20), st.integers(0, 1000)), max_size=12))
+def test_what_grows_by_one_entry_at_a_time_is_what_would_be_made_of_all(steps: list[tuple[int, int, int]]) -> None:
+    grown, known, sequence, offset = Extent({}, 0), {}, 0, 0
+    for ahead, rows, size in steps:
+        sequence += ahead
+        name, entry = EntryName(sequence, offset), KnownEntry(size, sequence)
+        known[name], offset = entry, offset + rows
+        grown.append(name, entry, offset)
+    whole = Extent(known, offset)
+    for at in range(offset + 2):
+        assert grown.size_since(at) == whole.size_since(at)
+        assert grown.came_us(at) == whole.came_us(at)
+    if known:
+        assert grown.size_since(0) >= sum(entry.size for entry in known.values()) - next(iter(known.values())).size
+        grown.came(max(known), 7)
+        assert grown.came_us(offset) == 7
 
 
 def test_a_course_has_the_last_mark_up_to_an_offset() -> None:

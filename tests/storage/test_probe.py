@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from seaweedq.clock import Ids
+from seaweedq.clock import Ids, SystemClock
 from seaweedq.errors import StoreUnavailable, UnfitStore
 from seaweedq.storage.counting import Counted
 from seaweedq.storage.endpoints import Endpoints
@@ -209,7 +209,7 @@ async def test_what_a_killed_probe_has_left_disturbs_no_later_one(ids: Ids) -> N
 
 
 async def test_a_probe_needs_few_requests(ids: Ids) -> None:
-    store = Counted(MemoryStore())
+    store = Counted(MemoryStore(), SystemClock())
     await probe(store.payloads, ids)
     assert store.requests["create"] == 32 + 1 + 4
     assert store.requests.total() - store.requests["create"] <= 18
@@ -272,7 +272,7 @@ async def test_every_endpoint_is_probed_and_those_that_do_not_answer_are_left_ou
     objects: dict[str, bytes] = {}
     gateways = [Gateway("a", objects, down=True), Gateway("b", objects), Gateway("c", objects)]
     store = Endpoints(gateways)
-    await probe(Counted(store), ids)
+    await probe(Counted(store, SystemClock()), ids)
     assert store.endpoints == tuple(gateways[1:])
     assert objects == {}
     gateways[1].down = gateways[2].down = True

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq.cli.server.stores import open_store
-from seaweedq.clock import Ids
+from seaweedq.clock import Ids, SystemClock
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
@@ -198,7 +198,7 @@ def test_settings_choose_the_store(tmp_path: Any, ids: Ids, monkeypatch: pytest.
 
 async def test_requests_are_counted_and_all_else_is_had(ids: Ids) -> None:
     inner = MemoryStore()
-    store = Counted(inner)
+    store = Counted(inner, SystemClock())
     await store.create("a", b"a")
     await store.create("a", b"a")
     await store.list("")
@@ -210,7 +210,17 @@ async def test_requests_are_counted_and_all_else_is_had(ids: Ids) -> None:
         await store.digest("a")
     assert store.uri("a")
     assert store.requests == Counter(create=2, list=1, size=1, open=1, read=1, delete=1, digest=1)
+    assert (store.sent, store.received) == (Counter(create=2), Counter(read=1))
+    assert {name: sum(one["ok"].counts) for name, one in store.durations.items() if any(one["ok"].counts)} == {
+        "create": 2,
+        "list": 1,
+        "size": 1,
+        "open": 1,
+        "read": 1,
+        "delete": 1,
+    }
+    assert not any(any(one["failed"].counts) for one in store.durations.values())
     assert store.faults is inner.faults
     with pytest.raises(AttributeError, match="nonsense"):
         store.nonsense  # noqa: B018
-    assert Counted(SimpleNamespace(endpoints=("x",))).endpoints == ("x",)
+    assert Counted(SimpleNamespace(endpoints=("x",)), SystemClock()).endpoints == ("x",)

@@ -25,6 +25,7 @@ from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, Unauthent
 
 T = TypeVar("T")
 RULE = "seaweedq.rule"  # the key in a scope of the rule and what it is about
+RELAYED = "seaweedq.relayed"  # is in the scope of a request that another broker has relayed
 SUBPROTOCOL = "bearer."
 SHOWN = 200
 REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
@@ -46,6 +47,7 @@ class Gate:
             scope[CALLER] = NOBODY
             return
         if self._is_of_broker(scope):
+            scope[RELAYED] = True
             scope[CALLER] = relayed_caller(scope)
             return
         caller = scope[CALLER] = self._caller(scope)

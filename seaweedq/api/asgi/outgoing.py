@@ -20,9 +20,9 @@ def end_connection(start: MutableMapping[str, Any]) -> None:
 class Outgoing:
     """Sends the messages of one answer. Its start waits for the first bytes, since a large answer for which there is no
     room becomes a 503. `is_last` tells then whether the answer ends its connection: it may have been asked for before
-    the broker's stop began. `begun` says that something was sent."""
+    the broker's stop began. `begun` says that something was sent, and `status` which status."""
 
-    __slots__ = ("_dropped", "_is_last", "_out", "_start", "_unread", "begun")
+    __slots__ = ("_dropped", "_is_last", "_out", "_start", "_unread", "begun", "status")
 
     def __init__(self, out: Send, unread: UnreadAnswers, is_last: Callable[[], bool] = lambda: False) -> None:
         self._out = out
@@ -31,6 +31,7 @@ class Outgoing:
         self._start: MutableMapping[str, Any] | None = None
         self._dropped = False
         self.begun = False
+        self.status = 0
 
     def pass_through(self, wrap: Callable[[Send], Send]) -> None:
         """Has all that is sent from now on pass what `wrap` returns."""
@@ -59,7 +60,7 @@ class Outgoing:
         self.begun = True
         streamed = message.get("more_body", False)  # and admitted by who streams it
         if refusal := None if streamed else self._refusal(len(message.get("body", b""))):
-            self._dropped = True
+            self._dropped, self.status = True, refusal.status
             await send(refusal, self._out)
         else:
             await self._out(self._marked(start))
@@ -72,6 +73,7 @@ class Outgoing:
         return Answer(status, content, headers)
 
     def _marked(self, start: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        self.status = start["status"]
         if self._is_last():
             end_connection(start)
         return start

@@ -34,7 +34,7 @@ class Kind(Enum):
 class Rule:
     """The rule of a route. With an `action` it is of kind ACTION; `lasts` says that the request may wait or stream, so
     that it ends with its caller's right. `costs` is what such a request takes of limits before its body is read; a
-    cost of 0 asks whether all is paid."""
+    cost of 0 asks whether all is paid. `route` is the path, as in the table."""
 
     kind: Kind
     action: Action | None = None
@@ -42,6 +42,7 @@ class Rule:
     has_subscription: bool = False
     lasts: bool = False
     costs: tuple[tuple[str, float], ...] = ()
+    route: str = ""
 
     def resource(self, parts: list[str]) -> Resource:
         """Returns what the action is about, from the parts of a path."""
@@ -180,7 +181,7 @@ def every() -> Iterator[tuple[str, str, Rule]]:
         has_subscription = has_topic and path.startswith(SUBSCRIPTION)
         for method in methods.split():
             costs = costs_of(method, action, lasts == LASTS)
-            yield method, path, Rule(kind, action, has_topic, has_subscription, lasts == LASTS, costs)
+            yield method, path, Rule(kind, action, has_topic, has_subscription, lasts == LASTS, costs, path)
 
 
 def costs_of(method: str, action: Action | None, lasts: bool) -> tuple[tuple[str, float], ...]:

@@ -9,7 +9,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.openapi import described, json_answer
 from seaweedq.api.asgi.services import given
-from seaweedq.api.routes.metrics import CONTENT_TYPE
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
@@ -19,6 +18,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.errors import Unavailable
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATUS_S = 2.0
 ASKED = 100  # brokers at a time
 router = APIRouter(tags=["cluster"])

@@ -21,6 +21,7 @@ from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.rates import waiting
 from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.traffic import EMPTY, OUTCOME, WAITED
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.fetch import Message
 from seaweedq.api.routes.pulled_arrow import arrow_answer, together, wants_arrow
@@ -125,7 +126,12 @@ class Pulls:
                 if found.messages:
                     return await self._delivered(scope, topic, found)
         with waiting(scope) if wanted.wait_s else nullcontext():
-            return await _while_there(receive, search(scope, topic, name, wanted))
+            answer = await _while_there(receive, search(scope, topic, name, wanted))
+        if _is_empty(answer):
+            scope[OUTCOME] = EMPTY
+        elif wanted.wait_s:
+            scope[OUTCOME] = WAITED
+        return answer
 
     async def _pull_under_some_name(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
         """Pulls under the name that this broker chose. Where its lease has ended, since an answer was lost and the

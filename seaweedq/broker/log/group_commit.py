@@ -21,6 +21,7 @@ from seaweedq.broker.log.open_segment import OpenSegment, Waiter
 from seaweedq.broker.log.tail import BufferedRows
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import fail, resolve
+from seaweedq.durations import by_outcome
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import Journal
@@ -76,6 +77,7 @@ class GroupCommit:
         self.committed = -1  # the number of the last commit whose waiters have all been told
         self.commits = 0
         self.messages = self.size_bytes = 0  # made durable
+        self.durations = by_outcome("ok", "failed")
         self._journal = journal
         self._clock = clock
         self._may_acknowledge = may_acknowledge
@@ -214,7 +216,7 @@ class GroupCommit:
 
     async def _commit(self, taken: _Commit, before: asyncio.Task[None] | None) -> None:
         """Makes it durable, and answers once `before` has been answered. However it ends, all who wait are told."""
-        now_us = self._clock.now_us()
+        now_us, began_s = self._clock.now_us(), self._clock.monotonic_s()
         try:
             frames = _assign(taken.appends, now_us)
         except Exception as error:  # no offset was given out
@@ -227,16 +229,20 @@ class GroupCommit:
             number = await self._journal.append([*frames, *(frame for frame, _ in taken.others)])
             await _answered(before)
         except JournalUnavailable as error:
+            self._took("failed", began_s)
             for append in taken.appends:
                 append.segment.next = append.segment.end
             taken.fail(error)
             self._end(taken.added)
             return
         except BaseException as error:
+            if isinstance(error, Exception):
+                self._took("failed", began_s)
             taken.fail(error if isinstance(error, Exception) else NotReady("the broker is stopping"))
             raise
         reach("commit.durable")
         self.commits += 1
+        self._took("ok", began_s)
         try:
             self._buffer(taken.appends, frames, number, now_us)
         except Exception as error:  # ends this life: a recovery brings the rows from the journal into their chains
@@ -244,6 +250,9 @@ class GroupCommit:
             raise
         self._answer(taken, frames, number)
         self._end(taken.added, number)
+
+    def _took(self, outcome: str, began_s: float) -> None:
+        self.durations[outcome].add(self._clock.monotonic_s() - began_s)
 
     def _buffer(self, appends: Sequence[Append], frames: Sequence[Frame], number: int, now_us: int) -> None:
         """Adds the rows of a durable commit to the tails."""

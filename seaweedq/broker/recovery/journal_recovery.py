@@ -128,6 +128,10 @@ class JournalRecovery:
         """Returns why this broker leaves a journal for a newer one; None where it does not."""
         return self._left.get(broker)
 
+    def is_unreachable(self, broker: str) -> bool:
+        """Returns whether this broker has tried a journal, and cannot reach it."""
+        return broker in self._unreached
+
     def forget_except(self, journals: Container[str]) -> None:
         """Forgets journals that are left or out of reach, and not among those that still exist."""
         self._left = {broker: why for broker, why in self._left.items() if broker in journals}

@@ -1,15 +1,14 @@
 """Counters of a broker's reshaper: carried out changes by kind, and the pauses of publishes."""
 
-from bisect import bisect_left
 from collections import Counter
 from typing import Literal
 
 from seaweedq.coordination.records import Intent
+from seaweedq.durations import Durations
 
 Kind = Literal["split", "merge", "roll"]
 KINDS: tuple[Kind, ...] = ("split", "merge", "roll")
 BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds of the classes into which pauses are counted; what is over the last has a class of its own."""
 
 
 def kind_of(intent: Intent) -> Kind:
@@ -24,11 +23,9 @@ class Counters:
 
     def __init__(self) -> None:
         self.done: Counter[Kind] = Counter()
-        self.pauses = [0] * (len(BOUNDS_S) + 1)  # by class
-        self.paused_s = 0.0
+        self.pauses = Durations(BOUNDS_S)
 
     def add(self, intent: Intent, pause_s: float) -> None:
         """Counts one more."""
         self.done[kind_of(intent)] += 1
-        self.pauses[bisect_left(BOUNDS_S, pause_s)] += 1
-        self.paused_s += pause_s
+        self.pauses.add(pause_s)

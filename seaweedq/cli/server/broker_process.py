@@ -137,7 +137,7 @@ class BrokerProcess:
         draw_admin_token(settings)
         return Environment(
             settings,
-            Counted(store),
+            Counted(store, clock),
             coordination,
             journal_setup(settings, clock, ids, os.environ, sleep=self._stop.sleep),
             clock,

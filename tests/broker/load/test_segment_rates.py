@@ -25,7 +25,7 @@ async def test_rates_are_what_was_published_a_second_at_any_broker(hand: Hand) -
     await made(hand.together, 2, enabled=False)
     await hand.publish(one, *LEFT[:1], *RIGHT[:1])  # before the first look: it counts for nothing
     hand.look(1)
-    before = [(await hand.metrics(broker))["seaweedq_bytes_published_total"] for broker in (one, two)]
+    before = [(await hand.metrics(broker))["seaweedq_published_bytes_total"] for broker in (one, two)]
     for _ in range(5):
         await hand.publish(one, *LEFT[:3], each=10)
         await hand.publish(two, *RIGHT[:2], each=1)
@@ -36,7 +36,7 @@ async def test_rates_are_what_was_published_a_second_at_any_broker(hand: Hand) -
         assert segments[0]["rates"]["messages_per_s"] == pytest.approx([15] * 4)
         assert segments[1]["rates"]["messages_per_s"] == pytest.approx([1] * 4)
         for number, owner in enumerate((one, two)):
-            taken = (await hand.metrics(owner))["seaweedq_bytes_published_total"] - before[number]
+            taken = (await hand.metrics(owner))["seaweedq_published_bytes_total"] - before[number]
             assert segments[number]["rates"]["bytes_per_s"] == pytest.approx([taken / 10] * 4, rel=1e-3)
             assert segments[number]["hot_key"] is None
     assert [segments[n]["end_offset"] for n in (0, 1)] == [151, 11]
@@ -72,7 +72,7 @@ async def test_metrics_are_the_sum_of_a_brokers_segments_without_one_of_each(han
             assert told == pytest.approx([sum(rates) for rates in zip(*own, strict=True)], abs=0.01)
             assert all(told)
     ends = sum(segment["end_offset"] for segment in segments)
-    published = [(await hand.metrics(broker))["seaweedq_messages_published_total"] for broker in (one, two)]
+    published = [(await hand.metrics(broker))["seaweedq_published_messages_total"] for broker in (one, two)]
     assert sum(published) == ends == 4 * 30 + 1 + 2 + 3 + 4
     assert len([name for name in metrics if "per_second" in name]) == 2 * len(WINDOWS_S)
 

@@ -9,6 +9,7 @@ import pytest
 
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.errors import NotOwner
+from tests.support.brokers.commit_parts import StillClock
 
 
 class Moved:
@@ -25,7 +26,7 @@ async def test_the_error_of_a_flush_that_was_forsaken_is_no_news() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: strange.append(context))
 
     segment: Any = Moved()
-    flusher = Flusher(entries=None, grown=lambda segment: None, workers=1)  # type: ignore[arg-type]
+    flusher = Flusher(entries=None, grown=lambda segment: None, clock=StillClock(), workers=1)  # type: ignore[arg-type]
     async with flusher._ordinary:
         waiting = asyncio.create_task(flusher.flush(segment))
         await asyncio.sleep(0)

@@ -91,7 +91,7 @@ def test_pauses_fall_into_classes() -> None:
     counters, roll = Counters(), Intent(1, "committed", (0,), (Successor(1, 0, 8),))
     for pause_s in (0.0, 0.01, 0.011, 0.2, 30.0, 30.1, 99.0):
         counters.add(roll, pause_s)
-    by_bound = dict(zip([*BOUNDS_S, "more"], counters.pauses, strict=True))
+    by_bound = dict(zip([*BOUNDS_S, "more"], counters.pauses.counts, strict=True))
     assert {bound: count for bound, count in by_bound.items() if count} == {
         0.01: 2,
         0.02: 1,
@@ -99,7 +99,7 @@ def test_pauses_fall_into_classes() -> None:
         30.0: 1,
         "more": 2,
     }
-    assert counters.paused_s == pytest.approx(159.321)
+    assert counters.pauses.sum_s == pytest.approx(159.321)
     assert counters.done == {"roll": 7}
 
 

@@ -29,7 +29,7 @@ def environment(
     clock, ids = machine.clock, machine.ids
     return Environment(
         settings,
-        Counted(store),
+        Counted(store, clock),
         coordination,
         journal_setup(settings, clock, ids, {}, machine.disk),
         clock,

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: what is shown, and where each value comes from."""

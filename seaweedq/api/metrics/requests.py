@@ -1,0 +1,119 @@
+"""Metrics of requests and connections, of what was refused, and of the process."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from prometheus_client import ProcessCollector
+
+from seaweedq.api.asgi.connections import Connections
+from seaweedq.api.asgi.refusals import Refusals
+from seaweedq.api.asgi.traffic import Traffic
+from seaweedq.api.metrics.families import Family, counter, gauge, histogram
+from seaweedq.broker.audit.audit import Audit
+
+VERSION = version("seaweedq")
+READY = gauge("seaweedq_ready", "1 while /readyz says 200", watch="0")
+BUILD = gauge("seaweedq_build_info", "1, with the version of the program", "version")
+RESPONSES = counter(
+    "seaweedq_http_responses_total",
+    "Requests that were answered, by route as its path is documented, and status; a request that a broker hands on"
+    " counts where it came in; a stream counts once it ends",
+    "method",
+    "route",
+    "status",
+    watch="a rise of 5xx",
+)
+REQUEST_DURATION = histogram(
+    "seaweedq_request_duration_seconds",
+    "From a request's head to the end of its answer: of publish, pull, ack, nack, extend and fetch; refused is 4xx,"
+    " failed is 5xx; a pull is ok where there were messages at once, waited where some came, empty where none did",
+    "operation",
+    "outcome",
+    watch="`failed`; the 99th percentile of `ok`",
+)
+CONNECTIONS = gauge("seaweedq_connections", "Connections to this broker", watch="near `max_connections`")
+REFUSALS = counter(
+    "seaweedq_refusals_total",
+    "Requests and connections that were refused to strangers, by reason",
+    "reason",
+    watch="a rise: [the reasons](operations.md#strangers)",
+)
+THROTTLED = counter(
+    "seaweedq_throttled_seconds_total",
+    "Seconds that requests beyond a limit of their principal were told to wait",
+    watch="a rise: raise the limit, or talk to the client",
+)
+AUDITED = counter(
+    "seaweedq_audit_events_total",
+    "Changes and denials for the audit",
+    "kind",
+    watch="[the audit](security.md#the-audit)",
+)
+LOST = counter(
+    "seaweedq_audit_lost_total",
+    "Of those, what the topic of the audit, seaweedq.audit, does not have",
+    watch="any: the log says why, and has them",
+)
+CPU = counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", watch="near 1 a second")
+RESIDENT = gauge(
+    "process_resident_memory_bytes", "Resident memory size in bytes.", watch="near the memory of the machine"
+)
+VIRTUAL = gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")
+STARTED = gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
+OPEN_FILES = gauge(
+    "process_open_fds", "Number of open file descriptors.", watch="near `process_max_fds`: connections are refused"
+)
+MAX_FILES = gauge("process_max_fds", "Maximum number of open file descriptors.")
+
+FAMILIES = (READY, BUILD, RESPONSES, REQUEST_DURATION, CONNECTIONS)
+OF_STRANGERS = (REFUSALS, THROTTLED, AUDITED, LOST)
+OF_PROCESS: tuple[Family, ...] = (CPU, RESIDENT, VIRTUAL, STARTED, OPEN_FILES, MAX_FILES)
+
+
+@dataclass(frozen=True)
+class RequestMetrics:
+    """Metrics of requests; `can_take_work` is what /readyz says."""
+
+    can_take_work: bool
+    traffic: Traffic
+    connections: Connections
+
+    def metrics(self) -> Iterator[str]:
+        """As Source."""
+        yield READY.of(self.can_take_work)
+        yield BUILD.by({VERSION: 1})
+        answered = self.traffic.responses.items()
+        yield RESPONSES.each(((method, route, str(status)), count) for (method, route, status), count in answered)
+        yield REQUEST_DURATION.durations(
+            ((operation, outcome), one)
+            for operation, outcomes in self.traffic.durations.items()
+            for outcome, one in outcomes.items()
+        )
+        yield CONNECTIONS.of(len(self.connections))
+
+
+@dataclass(frozen=True)
+class StrangerMetrics:
+    """Metrics of what was refused to strangers and others, or told to the audit."""
+
+    refusals: Refusals
+    audit: Audit
+
+    def metrics(self) -> Iterator[str]:
+        """As Source."""
+        yield REFUSALS.by(self.refusals.counts)
+        yield THROTTLED.of(self.refusals.throttled_s)
+        yield AUDITED.by(self.audit.counts)
+        yield LOST.of(self.audit.lost)
+
+
+@dataclass(frozen=True)
+class ProcessMetrics:
+    """Metrics that Prometheus' libraries have for each process; there are none but on Linux."""
+
+    def metrics(self) -> Iterator[str]:
+        """As Source."""
+        by_name = {family.name: family for family in OF_PROCESS}
+        samples = (sample for found in ProcessCollector(registry=None).collect() for sample in found.samples)
+        yield from (by_name[one.name].of(one.value) for one in samples if one.name in by_name)
