@@ -59,20 +59,8 @@ TAIL_AGE = gauge(
     "How long the oldest of these messages has been durable: by so much Parquet is behind",
     watch="over `flush_max_age_s` and 15 minutes: the store does not work",
 )
-LOG = (
-    MESSAGES,
-    BYTES,
-    COMMITS,
-    COMMIT_DURATION,
-    UNRELEASED,
-    PUTS,
-    USD,
-    TAILS,
-    TAIL_BYTES,
-    TAIL_AGE,
-    FLUSHES,
-    FLUSH_DURATION,
-)
+LOG = (MESSAGES, BYTES, COMMITS, COMMIT_DURATION, UNRELEASED, PUTS, USD)
+FILES = (TAILS, TAIL_BYTES, TAIL_AGE, FLUSHES, FLUSH_DURATION)
 
 REQUEST_BYTES = gauge("seaweedq_request_bytes", "Held by requests in flight, and their answers")
 INCOMPLETE = gauge(
