@@ -31,6 +31,7 @@ _COMMANDS = {
     "Brokers": {
         "serve": _Listed("server.serve", "serve", "Run a broker."),
         "cluster": _Listed("cluster.cluster", "app", "Show the brokers; show and raise the cluster's level."),
+        "doctor": _Listed("doctor.doctor", "doctor", "Look at what a broker needs, and at brokers that run."),
     },
     "Topics": {
         "topic": _Listed("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
