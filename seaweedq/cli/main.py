@@ -35,6 +35,7 @@ _COMMANDS = {
     },
     "Topics": {
         "topic": _Listed("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
+        "top": _Listed("top.top", "top", "Show the busiest topics and segments, live."),
         "subscription": _Listed("subscription.subscription", "app", "Create, show, seek, pause and delete them."),
         "dead-letters": _Listed("letters.dead_letters", "app", "List dead letters, and publish them again."),
     },

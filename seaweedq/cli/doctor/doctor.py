@@ -15,8 +15,8 @@ from seaweedq.errors import SeaweedqError
 if TYPE_CHECKING:
     from seaweedq.settings import Settings
 
-EXAMPLES = """Examples: seaweedq doctor · seaweedq doctor --config broker.toml ·
-seaweedq doctor --url http://broker-1:8080,http://broker-2:8080 · seaweedq doctor --json | jq 'select(.verdict=="fail")'"""
+EXAMPLES = """Examples: seaweedq doctor · seaweedq doctor --config broker.toml · seaweedq doctor --json ·
+seaweedq doctor --url http://broker-1:8080,http://broker-2:8080"""
 
 
 def doctor(

@@ -1,7 +1,7 @@
 """What `seaweedq doctor` looks at where a broker would run: descriptors, data folder, store, clock, coordination.
 
 It writes little: a file in the data folder, and below `_probe/` in the store what each start of a broker writes there;
-it removes both. It creates no folder.
+it removes both. What the first broker makes it leaves to it, who may be another user.
 """
 
 import asyncio
@@ -101,6 +101,9 @@ async def _each(what: str, look: Callable[[], AsyncIterator[Finding]]) -> AsyncI
 
 
 async def _store(settings: Settings, clock: Clock, ids: Ids, pools: Pools) -> AsyncIterator[Finding]:
+    if (folder := settings.store_path.removeprefix("file://")).startswith("/") and not Path(folder).is_dir():
+        yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker makes")
+        return
     opened = open_store(settings, ids, pools)
     store = Counted(opened)
     try:
@@ -120,6 +123,9 @@ async def _store(settings: Settings, clock: Clock, ids: Ids, pools: Pools) -> As
 
 
 async def _coordination(settings: Settings, clock: Clock, pools: Pools) -> AsyncIterator[Finding]:
+    if settings.coordination == "embedded" and not (settings.data_dir / "coordination.db").exists():
+        yield Finding(Verdict.OK, "coordination", "embedded, in a file that the first broker makes")
+        return
     coordination = open_coordination(settings, clock, pools)
     try:
         began_s = clock.monotonic_s()

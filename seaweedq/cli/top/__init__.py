@@ -1,0 +1,1 @@
+"""`seaweedq top`: the busiest topics and segments."""
