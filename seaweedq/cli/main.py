@@ -51,7 +51,8 @@ _COMMANDS = {
         "token": _Listed("access.token", "app", "Issue, list and revoke tokens."),
         "whoami": _Listed("access.token", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
     },
-    "To try it": {
+    "To begin": {
+        "help": _Listed("manual.manual", "manual", "Show a page about the queue, or a command's help."),
         "demo": _Listed("demo.demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB."),
         "bench": _Listed("demo.bench", "bench", "Measure publishing, and delivery to consumers."),
     },
@@ -89,7 +90,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Start with: seaweedq serve    or watch everything work: seaweedq demo",
+    epilog="Start with: seaweedq serve    or watch everything work: seaweedq demo    or read: seaweedq help",
 )
 for panel, commands in _COMMANDS.items():
     for name, listed in commands.items():

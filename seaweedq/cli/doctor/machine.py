@@ -100,8 +100,14 @@ async def _each(what: str, look: Callable[[], AsyncIterator[Finding]]) -> AsyncI
         yield findings.failed(what, error)
 
 
+def _is_new(settings: Settings) -> bool:
+    """Tells whether the store is a folder that is not there yet."""
+    scheme, _, folder = settings.store_path.partition("://")
+    return scheme == "file" and not Path(folder).is_dir()
+
+
 async def _store(settings: Settings, clock: Clock, ids: Ids, pools: Pools) -> AsyncIterator[Finding]:
-    if (folder := settings.store_path.removeprefix("file://")).startswith("/") and not Path(folder).is_dir():
+    if _is_new(settings):
         yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker makes")
         return
     opened = open_store(settings, ids, pools)

@@ -1,5 +1,6 @@
 """Shared by the commands: options, a client, and the printing of errors and results. Imports nothing heavy."""
 
+import os
 import re
 import sys
 import time
@@ -8,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from seaweedq.errors import SeaweedqError
 
 if TYPE_CHECKING:
     from seaweedq.client import Client
@@ -21,7 +24,23 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 CLIENT_S = 30.0
 PLACES = "earliest, latest, or a time such as 2026-01-31T12:00:00Z."
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+COMPLETION_S = 1.0
+
+
+def _topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the names of topics that begin so, for the shell's completion; none where no broker answers soon."""
+    from seaweedq.client.core.topics.calls import pages
+
+    url = ctx.params.get("url") or os.environ.get("SEAWEEDQ_URL") or DEFAULT_URL
+    try:
+        with calling(url, COMPLETION_S) as transport:
+            names = [str(one["name"]) for one in transport.run(pages("/v1/topics", "topics"))]
+    except (SeaweedqError, typer.BadParameter):
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False, autocompletion=_topics)]
 
 
 def connect(url: str) -> "Client":

@@ -1,0 +1,1 @@
+"""`seaweedq help`: pages to read in the terminal."""
