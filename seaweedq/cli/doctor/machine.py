@@ -111,7 +111,7 @@ async def _store(settings: Settings, clock: Clock, ids: Ids, pools: Pools) -> As
         yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker makes")
         return
     opened = open_store(settings, ids, pools)
-    store = Counted(opened)
+    store = Counted(opened, clock)
     try:
         began_s = clock.monotonic_s()
         await probe(store.payloads, ids)
