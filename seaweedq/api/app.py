@@ -182,7 +182,7 @@ class Application:
             await out.answer(_problem_answer(error))
 
     async def _serve(self, scope: Scope, receive: Receive, out: Outgoing) -> None:
-        if refused := self._cors.preflight(scope) or self._refused(scope):
+        if refused := self._cors.preflight(scope) or await self._refused(scope):
             await out.answer(refused)
             return
         if METER in scope:
@@ -227,7 +227,7 @@ class Application:
         """Returns the answer of a route; None where it is sent, or nobody is left to answer."""
         return await answered(self._gate.while_allowed(scope, work), partial(self._note, scope=scope))
 
-    def _refused(self, scope: Scope) -> Answer | None:
+    async def _refused(self, scope: Scope) -> Answer | None:
         """Returns the answer to a request that names a foreign host, comes from a foreign page, hides its path, repeats
         a parameter, or may not be served to its caller."""
         try:
@@ -235,7 +235,7 @@ class Application:
                 self._hosts.check(scope)
             check_raw_path(scope)
             check_query(scope)
-            self._gate.admit(scope)
+            await self._gate.admit_or_learn(scope)
             self._rates.admit(caller_of(scope), scope)
         except SeaweedqError as error:
             self._note(error, scope)
@@ -273,7 +273,8 @@ class Application:
 
     async def _serve_socket(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Serves a WebSocket, or refuses it before it is one."""
-        answer, began_s = self._refused(scope), self._traffic.begin()
+        began_s = self._traffic.begin()
+        answer = await self._refused(scope)
         if answer is None:
             answer = await self._answered(scope, self._counted_socket(scope, *_metered(scope, receive, out)))
         if answer or is_accepted(scope):

@@ -57,6 +57,17 @@ class Gate:
         elif not judge(caller, rule.action, resource):
             raise Unauthenticated(REFUSED) if caller is NOBODY else forbidden(rule.action, resource)
 
+    async def admit_or_learn(self, scope: Scope) -> None:
+        """As `admit`. Of a token that is not known another broker may have told its client a moment ago, so it is
+        looked up once. Raises CoordinationUnavailable, too."""
+        try:
+            self.admit(scope)
+        except Unauthenticated:
+            text = text_of(scope)
+            if text is None or not await self._callers.learn(text):
+                raise
+            self.admit(scope)
+
     async def while_allowed(self, scope: Scope, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of `work`. Where the request lasts, and its caller loses the right, the work is cancelled.
         Raises Unauthenticated then. The broker that has relayed a request ends it: it knows the token, which this one

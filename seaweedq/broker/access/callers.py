@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
 from seaweedq.access.caller import Caller
+from seaweedq.access.tokens import id_of
 from seaweedq.broker.access.admin_token import LOOK_S, AdminToken
+from seaweedq.broker.access.lookups import TokenLookups
 from seaweedq.broker.access.view import AccessView
 from seaweedq.clock import Clock
 from seaweedq.coordination.interface import Coordination
@@ -31,6 +33,7 @@ class Callers:
 
     def __init__(self, coordination: Coordination, clock: Clock, admin: AdminToken) -> None:
         self.view = AccessView(coordination, self._look)
+        self._lookups = TokenLookups(coordination, self.view, clock)
         self._admin = admin
         self._clock = clock
         self._held: set[_Held] = set()
@@ -39,6 +42,12 @@ class Callers:
         """Returns the caller of the token with this SHA-256, None where none counts."""
         found = self._admin.find(digest) or self.view.find(digest)
         return found if found and found.expires_us > self._clock.now_us() else None
+
+    async def learn(self, text: bytes) -> bool:
+        """Looks up a token that this broker does not know. Tells whether it may be known now. Raises
+        CoordinationUnavailable."""
+        token = id_of(text.decode("latin-1"))
+        return token is not None and await self._lookups.look(token)
 
     def again(self, caller: Caller) -> Caller | None:
         """Returns the caller as its token is now, None where that does not count any more."""
