@@ -18,7 +18,7 @@ NAMES = (
     "scaling_decisions", "cluster_batches",
     "failover", "failover_minio", "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart",
     "forwarding", "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
-    "by_reference", "stages", "arrow_small", "spark_topic", "spark_planning", "spark_stream",
+    "by_reference", "stages", "arrow_small", "send", "spark_topic", "spark_planning", "spark_stream",
 )  # fmt: skip
 TOGETHER = {
     "splitting": [name for name in NAMES if name.startswith("split_")],
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument(
         "--base",
         type=Path,
-        help="another checkout, measured in turns with this one by stages and arrow_small (a tree of `git worktree`)",
+        help="another checkout (a tree of `git worktree`), measured in turns with this by stages, arrow_small, send",
     )
     given = parser.parse_args()
     turns.BASE += [given.base] if given.base else []

@@ -62,7 +62,6 @@ def test_one_owner_means_one_stream_and_the_brokers_that_were_given(cluster, par
     assert whole.urls == ()
     partition.follow(_seen(cluster), given=("http://proxy", URLS[1]))
     assert whole.urls == (URLS[1],)
-    assert not partition.needs_rule(_seen(cluster))
     assert partition.routing.keyless is whole
     assert len(partition) == 1
 

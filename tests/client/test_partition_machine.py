@@ -5,13 +5,16 @@ from itertools import count
 
 import httpx
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from seaweedq.client.core.producing import streams
 from seaweedq.client.core.producing.batching import Limits
 from seaweedq.client.core.producing.delivery import Route
 from seaweedq.client.core.producing.offload import Sent
+from seaweedq.client.core.producing.rows import row_of
 from seaweedq.client.core.producing.streams import Partition
 from seaweedq.client.core.protocol.broker_choice import Brokers
 from seaweedq.client.core.protocol.effects import Attempt, Pause, Reply, Request
@@ -74,12 +77,22 @@ class Machine(RuleBasedStateMachine):
         self.partition = Partition(self.limits, Delivery, self.route.new_id)
         self.flights, self.sent, self.looks, self.held = [], [], [], []
         self.values = count()
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(streams, "FEWEST", 1)
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8))
     def send(self, keys):
         for key in keys:
             value = next(self.values)
             self.partition.add_line(key, envelope(value, key), self.now)
+            self.sent.append((key, value))
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8))
+    def send_rows(self, keys):
+        for key in keys:
+            value = next(self.values)
+            data, is_binary, size = row_of(value, key, 1000)
+            self.partition.add_row(key, data, is_binary, size, lambda: self.now)
             self.sent.append((key, value))
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=12))
@@ -182,8 +195,8 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def a_stream_has_one_request_in_flight(self):
-        streams = [stream for _, stream, _ in self.flights]
-        assert len(streams) == len(set(streams))
+        sending = [stream for _, stream, _ in self.flights]
+        assert len(sending) == len(set(sending))
 
     @invariant()
     def a_key_has_one_request_in_flight(self):
@@ -191,6 +204,12 @@ class Machine(RuleBasedStateMachine):
         assert len(keys) == len(set(keys))
 
     def teardown(self):
+        try:
+            self._settle()
+        finally:
+            self._patch.undo()
+
+    def _settle(self):
         while self.held:
             self.release(0, fails=False)
         self.partition.close_open()

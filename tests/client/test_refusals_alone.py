@@ -69,6 +69,10 @@ def test_after_a_second_refusal_of_all_that_was_left_each_message_has_its_own_re
         error = upload_id = None
         content_type, lines = NDJSON, [b"1", b"2", b"3"]
 
+        @staticmethod
+        def unroll() -> None:
+            pass
+
     route = Refused("t", None, str)
     with pytest.raises(StopIteration) as done:
         next(route.deliver(None, Three))

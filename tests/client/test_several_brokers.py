@@ -13,10 +13,18 @@ from seaweedq import AsyncClient, Client
 from seaweedq.client.core.protocol.broker_choice import AVOID_MOST_S, AVOID_UNKNOWN_S, SILENT_S, Brokers, parse_urls
 from seaweedq.client.core.protocol.effects import Attempt, Reply, Request
 from seaweedq.errors import ConnectionFailed, Forbidden, PartlyTaken, Unavailable
+from tests.support.client import kinds
 from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
 from tests.support.client.fake_cluster import problem
 
 KEYS = [key_in(cell) for cell in range(CELLS)]
+
+
+@pytest.fixture(params=["lines", "rows"], autouse=True)
+def kind(request, monkeypatch):
+    """What the batches are: most brokers' faults are the same for both."""
+    kinds.use(request.param, monkeypatch)
+    return request.param
 
 
 @pytest.fixture
@@ -193,7 +201,7 @@ def test_a_plain_publish_is_not_repeated_once_it_was_sent(cluster, client):
 def test_forbidden_is_raised_as_what_it_is(cluster, client):
     cluster.faults = [lambda _: problem(403, "forbidden")]
     with pytest.raises(Forbidden):
-        client.topic("t")
+        client.publish("t", {"value": 1})
 
 
 def test_a_producer_completes_what_was_partly_taken(cluster, client):
@@ -240,7 +248,7 @@ def test_each_message_goes_to_its_owner_once_the_map_is_known(cluster, urls):
 
 
 def test_keys_in_a_field_go_to_their_owners_too(cluster, client):
-    cluster.key_field = "k"
+    cluster.facts = {"key_field": "k"}
     with client.producer("t") as producer:
         _send_until_split(producer, cluster)
         cluster.forwarded = 0

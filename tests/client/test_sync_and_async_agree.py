@@ -7,6 +7,7 @@ import inspect
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from seaweedq.client.aio.client import AsyncClient
@@ -106,7 +107,7 @@ def test_a_member_has_one_docstring(sync: type, other: type, name: str) -> None:
 
 async def test_both_kinds_of_receipt_tell_of_a_batch_with_one_rejected_message() -> None:
     refused = ClientError("refused")
-    outcome = Outcome(Published(1, [], ["0-7"]), refused, rejected=(1,))
+    outcome = Outcome(Published(1, [], msgspec.Raw(b'["0-7"]')), refused, rejected=(1,))
     delivery, other = Delivery(), AsyncDelivery()
     delivery.settle(outcome)
     other.settle(outcome)

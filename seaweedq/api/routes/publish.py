@@ -59,7 +59,8 @@ class SegmentRows(msgspec.Struct):
 
 
 class PublishAnswer(msgspec.Struct):
-    """Everything is durable. `ids` in the order of the request, but for Arrow; `duplicate`: nothing new was stored."""
+    """Everything is durable. `ids` in the order of the request, of Arrow where they are asked for; `duplicate`: nothing
+    new was stored."""
 
     count: int
     segments: list[SegmentRows]
@@ -89,6 +90,12 @@ PARAMETERS = (
         "name": "bare",
         "in": "query",
         "description": "NDJSON: each line is itself the value; by default the topic's `ndjson`",
+        "schema": {"type": "boolean"},
+    },
+    {
+        "name": "ids",
+        "in": "query",
+        "description": "Arrow: answer with the ids of the rows, as for messages of the other kinds",
         "schema": {"type": "boolean"},
     },
     {
@@ -168,7 +175,7 @@ class Publish:
             if isinstance(found, Answer):
                 return found
             published = found
-        with_ids = bodies.media_type(posted.media) != bodies.ARROW
+        with_ids = bodies.media_type(posted.media) != bodies.ARROW or truth(options.get("ids", "false"), "ids")
         if published.count > INLINE_COUNT:
             return Answer(200, await asyncio.to_thread(_answer, published, with_ids))
         return Answer(200, _answer(published, with_ids))

@@ -11,7 +11,9 @@ from seaweedq.client.core.producing.batching import Batch, Limits
 from seaweedq.client.core.producing.delivery import Outcome, Route
 from seaweedq.client.core.producing.map_refresh import MapRefresh
 from seaweedq.client.core.producing.offload import Sent, file_job
+from seaweedq.client.core.producing.rows import row_of
 from seaweedq.client.core.producing.streams import Partition, Placeholder, Stream
+from seaweedq.client.core.protocol import forks
 from seaweedq.client.core.protocol.effects import Steps
 from seaweedq.client.core.protocol.wire import envelope
 from seaweedq.client.files.upload_source import Progress
@@ -50,13 +52,14 @@ class Producer:
         self._now_s = route.patience.monotonic_s
         self._partition: Partition[Delivery] = Partition(limits, Delivery, route.new_id)
         self._map_refresh = MapRefresh()
-        lock = threading.RLock()
+        self._lock = lock = threading.RLock()
         self._changed = threading.Condition(lock)  # for those who send, flush and close
         self._work = threading.Condition(lock)  # for the threads
         self._error: Exception | None = None
         self._closing = False
         self._acknowledged = 0
-        self._process = os.getpid()
+        self._last = limits.batch_messages - 1  # index of a full batch's last message
+        self._process, self._generation = os.getpid(), forks.generation
         self._threads: list[threading.Thread] = []
         self._uploads = Uploads(run, self._uploaded)
         self._start_threads()
@@ -74,7 +77,11 @@ class Producer:
         `value` is any JSON value, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError and
         ValueError for an invalid message, and the error of an earlier batch: then this message is not accepted.
         """
-        self._check_process()
+        if self._generation != forks.generation:
+            self._check_process()
+        is_plain = headers is None and timestamp is None and expires_in_s is None
+        if is_plain and (row := row_of(value, key, self._route.inline_bytes)):
+            return self._send_row(key, *row)
         line = envelope(value, key, headers, timestamp, expires_in_s)
         offload = self._route.offload
         if offload and offload.is_large(line):
@@ -83,7 +90,17 @@ class Producer:
             self._wait_for_room(len(line))
             delivery, index = self._partition.add_line(key, line, self._now_s())
             # A thread wakes for a batch's first message and for its last: in between it knows all there is.
-            if index in (0, self._limits.batch_messages - 1):
+            if index in (0, self._last):
+                self._work.notify()
+        return Receipt(delivery, index)
+
+    def _send_row(self, key: str | None, value: bytes, is_binary: bool, size: int) -> Receipt:
+        partition = self._partition
+        with self._lock:
+            if self._error or self._closing or not partition.has_room(size):
+                self._wait_for_room(size)
+            delivery, index = partition.add_row(key, value, is_binary, size, self._now_s)
+            if index == 0 or index == self._last:
                 self._work.notify()
         return Receipt(delivery, index)
 
@@ -199,7 +216,7 @@ class Producer:
         self._on_close(self)
 
     def _is_forked(self) -> bool:
-        return self._process != os.getpid()
+        return self._generation != forks.generation
 
     def _check_process(self) -> None:
         """Refuses what only the parent's threads could do. It comes before any lock: a thread that held one at the fork

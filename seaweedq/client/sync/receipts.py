@@ -2,6 +2,8 @@
 
 import threading
 
+import msgspec
+
 from seaweedq.client.core.producing.delivery import Outcome
 from seaweedq.client.core.protocol.wire import Published
 
@@ -43,13 +45,11 @@ class Delivery:
         return outcome.published
 
 
-class Receipt:
+class Receipt(msgspec.Struct, gc=False, eq=False):
     """The outcome of one message, like a future whose result is the message's id."""
 
-    __slots__ = ("_delivery", "_index")
-
-    def __init__(self, delivery: Delivery, index: int) -> None:
-        self._delivery, self._index = delivery, index
+    _delivery: Delivery
+    _index: int
 
     def done(self) -> bool:
         """Returns whether the outcome is known."""

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import pyarrow as pa
 
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import tile
 from seaweedq.segments.producers import Duplicate, OutOfOrder, ProducerTable
-from tests.support.client.fake_cluster import FakeCluster, problem
+from tests.support.client.fake_cluster import FakeCluster, lines_of, problem
 
 CELLS = 8
 URLS = ["http://b0", "http://b1", "http://b2"]
@@ -43,8 +42,6 @@ class FakeBrokers(FakeCluster):
     waited_s: list[float] = field(default_factory=list)  # for each request to a silent one: how long it was waited for
     taken: list[tuple[str | None, Any]] = field(default_factory=list)
     forwarded: int = 0
-    key_field: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
     tables: list[ProducerTable] = field(default_factory=lambda: [ProducerTable(0, each) for each in _RANGES])
     refused: set[int] = field(default_factory=set)
 
@@ -55,11 +52,6 @@ class FakeBrokers(FakeCluster):
             self.waited_s.append(request.extensions["timeout"]["read"])
             raise httpx.ReadTimeout("silent", request=request)
         return super().__call__(request)
-
-    def handle(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "GET" and request.url.path == "/v1/topics/t":
-            return httpx.Response(200, json={"key_field": self.key_field, "format": "json"} | self.facts)
-        return super().handle(request)
 
     def segments(self) -> list[dict[str, Any]]:
         found = []
@@ -126,19 +118,16 @@ class FakeBrokers(FakeCluster):
             segment = self.segment_of[cell]
             counts[segment] = counts.get(segment, 0) + len(mine)
         parts = [{"segment": segment, "first_offset": 0, "count": count} for segment, count in counts.items()]
-        ids = {} if "arrow" in request.headers["content-type"] else {"ids": [f"0-{n}" for n in range(len(rows))]}
+        named = "arrow" not in request.headers["content-type"] or request.url.params.get("ids") == "true"
+        ids = {"ids": [f"0-{n}" for n in range(len(rows))]} if named else {}
         return httpx.Response(200, json={"count": len(rows), "segments": parts, **ids})
 
     def _rows(self, request: httpx.Request) -> list[tuple[str | None, Any]]:
-        if "arrow" in request.headers["content-type"]:
-            table = pa.ipc.open_stream(request.content).read_all().to_pylist()
-            lines = [{"key": row.get("_key"), "value": json.loads(row["value"])} for row in table]
-        else:
-            lines = [json.loads(line) for line in request.content.splitlines()]
-        return [(line.get("key") or self._field(line["value"]), line["value"]) for line in lines]
+        return [(line.get("key") or self._field(line["value"]), line["value"]) for line in lines_of(request)]
 
     def _field(self, value: Any) -> str | None:
-        if self.key_field is None or not isinstance(value, dict) or (found := value.get(self.key_field)) is None:
+        found = value.get(self.facts.get("key_field")) if isinstance(value, dict) else None
+        if found is None:
             return None
         return found if isinstance(found, str) else json.dumps(found)
 

@@ -1,11 +1,13 @@
 """A broker made of dictionaries, behind httpx.MockTransport: what API.md says, and faults on request."""
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import pyarrow as pa
 
 Fault = Callable[[httpx.Request], httpx.Response | None]
 
@@ -19,10 +21,24 @@ def problem(
     return httpx.Response(status, content=json.dumps(body).encode(), headers=headers)
 
 
+def lines_of(request: httpx.Request) -> list[dict[str, Any]]:
+    """The messages of a publish, as a line says them; rows of Arrow are as valid as the lines would be."""
+    if "arrow" not in request.headers["content-type"]:
+        return [json.loads(line) for line in request.content.splitlines()]
+    found = []
+    for row in pa.ipc.open_stream(request.content).read_all().to_pylist():
+        value = row["value"]
+        is_binary = isinstance(value, bytes)
+        said = {"value_base64": base64.b64encode(value).decode()} if is_binary else {"value": json.loads(value)}
+        found.append(said | ({"key": row["_key"]} if row.get("_key") is not None else {}))
+    return found
+
+
 @dataclass
 class FakeCluster:
     """One topic `t` of one segment 0. `faults` are used up first, one a request: before it is handled, or with
-    `lost` after it was. Producers look at the segment map when they like: that is neither recorded nor at fault."""
+    `lost` after it was. Producers look at the segment map and the topic when they like: that is neither recorded nor at
+    fault."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     requests: list[httpx.Request] = field(default_factory=list)
@@ -32,11 +48,14 @@ class FakeCluster:
     ack_requests: list[list[str]] = field(default_factory=list)
     delivered: int = 0
     leases: dict[str | None, tuple[int, int]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     answers: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path == "/v1/topics/t/segments":
             return httpx.Response(200, json={"segments": self.segments()})
+        if request.method == "GET" and request.url.path == "/v1/topics/t":
+            return httpx.Response(200, json={"key_field": None, "format": "json"} | self.facts)
         self.requests.append(request)
         fault = self.faults.pop(0) if self.faults else lambda _: None
         return fault(request) or self.handle(request)
@@ -69,7 +88,7 @@ class FakeCluster:
         return [whole | {"owner": "b0.1", "owner_url": "http://test"}]
 
     def _publish(self, request: httpx.Request) -> httpx.Response:
-        lines = [json.loads(line) for line in request.content.splitlines()]
+        lines = lines_of(request)
         bad = [{"index": n, "reason": "bad"} for n, line in enumerate(lines) if line.get("value") == "bad"]
         if bad:
             return problem(422, "invalid-messages", "1 message is not valid", errors=bad, invalid=len(bad))
@@ -83,7 +102,9 @@ class FakeCluster:
             self.messages += lines
         first, count = taken[sequence]
         answer = {"count": count, "segments": [{"segment": 0, "first_offset": first, "count": count}]}
-        answer |= {"ids": [f"0-{first + n}" for n in range(count)]} | ({"duplicate": True} if duplicate else {})
+        named = "arrow" not in request.headers["content-type"] or request.url.params.get("ids") == "true"
+        answer |= {"ids": [f"0-{first + n}" for n in range(count)]} if named else {}
+        answer |= {"duplicate": True} if duplicate else {}
         return httpx.Response(200, json=answer)
 
     def _pull(self, body: dict[str, Any]) -> httpx.Response:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
+from seaweedq.client.core.producing.rows import Rows, line_of
 from seaweedq.client.core.protocol.effects import ARROW, NDJSON
 
 D = TypeVar("D")
@@ -45,6 +46,8 @@ class Limits:
 class Batch(Generic[D]):
     """Messages of one request. `delivery` is the shell's object that waits for the outcome.
 
+    Its messages are `lines`, or as long as `rows` is set those rows; they are sent as `content_type`.
+
     A `held` batch reserves its position: its content comes later, and all later batches wait. By then it may have
     failed, with `error`. `upload_id` is the upload that its content names.
     """
@@ -53,6 +56,7 @@ class Batch(Generic[D]):
     delivery: D
     opened_s: float
     lines: list[bytes] = field(default_factory=list)
+    rows: Rows | None = None
     size: int = 0
     count: int = 0
     sequence: int = -1
@@ -61,10 +65,15 @@ class Batch(Generic[D]):
     upload_id: str | None = None
     error: Exception | None = None
 
+    def unroll(self) -> None:
+        """Makes lines of its rows."""
+        if self.rows is not None:
+            self.lines, self.rows, self.content_type = self.rows.lines(), None, NDJSON
+
     def content(self, lines: list[bytes]) -> bytes:
         """Returns the body of a request with these lines; joined Arrow streams become one stream."""
         if not self.head:
-            return b"\n".join(lines)
+            return lines[0] if len(lines) == 1 else b"\n".join(lines)
         return b"".join(
             (self.head, *(memoryview(each)[len(self.head) : -len(END_OF_STREAM)] for each in lines), END_OF_STREAM)
         )
@@ -88,19 +97,58 @@ class Batcher(Generic[D]):
     def add_line(self, line: bytes, now_s: float) -> tuple[D, int]:
         """Adds a message as a line of JSON. Returns the delivery of its batch, and its index in it."""
         size = len(line) + 1
+        batch = self._with_room(size, now_s, None)
+        batch.unroll()
+        batch.lines.append(line)
+        return self._added(batch, size)
+
+    def join_row(self, key: str | None, value: bytes, is_binary: bool, size: int) -> tuple[D, int] | None:
+        """Adds a message that is a key and a value alone to the open batch, if that has room for it and such rows. It
+        has `size` bytes at most as a line. Returns as `add_line`, None where nothing was added."""
+        batch = self._open
+        if batch is None or batch.size + size > self._limits.batch_bytes:
+            return None
+        rows, index = batch.rows, batch.count
+        if rows is None or rows.is_binary is not is_binary or index + 1 >= self._limits.batch_messages:
+            return None
+        rows.keys.append(key)
+        rows.values.append(value)
+        batch.size += size
+        batch.count = index + 1
+        self.accepted += 1
+        return batch.delivery, index
+
+    def add_row(self, key: str | None, value: bytes, is_binary: bool, size: int, now_s: float) -> tuple[D, int]:
+        """Adds such a message in any case. Behind lines, or rows of the other kind, it is a line as well: the batch
+        need not end for it."""
+        batch = self._with_room(size, now_s, is_binary)
+        rows = batch.rows
+        if rows is not None and rows.is_binary is is_binary:
+            rows.keys.append(key)
+            rows.values.append(value)
+        else:
+            batch.unroll()
+            batch.lines.append(line_of(key, value, is_binary))
+        return self._added(batch, size)
+
+    def _with_room(self, size: int, now_s: float, is_binary: bool | None) -> Batch[D]:
         batch = self._open
         if batch is not None and batch.size + size > self._limits.batch_bytes:
             self.close_open()
             batch = None
         if batch is None:
-            batch = self._open = Batch(NDJSON, self._new_delivery(), now_s)
-        batch.lines.append(line)
+            rows = None if is_binary is None else Rows(is_binary)
+            batch = self._open = Batch(NDJSON, self._new_delivery(), now_s, rows=rows)
+        return batch
+
+    def _added(self, batch: Batch[D], size: int) -> tuple[D, int]:
         batch.size += size
-        batch.count += 1
+        index = batch.count
+        batch.count = index + 1
         self.accepted += 1
-        if batch.count >= self._limits.batch_messages:
+        if index + 1 >= self._limits.batch_messages:
             self.close_open()
-        return batch.delivery, batch.count - 1
+        return batch.delivery, index
 
     def add_stream(self, stream: bytes, rows: int, now_s: float, head: bytes = b"") -> D:
         """Adds an Arrow stream after the waiting batches.
@@ -116,7 +164,7 @@ class Batcher(Generic[D]):
             last.size += len(stream)
             last.count += rows
             return last.delivery
-        batch = Batch(ARROW, self._new_delivery(), now_s, [stream], len(stream), rows, head=head)
+        batch = Batch(ARROW, self._new_delivery(), now_s, [stream], size=len(stream), count=rows, head=head)
         self._closed.append(batch)
         return batch.delivery
 
@@ -128,7 +176,7 @@ class Batcher(Generic[D]):
         """Reserves the position of a message of which `size` bytes are buffered: a batch of its own, to be released."""
         self.close_open()
         self.accepted += 1
-        batch = Batch(NDJSON, self._new_delivery(), now_s, [], size, 1, held=True)
+        batch = Batch(NDJSON, self._new_delivery(), now_s, size=size, count=1, held=True)
         self._closed.append(batch)
         return batch
 

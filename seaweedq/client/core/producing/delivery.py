@@ -8,13 +8,14 @@ from typing import Any
 from seaweedq.client.core.payloads.uploading import abort
 from seaweedq.client.core.producing.batching import Batch
 from seaweedq.client.core.producing.offload import Offload
+from seaweedq.client.core.producing.rows import MOST_BYTES
 from seaweedq.client.core.producing.streams import Stream
-from seaweedq.client.core.protocol.effects import NDJSON, Steps
+from seaweedq.client.core.protocol.effects import ARROW, NDJSON, Steps
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.protocol.wire import Published, decode_published
 from seaweedq.client.core.topics.calls import publish_request
 from seaweedq.client.core.topics.segment_map import KeyRule, SegmentMap, fetch_map, fetch_rule
-from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError
+from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, SeaweedqError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,11 @@ class Route:
     given: tuple[str, ...] = ()
     offload: Offload | None = None
 
+    @property
+    def inline_bytes(self) -> int:
+        """Returns the size of the largest value that is not sent by reference."""
+        return self.offload.limit_bytes if self.offload else MOST_BYTES
+
     def fetch_map(self, needs_rule: Callable[[SegmentMap], bool]) -> Steps[tuple[SegmentMap, KeyRule | None]]:
         """Fetches the segment map and, if it is needed, the rule for keys."""
         seen = yield from fetch_map(self.topic)
@@ -77,6 +83,12 @@ class Route:
         if batch.error:
             raise batch.error
         try:
+            if batch.content_type == ARROW and batch.rows is not None and (rows := batch.rows.stream()) is not None:
+                try:
+                    return (yield from self._publish(stream, batch, [rows], {"ids": "true"}))
+                except (InvalidMessages, InvalidRequest, MessageTooLarge):
+                    pass  # it took none of them; of lines it names each that it refuses
+            batch.unroll()
             try:
                 return (yield from self._publish_valid(stream, batch, batch.lines))
             except MessageTooLarge as error:
@@ -128,9 +140,11 @@ class Route:
             return set()
         return {index, *(at for at, line in enumerate(lines) if self.offload.exceeds(line, limit))}
 
-    def _publish(self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes]) -> Steps[Outcome]:
+    def _publish(
+        self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes], params: Mapping[str, str] | None = None
+    ) -> Steps[Outcome]:
         identity = {"Producer-Id": stream.producer_id, "Producer-Sequence": str(batch.sequence)}
-        request = publish_request(self.topic, batch.content_type, batch.content(lines), identity)
+        request = publish_request(self.topic, batch.content_type, batch.content(lines), identity, params)
         request = replace(request, urls=stream.urls, repeatable=True, is_hedged=True)
         reply = yield from self.patience.send(request, batch.opened_s)
         published = decode_published(reply.body)

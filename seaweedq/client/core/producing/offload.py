@@ -122,7 +122,7 @@ class Offload:
                 if not make:
                     return Sent(line, None)
                 facts = yield from call("PUT", topic_path(self._topic), {})
-            self._rule = KeyRule(facts.get("key_field"), facts.get("format") == "typed")
+            self._rule = KeyRule.of(facts)
         if self._rule.typed:
             return Sent(line, None)
         found = _decode(line)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from seaweedq.client.core.producing.batching import Batch, Batcher, Limits
 from seaweedq.client.core.producing.offload import Sent
+from seaweedq.client.core.producing.rows import FEWEST
+from seaweedq.client.core.protocol.effects import ARROW
 from seaweedq.client.core.topics.segment_map import KeyRule, SegmentMap
 from seaweedq.segments.keyrange import KEY_SPACE
 
@@ -99,6 +101,11 @@ class Routing(Generic[D]):
         key_hash = None if self.keys is None else self.keys.hash_of_line(key, line)
         return self.keyless if key_hash is None else self.streams[bisect_right(self.bounds, key_hash) - 1]
 
+    def of_row(self, key: str | None, value: bytes, is_binary: bool) -> Stream[D]:
+        """Returns the stream of a message that is a key and a value alone."""
+        key_hash = None if self.keys is None else self.keys.hash_of_row(key, value, is_binary)
+        return self.keyless if key_hash is None else self.streams[bisect_right(self.bounds, key_hash) - 1]
+
     def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> list[RoutedRows[D]]:
         """Cuts a table's rows by stream, into Arrow streams of at most `limit_bytes`."""
         from seaweedq.client.core.producing.arrow_batches import cut, head_of, streams
@@ -124,6 +131,7 @@ class Partition(Generic[D]):
         whole = self._stream()
         self.routing: Routing[D] = Routing((0,), (whole,), whole, None)
         self.pending_bytes = 0
+        self._rule: KeyRule | None = None  # unknown so far
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -131,6 +139,16 @@ class Partition(Generic[D]):
     def has_room(self, size: int) -> bool:
         """Tells whether `size` bytes more stay within the bound; an empty producer accepts any message."""
         return not self.pending_bytes or self.pending_bytes + size <= self._limits.max_buffer_bytes
+
+    def add_row(
+        self, key: str | None, value: bytes, is_binary: bool, size: int, now_s: Callable[[], float]
+    ) -> tuple[D, int]:
+        """Adds a message that is a key and a value alone, of `size` bytes. Returns as `add_line`."""
+        self.pending_bytes += size
+        routing = self.routing
+        stream = routing.keyless if routing.keys is None else routing.of_row(key, value, is_binary)
+        batcher = stream.batcher
+        return batcher.join_row(key, value, is_binary, size) or batcher.add_row(key, value, is_binary, size, now_s())
 
     def add_line(self, key: str | None, line: bytes, now_s: float) -> tuple[D, int]:
         """Adds a message as a line of JSON. Returns the delivery of its batch, and its index in it."""
@@ -168,7 +186,10 @@ class Partition(Generic[D]):
         self._streams.append(stream)
         if stream is self.routing.keyless:
             stream.urls = (*stream.urls[1:], *stream.urls[:1])
-        return stream, stream.batcher.next_batch()
+        batch = stream.batcher.next_batch()
+        if batch.rows is not None and batch.count >= FEWEST and self._rule and self._rule.takes(batch.rows.is_binary):
+            batch.content_type = ARROW
+        return stream, batch
 
     def finish(self, stream: Stream[D], batch: Batch[D]) -> None:
         """Records that a batch succeeded or failed."""
@@ -182,11 +203,12 @@ class Partition(Generic[D]):
         return all(stream.idle for stream in self._streams)
 
     def needs_rule(self, seen: SegmentMap) -> bool:
-        """Tells whether `follow` needs the rule for keys."""
-        return self.routing.keys is None and len(seen.owners) > 1
+        """Tells whether `follow` needs the topic's rule."""
+        return self._rule is None
 
     def follow(self, seen: SegmentMap, rule: KeyRule | None = None, given: Sequence[str] = ()) -> None:
         """Sends messages to the owners of this map from now on. `given` are the brokers that the user named."""
+        self._rule = rule or self._rule
         if self.routing.keys is None and len(seen.owners) <= 1:
             # The owner's address may be none for us; with one owner, it is not worth finding that out.
             whole, urls = self.routing.keyless, tuple(seen.urls.values())
@@ -196,7 +218,7 @@ class Partition(Generic[D]):
         if self.routing.keys is None:
             from seaweedq.client.core.producing.key_extraction import Keys
 
-            self._reroute(seen, Keys(rule or KeyRule()))
+            self._reroute(seen, Keys(self._rule or KeyRule()))
         else:
             self._reroute(seen, self.routing.keys)
         self._aim(seen)

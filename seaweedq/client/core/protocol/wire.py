@@ -2,6 +2,7 @@
 
 import reprlib
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -63,13 +64,19 @@ class SegmentRows(msgspec.Struct, frozen=True):
     count: int
 
 
-class Published(msgspec.Struct, frozen=True):
-    """The answer to a publish. `ids` are in the order of the messages; Arrow publishes have none."""
+class Published(msgspec.Struct, dict=True):
+    """The answer to a publish. `named` are the ids as the broker sent them: few ask for them."""
 
     count: int
     segments: list[SegmentRows]
-    ids: list[str] | None = None
+    named: msgspec.Raw = msgspec.field(name="ids", default=msgspec.Raw(b"null"))
     duplicate: bool = False
+
+    @cached_property
+    def ids(self) -> list[str] | None:
+        """Returns the ids in the order of the messages; None where the broker was not asked for them."""
+        found: list[str] | None = _decode_ids(self.named)
+        return found
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -118,6 +125,7 @@ class ReferenceEnvelope(msgspec.Struct, omit_defaults=True):
 
 decode_page = msgspec.json.Decoder(PageAnswer).decode
 decode_pull = msgspec.json.Decoder(PullAnswer).decode
+_decode_ids = msgspec.json.Decoder(list[str] | None).decode
 decode_published = msgspec.json.Decoder(Published).decode
 decode_answered = msgspec.json.Decoder(Answered).decode
 encode = msgspec.json.Encoder().encode

@@ -186,9 +186,15 @@ def _upload_id(reference: Any) -> str:
     return str(reference["upload_id"])
 
 
-def publish_request(topic: str, content_type: str, content: bytes, headers: Mapping[str, str] | None = None) -> Request:
+def publish_request(
+    topic: str,
+    content_type: str,
+    content: bytes,
+    headers: Mapping[str, str] | None = None,
+    params: Mapping[str, str] | None = None,
+) -> Request:
     """Builds the request of a publish. Its lines are messages, whatever the topic takes a line for by default."""
-    params = {"bare": "false"} if content_type == NDJSON else {}
+    params = {**(params or {}), **({"bare": "false"} if content_type == NDJSON else {})}
     return Request(
         "POST", f"{topic_path(topic)}/messages", params, content, {"Content-Type": content_type, **(headers or {})}
     )

@@ -1,6 +1,6 @@
 """A topic's segment map for a producer: the owner of each key range, as one broker saw it recently."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +54,20 @@ class SegmentMap:
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """The field of the value that holds a topic's keys, apart from explicit ones."""
+    """The field of the value that holds a topic's keys, apart from explicit ones; the form of its values."""
 
     field: str | None = None
     typed: bool = False
+    binary: bool = False
+
+    def takes(self, is_binary: bool) -> bool:
+        """Tells whether the topic takes values as one column: of bytes, or of JSON texts."""
+        return self.binary if is_binary else not self.typed and not self.binary
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> "KeyRule":
+        """Returns the rule in a topic's description."""
+        return KeyRule(facts.get("key_field"), facts.get("format") == "typed", facts.get("format") == "bytes")
 
 
 def fetch_map(topic: str) -> Steps[SegmentMap]:
@@ -69,4 +79,4 @@ def fetch_map(topic: str) -> Steps[SegmentMap]:
 def fetch_rule(topic: str) -> Steps[KeyRule]:
     """Fetches a topic's rule, which never changes."""
     facts: dict[str, Any] = yield from call("GET", topic_path(topic))
-    return KeyRule(facts.get("key_field"), facts.get("format") == "typed")
+    return KeyRule.of(facts)

@@ -1,0 +1,20 @@
+"""Both kinds of a producer's batches: messages as lines, and as rows of Arrow."""
+
+import pytest
+
+from seaweedq.client.core.producing import streams
+from seaweedq.client.core.topics.segment_map import KeyRule
+
+
+def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has producers send `lines` alone, or `rows` from their first message on, however few they are."""
+    monkeypatch.setattr(streams, "FEWEST", 1 if kind == "rows" else 1 << 60)
+    made = streams.Partition.__init__
+
+    def knows(partition, *arguments):
+        made(partition, *arguments)
+        partition._rule = KeyRule()
+
+    if kind == "rows":
+        monkeypatch.setattr(streams.Partition, "__init__", knows)
+        monkeypatch.setattr(streams.Partition, "needs_rule", lambda partition, seen: True)
