@@ -57,6 +57,7 @@ PLAIN = {
     ("put", TOPIC + "/subscriptions/{subscription}"),
     ("patch", TOPIC + "/subscriptions/{subscription}"),
     ("get", TOPIC + "/subscriptions/{subscription}"),
+    ("get", f"{TOPIC}/history"),
     ("get", f"{TOPIC}/subscriptions"),
     ("post", TOPIC + "/subscriptions/{subscription}/seek"),
     ("put", TOPIC + "/uploads/{upload}/content"),
