@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
+from seaweedq.cli.data.outage import Outage
 from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, place
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def pull(
     if mode not in (None, *MODES):
         raise typer.BadParameter(f"{mode!r} is none of {', '.join(MODES)}", param_hint="--mode")
     with ExitStack() as stack:
-        client = stack.enter_context(connect(url))
+        client = stack.enter_context(connect(url, Outage()))
         batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
         idle_s = None if follow else _IDLE_S
         messages = client.subscribe(
@@ -70,7 +71,10 @@ def pull(
         back: list[Message] = []
         stack.callback(_give_back, back)  # once nothing more is pulled
         answer = back.append if nack else _leave if no_ack else _ack
-        _print_all(interrupts.until_stopped(lines), max, answer)
+        count = _print_all(interrupts.until_stopped(lines), max, answer)
+    if interrupts.stopped:
+        done = "given back" if nack else "not acked" if no_ack else "acked"
+        typer.echo(f"pulled {count:,} messages of {topic}, which are {done}", err=True)
 
 
 def _lines(messages: Iterator["Message"]) -> Iterator[tuple["Message", bytes]]:
@@ -109,18 +113,20 @@ def _give_back(messages: list["Message"]) -> None:
 
 def _print_all(
     messages: Iterator[tuple["Message", bytes]], most: int | None, answer: Callable[["Message"], None]
-) -> None:
-    out = sys.stdout.buffer
+) -> int:
+    """Prints messages and answers each. Returns their number."""
+    out, number = sys.stdout.buffer, 0
     try:
         for number, (message, line) in enumerate(messages, 1):
             out.write(line + b"\n")
             out.flush()
             answer(message)
             if number == most:
-                return
+                break
     except BrokenPipeError:
         # Who reads has enough. Python would complain when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return number
 
 
 class Interrupts:
@@ -131,6 +137,11 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._stopped = self._waiting = False
+
+    @property
+    def stopped(self) -> bool:
+        """Tells whether a signal has come."""
+        return self._stopped
 
     def __enter__(self) -> "Interrupts":
         self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -15,6 +15,7 @@ from seaweedq.errors import SeaweedqError
 if TYPE_CHECKING:
     from seaweedq.client import Client
     from seaweedq.client.core.protocol.effects import Steps
+    from seaweedq.client.core.protocol.retry import OnRetry
     from seaweedq.client.sync.transport import SyncTransport
 
 Url = Annotated[
@@ -43,12 +44,12 @@ def _topics(ctx: typer.Context, incomplete: str) -> list[str]:
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False, autocompletion=_topics)]
 
 
-def connect(url: str) -> "Client":
+def connect(url: str, on_retry: "OnRetry | None" = None) -> "Client":
     """Returns a client of the brokers at `url`; an invalid URL is a usage error."""
     from seaweedq.client import Client
 
     try:
-        return Client(url)
+        return Client(url, on_retry=on_retry)
     except ValueError as error:
         raise unusable(error) from error
 

@@ -23,7 +23,7 @@ from seaweedq.client.core.producing.batching import MIB, Limits
 from seaweedq.client.core.producing.delivery import Route
 from seaweedq.client.core.producing.offload import Offload, type_of
 from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
-from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.protocol.retry import OnRetry, Patience
 from seaweedq.client.core.protocol.wire import Published, WireMessage
 from seaweedq.client.core.topics import calls
 from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
@@ -48,7 +48,9 @@ class AsyncClient(AsyncSubscriptions):
     `headers` are sent with every request; `token`, or what `token_file` holds, read again when it changes, or by
     default what SEAWEEDQ_TOKEN or SEAWEEDQ_TOKEN_FILE give, shows who asks. `ca_file` has the authorities of https,
     PEM. Every method raises the broker's errors (`seaweedq.errors`), and ConnectionFailed if no broker answers. Only
-    producers and subscriptions retry after all brokers have failed: that publishes nothing twice.
+    producers and subscriptions retry after all brokers have failed: that publishes nothing twice. `on_retry` is called
+    before each repeat with the error and the seconds for which it is still tried, and with None once a broker has
+    answered again.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class AsyncClient(AsyncSubscriptions):
         token: str | None = None,
         token_file: str | Path | None = None,
         ca_file: str | Path | None = None,
+        on_retry: OnRetry | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
@@ -74,7 +77,7 @@ class AsyncClient(AsyncSubscriptions):
             transport,
             Credentials(token, token_file, ca_file),
         )
-        self._timeout_s = timeout_s
+        self._timeout_s, self._on_retry = timeout_s, on_retry
         self._producers: set[AsyncProducer] = set()
         self._begin_subscriptions(LeaseNames(self._ids.nonce, self._clock.monotonic_s))
 
@@ -337,4 +340,4 @@ class AsyncClient(AsyncSubscriptions):
         return lambda wire, origin: AsyncMessage(wire, chunks, origin)
 
     def _patience(self, total_s: float) -> Patience:
-        return Patience(total_s, self._clock.monotonic_s, random.random)
+        return Patience(total_s, self._clock.monotonic_s, random.random, on_retry=self._on_retry)

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from seaweedq.client.core.protocol.effects import Pause, Reply, Request, Steps
 from seaweedq.client.core.protocol.problems import TRANSIENT, check, error_of, retry_after_s
 from seaweedq.errors import ConnectionFailed, RateLimited, SeaweedqError
 
 T = TypeVar("T")
+# Is called before each repeat with the error, and the seconds for which it is still tried; and with None once a broker
+# has answered again.
+OnRetry: TypeAlias = Callable[[SeaweedqError | None, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Patience:
     monotonic_s: Callable[[], float]
     random: Callable[[], float]
     backoff: Backoff = Backoff()
+    on_retry: OnRetry | None = None
 
     def pause_s(self, attempt: int) -> float:
         """Returns the seconds to wait after failed attempt number `attempt` (from 0)."""
@@ -57,14 +61,19 @@ class Patience:
                 failure, wait_s = error, 0.0
             else:
                 if reply.status not in TRANSIENT:
+                    if attempt and self.on_retry:
+                        self.on_retry(None, 0.0)
                     return check(reply)
                 failure, wait_s = error_of(reply), retry_after_s(reply)
             wait_s = max(wait_s, self.pause_s(attempt))
             if isinstance(failure, RateLimited):
                 wait_s = self._wait_for_rate_s(failure)
                 deadline += wait_s if failure.fields.get("rate") else 0.0
-            if self.monotonic_s() + wait_s > deadline:
+            left_s = deadline - self.monotonic_s()
+            if wait_s > left_s:
                 raise failure
+            if self.on_retry:
+                self.on_retry(failure, left_s)
             yield Pause(wait_s)
             attempt += 1
 
