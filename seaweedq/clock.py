@@ -26,6 +26,9 @@ class Ids(Protocol):
         """Returns 32 random hexadecimal digits."""
 
 
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+
 class SystemClock:
     """The machine's clocks. CLOCK_BOOTTIME, since a lease also ages while a laptop sleeps."""
 
@@ -33,7 +36,7 @@ class SystemClock:
         return time.time_ns() // 1000
 
     def monotonic_s(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+        return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
 
 
 class SystemIds:

@@ -8,7 +8,7 @@ measured by this broker's own monotonic clock, so clocks may differ.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from seaweedq.access.buckets import Bucket
 from seaweedq.access.limits import NO_LIMITS, RATES, Limits
@@ -22,33 +22,18 @@ class RateMeter(Bucket):
     """What is left of one limit of a rate, and what was used since the last report. It `wants` more while it is in debt
     behind a refusal: whoever waits as it was told asks for nothing meanwhile."""
 
-    __slots__ = ("refused", "used", "wanting", "whole")
+    __slots__ = ("wanting", "whole")
 
     def __init__(self, whole: float, rate: float, now_s: float) -> None:
         super().__init__(rate, now_s)
         self.whole = whole
-        self.used = 0.0
-        self.refused = self.wanting = False
-
-    def take(self, amount: float, now_s: float) -> float:
-        """As Bucket."""
-        wait_s = super().take(amount, now_s)
-        if wait_s:
-            self.refused = self.wanting = True
-        else:
-            self.used += amount
-        return wait_s
-
-    def spend(self, amount: float) -> None:
-        """As Bucket."""
-        self.used += amount
-        super().spend(amount)
+        self.wanting = False
 
     def report(self, passed_s: float, now_s: float) -> Use | None:
         """Returns the use in the time since the last report, None where there was none."""
         owes = self.level(now_s) < 0
-        self.wanting = self.wanting and owes
-        used, refused = self.used, self.refused or self.wanting
+        used, refused = self.used, self.refused or (self.wanting and owes)
+        self.wanting = refused and owes
         self.used, self.refused = 0.0, False
         return Use(max(0.0, used) / passed_s / self.whole, refused) if used > 0 or refused or owes else None
 
@@ -60,6 +45,7 @@ class Account:
     __slots__ = (
         "brokers",
         "connections",
+        "counting",
         "edition",
         "key",
         "limits",
@@ -76,6 +62,7 @@ class Account:
         self.source = source
         self.limits = NO_LIMITS
         self.meters: dict[str, RateMeter] = {}
+        self.counting: Any = None  # what takes from this account alone
         self.edition = -1  # of the shares that it goes by
         self.brokers = 1
         self.waiting = self.connections = self.opening = 0
@@ -121,10 +108,20 @@ class Accounts:
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())
 
-    def of(self, key: str, limits: Limits, source: Callable[[], Limits | None], now_s: float) -> Account:
-        """Returns an account whose limits are these, as this broker's shares are now."""
-        account = self._accounts.get(key) or self._open(key, source)
+    def known(self, key: str, limits: Limits, now_s: float) -> Account | None:
+        """Returns an account that is there, with these limits in this broker's shares of now."""
+        account = self._accounts.get(key)
+        if account is None:
+            return None
         if account.limits is not limits or account.edition != self._edition or now_s >= self._lapse_s:
+            self.fit(account, limits, now_s)
+        return account
+
+    def of(self, key: str, limits: Limits, source: Callable[[], Limits | None], now_s: float) -> Account:
+        """As `known`, and opens an account that is not there."""
+        account = self.known(key, limits, now_s)
+        if account is None:
+            account = self._open(key, source)
             self.fit(account, limits, now_s)
         return account
 

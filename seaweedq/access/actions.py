@@ -20,6 +20,8 @@ class Action(StrEnum):
     METRICS = "metrics"
     ACCESS = "access"
 
+    __hash__ = str.__hash__  # that of enums is a function in Python, and each request asks
+
 
 OF_THE_CLUSTER = frozenset({Action.CLUSTER, Action.METRICS, Action.ACCESS})  # they name no topic
 

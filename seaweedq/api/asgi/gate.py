@@ -27,6 +27,7 @@ T = TypeVar("T")
 RULE = "seaweedq.rule"  # the key in a scope of the rule and what it is about
 RELAYED = "seaweedq.relayed"  # is in the scope of a request that another broker has relayed
 SUBPROTOCOL = "bearer."
+USUAL = b"Bearer "
 SHOWN = 200
 REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
 
@@ -112,7 +113,12 @@ class Gate:
 def text_of(scope: Scope) -> bytes | None:
     """Returns the token that a request gives, whether or not it counts. Raises UnreadableRequest where it gives two."""
     shown = headers_of(scope).get(b"authorization")
-    text = None if shown is None else _bearer(scope, shown)
+    if shown is None:
+        text = None
+    elif shown.startswith(USUAL) and b"," not in shown:
+        text = shown[len(USUAL) :]
+    else:
+        text = _bearer(scope, shown)
     if scope["type"] == "websocket" and (of_socket := _of_subprotocols(scope)) is not None:
         if text is not None:
             raise UnreadableRequest("the header Authorization and a subprotocol bearer.{token} both give a token")

@@ -17,7 +17,7 @@ from seaweedq.access.caller import Caller
 from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.api.asgi.gate import RULE
 from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of, content_length, release_connection, staying
-from seaweedq.api.asgi.rules import BYTES_IN, WITH_BODIES
+from seaweedq.api.asgi.rules import WITH_BODIES, Rule
 from seaweedq.broker.access.callers import Callers
 from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
@@ -42,14 +42,21 @@ class Rates:
 
     def admit(self, caller: Caller, scope: Scope) -> None:
         """Takes what is known of a request's cost. Raises RateLimited."""
-        if caller.limits is NO_LIMITS:
+        limits = caller.limits
+        if limits is NO_LIMITS:
             return
         now_s = self.clock.monotonic_s()
-        meter = Meter(self, (self._account(caller, now_s),))
+        account = self.accounts.known(caller.uid or ANONYMOUS_KEY, limits, now_s) or self._account(caller, now_s)
+        meter: Meter = account.counting or self._counting(account)
         meter.take(_costs(scope), now_s)
-        if caller.limits.connections is not None:
+        if limits.connections is not None:
             meter.count_connection(scope)
         scope[METER] = meter
+
+    def _counting(self, account: Account) -> "Meter":
+        """Returns what counts for one account alone, which is made once."""
+        meter = account.counting = Meter(self, (account,))
+        return meter
 
     def _account(self, caller: Caller, now_s: float) -> Account:
         """Returns the account of a principal, which goes by its uid: a namesake that is created later has another one.
@@ -83,18 +90,23 @@ class Meter:
 
     def take(self, costs: Iterable[Cost], now_s: float) -> None:
         """Takes all of it, or raises RateLimited and takes nothing. A cost of 0 asks only whether all is paid."""
-        taken: list[tuple[RateMeter, float]] = []
         for account in self._accounts:
             meters = account.meters
             for limit, amount in costs:
                 meter = meters.get(limit)
-                if meter is None:
-                    continue
-                if wait_s := meter.take(amount, now_s):
-                    for one, cost in taken:
-                        one.spend(-cost)
+                if meter is not None and (wait_s := meter.take(amount, now_s)):
+                    self._give_back(costs, meter)
                     raise _limited(limit, meter.whole, " a second", wait_s)
-                taken.append((meter, amount))
+
+    def _give_back(self, costs: Iterable[Cost], refused: RateMeter) -> None:
+        """Gives back what was taken before one limit refused."""
+        for account in self._accounts:
+            for limit, amount in costs:
+                meter = account.meters.get(limit)
+                if meter is refused:
+                    return
+                if meter is not None:
+                    meter.spend(-amount)
 
     def take_now(self, limit: str, amount: float) -> None:
         """Takes what a request costs more than its route tells. Raises RateLimited."""
@@ -261,12 +273,10 @@ def _nothing(topic: str, upload: str) -> None:
     pass
 
 
-def _costs(scope: Scope) -> Iterable[Cost]:
+def _costs(scope: Scope) -> Sequence[Cost]:
     """Returns what is known of a request before its body is read."""
-    costs: tuple[Cost, ...] = scope[RULE][0].costs
-    if BYTES_IN in costs and (size := content_length(scope)):
-        return [("bytes_in", size) if one is BYTES_IN else one for one in costs]
-    return costs
+    rule: Rule = scope[RULE][0]
+    return (*rule.costs, ("bytes_in", content_length(scope) or 0)) if rule.has_body else rule.costs
 
 
 def _size(message: MutableMapping[str, Any]) -> int:

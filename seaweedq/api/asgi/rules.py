@@ -33,8 +33,9 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class Rule:
     """The rule of a route. With an `action` it is of kind ACTION; `lasts` says that the request may wait or stream, so
-    that it ends with its caller's right. `costs` is what such a request takes of limits before its body is read; a
-    cost of 0 asks whether all is paid. `route` is the path, as in the table."""
+    that it ends with its caller's right. `costs` is what such a request takes of limits before its body is read,
+    beside the stated length (or 0) of what `has_body`; a cost of 0 asks whether all is paid. `route` is the path, as in
+    the table."""
 
     kind: Kind
     action: Action | None = None
@@ -43,6 +44,7 @@ class Rule:
     lasts: bool = False
     costs: tuple[tuple[str, float], ...] = ()
     route: str = ""
+    has_body: bool = False
 
     def resource(self, parts: list[str]) -> Resource:
         """Returns what the action is about, from the parts of a path."""
@@ -53,7 +55,6 @@ class Rule:
 
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 WITH_BODIES = CHANGING - {"DELETE"}
-BYTES_IN = ("bytes_in", 0.0)  # the stated length, where there is one
 REMEMBERED, REMEMBERED_CHARACTERS = 4096, 512
 TOPIC_AT, SUBSCRIPTION_AT = 3, 5  # in "/v1/topics/{topic}/subscriptions/{subscription}", cut at its slashes
 TOPIC = "/v1/topics/{topic}"
@@ -180,15 +181,13 @@ def every() -> Iterator[tuple[str, str, Rule]]:
         has_topic = action is not None and path.startswith(TOPIC)
         has_subscription = has_topic and path.startswith(SUBSCRIPTION)
         for method in methods.split():
-            costs = costs_of(method, action, lasts == LASTS)
-            yield method, path, Rule(kind, action, has_topic, has_subscription, lasts == LASTS, costs, path)
+            costs, has_body = costs_of(method, action, lasts == LASTS), method in WITH_BODIES
+            yield method, path, Rule(kind, action, has_topic, has_subscription, lasts == LASTS, costs, path, has_body)
 
 
 def costs_of(method: str, action: Action | None, lasts: bool) -> tuple[tuple[str, float], ...]:
     """Returns what a request takes of limits before its body is read."""
     costs = [("requests", 1.0)]
-    if method in WITH_BODIES:
-        costs.append(BYTES_IN)
     if action is Action.PUBLISH and method == "POST":
         costs.append(("messages", 0.0))
     elif action not in (Action.PUBLISH, Action.CONSUME) and method in CHANGING:

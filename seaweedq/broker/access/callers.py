@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
-from seaweedq.access.caller import Caller
+from seaweedq.access.caller import NEVER_US, Caller
 from seaweedq.access.tokens import id_of
 from seaweedq.broker.access.admin_token import LOOK_S, AdminToken
 from seaweedq.broker.access.lookups import TokenLookups
@@ -40,8 +40,10 @@ class Callers:
 
     def find(self, digest: bytes) -> Caller | None:
         """Returns the caller of the token with this SHA-256, None where none counts."""
-        found = self._admin.find(digest) or self.view.find(digest)
-        return found if found and found.expires_us > self._clock.now_us() else None
+        found = self.view.found.get(digest) or self._admin.find(digest) or self.view.find(digest)
+        if found is None or (found.expires_us != NEVER_US and found.expires_us <= self._clock.now_us()):
+            return None
+        return found
 
     async def learn(self, text: bytes) -> bool:
         """Looks up a token that this broker does not know. Tells whether it may be known now. Raises

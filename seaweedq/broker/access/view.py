@@ -39,6 +39,7 @@ class AccessView:
         self.tokens: dict[str, TokenRecord] = {}
         self.loaded = False
         self.anonymous = ANONYMOUS
+        self.found: dict[bytes, Caller] = {}  # those that were found, by digest, until anything changes
         self._by_digest: dict[bytes, str] = {}
         self._by_uid: dict[str, str] = {}
         self._by_principal: dict[str, set[str]] = {}
@@ -60,7 +61,10 @@ class AccessView:
     def find(self, digest: bytes) -> Caller | None:
         """Returns the caller of the token with this SHA-256, whose time may be over; None where there is none."""
         token = self._by_digest.get(digest)
-        return None if token is None else self.caller(token)
+        caller = None if token is None else self.caller(token)
+        if caller is not None:
+            self.found[digest] = caller
+        return caller
 
     def caller(self, token: str) -> Caller | None:
         """Returns the caller of a token, whose time may be over; None where it does not count."""
@@ -145,6 +149,7 @@ class AccessView:
             self._apply_principal(change)
         elif keys.TOKENS.matches(change.key):
             self._apply_token(change)
+        self.found.clear()
         self._callers.clear()
         self._completed.clear()
         self._changed()
