@@ -16,6 +16,7 @@ CHART_SETS = {
     *("advertise_url", "cluster_secret", "coordination", "data_dir", "host", "journal", "name", "port", "zone"),
     *("advertise_peer_url", "peer_port"),
     *("etcd_ca_file", "etcd_cert_file", "etcd_key_file", "etcd_password", "etcd_prefix", "etcd_user"),
+    *("admin_token_file", "tls_ca_file", "tls_cert_file", "tls_key_file"),
     *("s3_addressing", "s3_endpoints", "store"),
     *("allowed_hosts", "brokers", "member"),
 }

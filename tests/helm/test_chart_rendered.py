@@ -1,6 +1,8 @@
 """What the chart makes of its values, as helm renders it."""
 
+import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,10 +112,13 @@ def test_every_url_that_the_chart_prints_or_asks_passes(
     filled = {'include "seaweedq.fullname" .': name, ".Release.Namespace": "queues", ".Values.service.port": "80"}
     for template, value in filled.items():
         notes = notes.replace(f"{{{{ {template} }}}}", value)
-    printed = re.findall(r"http://([^/\s]+)", notes)
+    scheme = '{{ include "seaweedq.scheme" . }}'
+    assert notes.count(scheme) == 2
+    printed = re.findall(r"http://([^/\s]+)", notes.replace(scheme, "http"))
     assert set(printed) == {f"{name}.queues:80", "127.0.0.1:8080"}
     (container,) = manifests["Pod"]["spec"]["containers"]
     asked = next(one["value"] for one in container["env"] if one["name"] == "SERVICE")
+    asked = asked.removeprefix("http://")
     longer = [f"{name}.queues.svc", f"{name}.queues.svc.cluster.local:80", "queue.example.com", "10.1.2.3:8080"]
     for host in (*printed, asked, *longer, "b.internal.example.com"):
         rules.check({"type": "http", "method": "GET", "path": "/v1/cluster", "headers": [(b"host", host.encode())]})
@@ -223,7 +228,13 @@ def test_metrics_are_monitored_only_when_asked_for(render: Render) -> None:
     monitor = render("monitored")["PodMonitor"]
     labels = render("monitored")["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "30s"}]
+    endpoint = {"port": "http", "path": "/metrics", "interval": "30s"}
+    token = {"authorization": {"type": "Bearer", "credentials": {"name": "prometheus-token", "key": "text"}}}
+    ca = {"ca": {"secret": {"name": "queue-seaweedq-tls", "key": "ca.crt"}}}
+    tls = {"scheme": "https", "tlsConfig": {"serverName": "queue-seaweedq.queues.svc", **ca}}
+    assert monitor["spec"]["podMetricsEndpoints"] == [{**endpoint, **token, **tls}]
+    plain = render("minimal", podMonitor={"enabled": True})["PodMonitor"]
+    assert plain["spec"]["podMetricsEndpoints"] == [endpoint]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert "PodMonitor" not in render()
 
@@ -240,6 +251,10 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
     [
         ({"config": {"flush_max_age": 60}}, "flush_max_age"),
         ({"config": {"journal": "file"}}, "journal"),
+        ({"podMonitor": {"enabled": True}, "config": {"auth": "required"}}, "podMonitor.tokenSecret"),
+        ({"tls": {"certManager": {"enabled": True}}}, "tls.certManager.issuerRef"),
+        ({"tls": {"existingSecret": "a", "certManager": {"enabled": True}}}, "choose one"),
+        ({"config": {"tls_cert_file": "/x"}}, "tls_cert_file"),
         ({"replicas": 3}, "replicas"),
         ({"secret": {"clusterSecret": ""}}, "secret.clusterSecret"),
         ({"secret": {"clusterSecret": "too-short-for-it"[: MIN_CHARACTERS - 1]}}, "clusterSecret"),
@@ -275,3 +290,60 @@ def test_the_schemas_of_kubernetes_are_asked(check_helm: Any, render: Render) ->
     manifest["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpget"] = {}
     (complaint,) = check_helm.invalid(manifest, "1.35")
     assert "httpget" in complaint
+
+
+def test_brokers_speak_tls_under_names_that_their_certificate_has(
+    helm: str, check_helm: Any, chart: Path, settings_of: Callable[..., Settings], tmp_path: Path
+) -> None:
+    found = check_helm.template(helm, chart / "ci" / "monitored-values.yaml", "1.35")
+    services = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "Service"}
+    manifests = {one["kind"]: one for one in found if one["metadata"]["name"] != "queue-seaweedq-brokers"}
+    (tmp_path / "seaweedq").write_text("#!/bin/sh\necho $SEAWEEDQ_ADVERTISE_URL $*\n")
+    (tmp_path / "seaweedq").chmod(0o755)
+    names = manifests["Certificate"]["spec"]["dnsNames"]
+    assert {"queue-seaweedq", "queue-seaweedq.queues.svc"} < set(names)
+    for ip, label in (("10.1.2.3", "10-1-2-3"), ("fd00::3", "fd00--3")):
+        variables = {"POD_IP": ip, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = subprocess.run(broker(manifests)["command"], env=variables, capture_output=True, text=True, check=True)
+        domain = "queue-seaweedq-brokers.queues.svc.cluster.local"
+        assert done.stdout == f"https://{label}.{domain}:8080 serve\n"
+        assert f"*.{domain}" in names
+        HostRules(done.stdout.split()[0], []).check(
+            {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", f"{label}.{domain}:8080".encode())]}
+        )
+    assert services["queue-seaweedq-brokers"]["clusterIP"] == "None"
+    assert services["queue-seaweedq-brokers"]["publishNotReadyAddresses"] is True
+    assert "SEAWEEDQ_ADVERTISE_URL" not in {one["name"] for one in broker(manifests)["env"]}
+    settings = settings_of(manifests)
+    mounts = {mount["mountPath"] for mount in broker(manifests)["volumeMounts"]}
+    files = (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    assert {str(Path(file).parent) for file in files} <= mounts
+    probes = [broker(manifests)[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert {one["scheme"] for one in probes} == {"HTTPS"}
+
+
+def test_tls_by_a_known_authority_and_tokens_from_secrets(render: Render, settings_of: Callable[..., Settings]) -> None:
+    manifests = render("tls")
+    settings = settings_of(manifests)
+    assert settings.tls_cert_file
+    assert not settings.tls_ca_file
+    assert "Certificate" not in manifests
+    volumes = {one["name"]: one.get("secret") for one in pod(manifests)["volumes"]}
+    assert volumes["tls"]["secretName"] == "queue-tls"
+    item = {"key": "token", "path": Path(settings.admin_token_file).name}
+    assert (volumes["admin-token"]["secretName"], volumes["admin-token"]["items"]) == ("queue-admin-token", [item])
+    (container,) = manifests["Pod"]["spec"]["containers"]
+    token = next(one["valueFrom"] for one in container["env"] if one["name"] == "TOKEN")
+    assert token == {"secretKeyRef": {"name": "queue-admin-token", "key": "token"}}
+    full = render("full")["Pod"]["spec"]["containers"][0]["env"]
+    assert {"secretKeyRef": {"name": "queue-test-token", "key": "token"}} in [one.get("valueFrom") for one in full]
+
+
+def test_brokers_reach_what_they_need_and_no_more(render: Render) -> None:
+    assert render()["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress"]
+    policy = render("full")["NetworkPolicy"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    brokers, dns, *given = policy["egress"]
+    assert brokers["to"][0] == policy["ingress"][0]["from"][0]
+    assert {(one["port"], one["protocol"]) for one in dns["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert [port["port"] for one in given for port in one["ports"]] == [2379, 8333]

@@ -1,14 +1,17 @@
 """The check that `helm test` runs in a pod: all brokers are there, and a message is published, pulled and acked.
 
-It uses a topic of its own, and deletes it at the end. It needs nothing but Python. While brokers change it repeats its
-requests; the pod's activeDeadlineSeconds ends it.
+It uses a topic of its own, and deletes it at the end. It needs nothing but Python. It asks with the token in TOKEN, if
+there is one, and checks a certificate by the authority in CA_FILE, or those that the system knows. While brokers change
+it repeats its requests; the pod's activeDeadlineSeconds ends it.
 """
 
 import http.client
 import json
 import os
+import ssl
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 TOPIC = f"/v1/topics/helm-test-{time.time_ns()}"
 SUBSCRIPTION = f"{TOPIC}/subscriptions/check"
@@ -17,8 +20,15 @@ MESSAGE = {"value": {"check": TOPIC}}
 
 def ask(method: str, path: str, body: Any = None) -> tuple[int, bytes]:
     """Sends one request to the service."""
-    connection = http.client.HTTPConnection(os.environ["SERVICE"], timeout=30)
-    connection.request(method, path, json.dumps(body), {"content-type": "application/json"})
+    service, headers = urlsplit(os.environ["SERVICE"]), {"content-type": "application/json"}
+    if service.scheme == "https":
+        context = ssl.create_default_context(cafile=os.environ.get("CA_FILE"))
+        connection = http.client.HTTPSConnection(service.netloc, timeout=30, context=context)
+    else:
+        connection = http.client.HTTPConnection(service.netloc, timeout=30)
+    if "TOKEN" in os.environ:
+        headers["authorization"] = "Bearer " + os.environ["TOKEN"].strip()
+    connection.request(method, path, json.dumps(body), headers)
     answer = connection.getresponse()
     return answer.status, answer.read()
 
@@ -34,6 +44,8 @@ def must(method: str, path: str, body: Any = None) -> Any:
         if status < 300 or (method, status) == ("DELETE", 404):
             return json.loads(answer or b"null")
         print(answer.decode(), flush=True)
+        if status in (401, 403):
+            print("the values test.tokenSecret or adminToken give a token with the rights that this needs", flush=True)
         if status < 500 and status != 429:
             raise SystemExit(1)
         time.sleep(1)

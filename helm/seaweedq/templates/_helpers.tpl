@@ -44,6 +44,39 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- join "," (concat $own .Values.service.hosts) -}}
 {{- end -}}
 
+{{/* The secret with the brokers' certificate, empty for plain HTTP. */}}
+{{- define "seaweedq.tlsSecret" -}}
+{{- if .Values.tls.existingSecret -}}
+{{- if .Values.tls.certManager.enabled }}{{ fail "tls.existingSecret and tls.certManager.enabled: choose one" }}{{ end -}}
+{{- .Values.tls.existingSecret -}}
+{{- else if .Values.tls.certManager.enabled -}}
+{{- printf "%s-tls" (include "seaweedq.fullname" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "seaweedq.scheme" -}}
+{{- ternary "https" "http" (ne (include "seaweedq.tlsSecret" .) "") -}}
+{{- end -}}
+
+{{/* Below it each broker has a name of its own, for certificates: its address with dashes. Of the headless service. */}}
+{{- define "seaweedq.brokersDomain" -}}
+{{- printf "%s-brokers.%s.svc.%s" (include "seaweedq.fullname" .) .Release.Namespace .Values.service.clusterDomain -}}
+{{- end -}}
+
+{{/* The names for which a certificate must be. */}}
+{{- define "seaweedq.certificateNames" -}}
+{{- append (splitList "," (include "seaweedq.allowedHosts" .)) (printf "*.%s" (include "seaweedq.brokersDomain" .)) | toJson -}}
+{{- end -}}
+
+{{/* The secret with the token of `helm test`, empty where none is given. */}}
+{{- define "seaweedq.testToken" -}}
+{{- if .Values.test.tokenSecret.name -}}
+{{- dict "name" .Values.test.tokenSecret.name "key" .Values.test.tokenSecret.key | toJson -}}
+{{- else if .Values.adminToken.existingSecret -}}
+{{- dict "name" .Values.adminToken.existingSecret "key" .Values.adminToken.key | toJson -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "seaweedq.image" -}}
 {{- $repository := required "image.repository is needed: build the image with the project's Dockerfile and push it" .Values.image.repository -}}
 {{- if .Values.image.digest -}}
