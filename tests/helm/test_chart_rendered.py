@@ -70,9 +70,36 @@ def test_the_settings_of_a_small_installation(render: Render, settings_of: Calla
     assert all(getattr(settings, name) == Settings.model_fields[name].default for name in left)
 
 
+def test_brokers_call_each_other_at_a_port_that_no_client_reaches(
+    render: Render, settings_of: Callable[..., Settings]
+) -> None:
+    manifests = render()
+    settings = settings_of(manifests)
+    assert (settings.peer_port, settings.advertise_peer_url) == (8443, "https://10.1.2.3:8443")
+    ports = {port["name"]: port["containerPort"] for port in broker(manifests)["ports"]}
+    assert ports == {"http": 8080, "peers": 8443}
+    of_clients, of_brokers = manifests["NetworkPolicy"]["spec"]["ingress"]
+    assert [port["port"] for port in of_clients["ports"]] == ["http"]
+    assert [port["port"] for port in of_brokers["ports"]] == ["peers"]
+    (brokers,) = of_brokers["from"]
+    labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert brokers["podSelector"]["matchLabels"].items() <= labels.items()
+    test = manifests["Pod"]["metadata"]["labels"]
+    assert not brokers["podSelector"]["matchLabels"].items() <= test.items()
+    assert [port["name"] for port in manifests["Service"]["spec"]["ports"]] == ["http"]
+
+
+def test_without_a_port_for_brokers_there_is_none(render: Render) -> None:
+    manifests = render(peerPort=0)
+    assert not {"SEAWEEDQ_PEER_PORT", "SEAWEEDQ_ADVERTISE_PEER_URL"} & environment(manifests, FIELDS).keys()
+    assert [port["name"] for port in broker(manifests)["ports"]] == ["http"]
+    assert len(manifests["NetworkPolicy"]["spec"]["ingress"]) == 1
+
+
 def test_the_settings_of_a_large_installation(render: Render, settings_of: Callable[..., Settings]) -> None:
     settings = settings_of(render("full"), **{"status.podIP": "fd00::3"})
     assert settings.advertise_url == "http://[fd00::3]:8080"
+    assert settings.advertise_peer_url == "https://[fd00::3]:8443"
     assert settings.s3_endpoints == "http://s3-a:8333,http://s3-b:8333"
     assert settings.coordination == "etcd://etcd-0.etcd:2379,etcd-1.etcd:2379,etcd-2.etcd:2379"
     assert settings.memory_budget_bytes == 1 << 30
@@ -255,6 +282,8 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
         ({"tls": {"certManager": {"enabled": True}}}, "tls.certManager.issuerRef"),
         ({"tls": {"existingSecret": "a", "certManager": {"enabled": True}}}, "choose one"),
         ({"config": {"tls_cert_file": "/x"}}, "tls_cert_file"),
+        ({"config": {"peer_port": 8443}}, "peer_port"),
+        ({"peerPort": 8080}, "peerPort"),
         ({"replicas": 3}, "replicas"),
         ({"secret": {"clusterSecret": ""}}, "secret.clusterSecret"),
         ({"secret": {"clusterSecret": "too-short-for-it"[: MIN_CHARACTERS - 1]}}, "clusterSecret"),
@@ -345,5 +374,6 @@ def test_brokers_reach_what_they_need_and_no_more(render: Render) -> None:
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     brokers, dns, *given = policy["egress"]
     assert brokers["to"][0] == policy["ingress"][0]["from"][0]
+    assert [one["port"] for one in brokers["ports"]] == ["http", "peers"]
     assert {(one["port"], one["protocol"]) for one in dns["ports"]} == {(53, "UDP"), (53, "TCP")}
     assert [port["port"] for one in given for port in one["ports"]] == [2379, 8333]

@@ -67,6 +67,8 @@ def test_a_broker_gets_settings_of_a_cluster(
     assert re.sub(r"https?://([^:]+):.*", r"\1", settings.s3_endpoints) in services
     assert (settings.journal_kind, settings.store.split("/")[2]) == ("object", "seaweedq")
     assert cluster_secret(settings)
+    assert settings.peer_port
+    assert not any(str(settings.peer_port) in port for port in services[name]["ports"])
     grace_s = int(services[name]["stop_grace_period"].removesuffix("s"))
     assert grace_s >= settings.shutdown_delay_s + settings.shutdown_s + 10
 
