@@ -1,4 +1,4 @@
-"""Requests to one bucket at one endpoint, and the meaning of their answers. Only this module knows boto.
+"""Requests to one bucket at one endpoint, and the meaning of their answers. Only this module and s3_signed know boto.
 
 A create is sent once: s3fs, botocore and aiohttp must not repeat it, since the 412 of a second attempt might answer the
 first. Every other request may be repeated, and is, once: an idle connection may be closed just as it is used.
@@ -11,7 +11,7 @@ import base64
 import logging
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from s3fs import S3FileSystem
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.storage.interface import NO_BUCKET, Data, Listed
 from seaweedq.storage.s3_encryption import Encryption
+from seaweedq.storage.s3_signed import Answer, Answered, Place, SignedRequests, read_page
 
 T = TypeVar("T")
 logger = logging.getLogger("seaweedq")
@@ -35,6 +36,7 @@ THREAD_BYTES = 1024 * 1024  # a checksum over more is computed in a thread
 TRIES = 2  # of a request that may be repeated
 _NO_COPY = "x-amz-copy-source-if-match"
 _NO_COPIES = {_NO_COPY: '"no-copies"'}
+_RANGE_FIELDS = {"content-range": "ContentRange", "content-length": "ContentLength"}
 _AWS = re.compile(r"\.amazonaws\.com(\.cn)?$")
 # s3fs turns the store's error answers into OSErrors; the others mean that no answer, or not all of it, came.
 FAILURES = (OSError, BotoCoreError, ResponseParserError, aiohttp.ClientError)
@@ -83,6 +85,7 @@ class Bucket:
         self.encryption = Encryption()
         self._where = f"bucket {name}" + (f" at {endpoint}" if endpoint else "")
         self._worked_around: set[str] = set()
+        self._signed = SignedRequests()
         self._timeout_s = limits.connect_timeout_s + limits.read_timeout_s
         self._files = S3FileSystem(
             asynchronous=on_loop,
@@ -113,10 +116,10 @@ class Bucket:
     async def create(self, key: str, data: Data) -> bool:
         """Puts an object unless the key exists; False: it exists."""
         crc = zlib.crc32(data) if len(data) < THREAD_BYTES else await asyncio.to_thread(zlib.crc32, data)
-        checksum = {"ChecksumAlgorithm": "CRC32", "ChecksumCRC32": base64.b64encode(crc.to_bytes(4, "big")).decode()}
+        checksum = base64.b64encode(crc.to_bytes(4, "big")).decode()
         try:
             async with asyncio.timeout(self._timeout_s + len(data) / SLOWEST_BYTES_PER_S):
-                await self._call("put_object", Key=key, Body=_Body(data), IfNoneMatch="*", **checksum)
+                await self._put(key, _Body(data), checksum)
         except FAILURES as error:
             status, code = _answer(error)
             if status == 412:
@@ -136,11 +139,9 @@ class Bucket:
         """
 
         async def once() -> tuple[bytes, int, int]:
-            answer = await self._call("get_object", Key=key, **({"Range": f"bytes={span}"} if span else {}))
-            async with answer["Body"] as body:
-                data = await body.read()
-            first, last, size = _span(answer)
-            if span and "ContentRange" not in answer:
+            data, said = await self._get(key, span)
+            first, last, size = _span(said, len(data))
+            if span and "ContentRange" not in said:
                 self.work_around("ignores ranges: whole objects are read instead, which costs time and traffic")
             if len(data) != last + 1 - first:
                 raise OSError(f"the store announced {last + 1 - first} bytes, but sent {len(data)}")
@@ -205,18 +206,13 @@ class Bucket:
         Leaves out what was not asked for. Raises StoreUnavailable if there are more, but not one in this page: asking
         again would never end.
         """
-        start = {"StartAfter": after} if after else {}
-        page = await self._repeat(
-            f"list {prefix}",
-            lambda: self._call("list_objects_v2", Prefix=prefix, MaxKeys=limit, **start),
-        )
-        found = [_listed(each) for each in page.get("Contents", ())]
+        found, more = await self._repeat(f"list {prefix}", lambda: self._page(prefix, after, limit))
         asked = [each for each in found if each.name.startswith(prefix) and each.name != after]
         if len(asked) < len(found):
             self.work_around("lists keys outside the prefix, or the one to start after: they are left out")
-        if page["IsTruncated"] and not asked:
+        if more and not asked:
             raise StoreUnavailable(f"the store's listing of {prefix} after {after!r} does not advance")
-        return asked, bool(page["IsTruncated"])
+        return asked, more
 
     async def presign(self, method: str, key: str, expires_s: int, **parameters: Any) -> str:
         """Returns a URL that allows one kind of request without credentials; never log it. Sends no request.
@@ -250,15 +246,53 @@ class Bucket:
         endpoint that is not a URL."""
         if self._files._s3 is None:
             try:
-                await self._files.set_session()
+                self._signed.learn(await self._files.set_session())
             except ValueError as error:
                 detail = f"{self._where}: {error}; correct s3_endpoints, AWS_ENDPOINT_URL_S3 or another AWS setting"
                 raise InvalidRequest(detail, field="s3_endpoints") from error
 
-    async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    async def _put(self, key: str, body: _Body, crc: str) -> None:
+        headers = {"if-none-match": "*", "x-amz-checksum-crc32": crc, "x-amz-sdk-checksum-algorithm": "CRC32"}
+        tried = self._signed.place
+        if await self._send("PUT", key, {}, {**headers, **self.encryption.headers}, body) is None:
+            sums = {"ChecksumAlgorithm": "CRC32", "ChecksumCRC32": crc}
+            await self._call("put_object", tried, Key=key, Body=body, IfNoneMatch="*", **sums)
+
+    async def _get(self, key: str, span: str | None) -> tuple[bytes, Mapping[str, Any]]:
+        """Returns what the store has sent, and its ContentLength and ContentRange. A whole object is botocore's, which
+        compares it with the store's checksum."""
+        tried = self._signed.place if span else None
+        if span and (answer := await self._send("GET", key, {}, {"range": f"bytes={span}"})):
+            return answer.body, {
+                field: answer.headers[name] for name, field in _RANGE_FIELDS.items() if name in answer.headers
+            }
+        said = await self._call("get_object", tried, Key=key, **({"Range": f"bytes={span}"} if span else {}))
+        async with said["Body"] as body:
+            return await body.read(), said
+
+    async def _page(self, prefix: str, after: str, limit: int) -> tuple[Sequence[Listed], bool]:
+        asked = {"list-type": "2", "prefix": prefix, "max-keys": f"{limit}", "encoding-type": "url"}
+        tried = self._signed.place
+        if answer := await self._send("GET", None, {**asked, **({"start-after": after} if after else {})}, {}):
+            return read_page(answer.body)
+        start = {"StartAfter": after} if after else {}
+        page = await self._call("list_objects_v2", tried, Prefix=prefix, MaxKeys=limit, **start)
+        return [_listed(each) for each in page.get("Contents", ())], bool(page["IsTruncated"])
+
+    async def _send(self, method: str, key: str | None, *asked: Any) -> Answer | None:
+        return (
+            await self._signed.send(await self._files.set_session(), method, key, *asked)
+            if self._signed.place
+            else None
+        )
+
+    async def _call(self, method: str, tried: Place | None = None, **parameters: Any) -> dict[str, Any]:
+        """Has botocore make a request; `tried` where the store has refused the same one that was made here."""
         await self._connect()
         stated = {**self.encryption.parameters(method), **parameters}
         answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self.name, **stated)
+        if not self._signed.worked(tried):
+            self.work_around("refuses requests that are signed here: botocore makes them all, which takes more CPU")
         return answer
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[T]]) -> T:
@@ -316,16 +350,20 @@ class _Beyond(Exception):
 
 def _answer(error: Exception) -> tuple[int, str]:
     """Returns status and code of the store's answer; 0 and an empty string if there was none."""
+    if isinstance(error, Answered):
+        return error.status, error.code
     cause = error.__cause__
     if not isinstance(cause, ClientError):
         return 0, ""
     return int(cause.response["ResponseMetadata"].get("HTTPStatusCode", 0)), str(cause.response["Error"].get("Code"))
 
 
-def _span(answer: dict[str, Any]) -> tuple[int, int, int]:
-    """Returns the first and the last byte of the answer's body within the object, and the object's size."""
-    if "ContentRange" not in answer:
-        return 0, answer["ContentLength"] - 1, answer["ContentLength"]
-    span, _, size = answer["ContentRange"].removeprefix("bytes ").partition("/")
+def _span(said: Mapping[str, Any], length: int) -> tuple[int, int, int]:
+    """Returns the first and the last byte of an answer's body within the object, and the object's size. `length` is
+    that of the body, where nothing is said."""
+    if "ContentRange" not in said:
+        size = int(said.get("ContentLength", length))
+        return 0, size - 1, size
+    span, _, size = said["ContentRange"].removeprefix("bytes ").partition("/")
     first, _, last = span.partition("-")
     return int(first), int(last), int(size)

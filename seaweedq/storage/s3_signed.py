@@ -1,0 +1,228 @@
+"""The requests that most are, signed here: the put of an object, the get of a range, a page of a listing.
+
+botocore takes over 1 ms of CPU to make a request and to read its answer (rules of endpoints, hooks, models), which is
+more than all else that it costs. So these three are made here, and botocore's HTTP session sends them: with its
+connections, proxies, certificates and time limits, and its errors. All that may differ between stores is learnt from a
+request that botocore has signed (`Place.learnt`), and its credentials are asked for each. A place that is signed in
+another way than by Signature Version 4 is not learnt: botocore makes all requests there.
+
+The signature is that of https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html. It covers all
+headers and, as botocore's is set up to do, no body.
+"""
+
+import hashlib
+import hmac
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Protocol
+from urllib.parse import quote, unquote_plus, urlsplit
+
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.compat import get_current_datetime
+from botocore.utils import parse_timestamp
+
+from seaweedq.storage.interface import Listed
+
+_ALGORITHM, _DIGEST = "AWS4-HMAC-SHA256", "UNSIGNED-PAYLOAD"
+_CODE, _MESSAGE = re.compile(rb"<Code>([^<]*)</Code>"), re.compile(rb"<Message>([^<]*)</Message>")
+_PORTS = {"http": 80, "https": 443}
+_UNSIGNED = {"user-agent": "seaweedq"}
+_KINDS = {"PutObject", "GetObject", "ListObjectsV2"}
+_REFUSED = {301, 302, 307, 308, 400, 401, 403}  # of a request that the store did not accept: nothing has happened
+
+
+class Credentials(Protocol):
+    """The keys of botocore."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+class Answered(OSError):
+    """Raised for an answer that is an error, with its status and the store's code."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.status = status
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A good answer; `headers` have names in lower case."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A bucket as requests name it: scheme and host, the path of the bucket itself (empty where the host names it), and
+    the region of signatures."""
+
+    origin: str
+    host: str
+    root: str
+    region: str
+
+    @staticmethod
+    def learnt(request: Any, signing_name: str, region: str, version: str) -> "Place | None":
+        """Returns the place of a request about an object or a listing, which botocore is about to sign; None where it
+        is signed in a way that is not known here."""
+        options = request.context.get("auth_options") or ["aws.auth#sigv4"]
+        asked = request.context.get("input_params") or {}
+        if signing_name != "s3" or version not in ("s3v4", "v4") or options[0] != "aws.auth#sigv4" or not region:
+            return None
+        parts = urlsplit(request.url)
+        end = f"/{_quoted(asked['Key'])}" if "Key" in asked else ""
+        if not parts.path.endswith(end):
+            return None
+        root = parts.path.removesuffix(end).rstrip("/")
+        plain = parts.port is None or parts.port == _PORTS.get(parts.scheme)
+        host = f"{parts.hostname}" if plain else f"{parts.hostname}:{parts.port}"
+        return Place(f"{parts.scheme}://{parts.netloc}", host, root, region)
+
+    def request(
+        self,
+        method: str,
+        key: str | None,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: object,
+        keys: Credentials,
+        now: datetime,
+    ) -> AWSPreparedRequest:
+        """Returns a signed request. The names of its headers are in lower case, their values without white space at
+        the ends."""
+        path = f"{self.root}/{_quoted(key)}" if key is not None else self.root or "/"
+        asked = "&".join(f"{name}={quote(query[name], safe='-_.~')}" for name in sorted(query))
+        moment = now.strftime("%Y%m%dT%H%M%SZ")
+        signed = {**headers, "host": self.host, "x-amz-content-sha256": _DIGEST, "x-amz-date": moment}
+        if keys.token:
+            signed["x-amz-security-token"] = keys.token
+        names = sorted(signed)
+        lines = [method, path, asked, *(f"{name}:{signed[name]}" for name in names), "", ";".join(names), _DIGEST]
+        scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
+        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        signature = hmac.new(
+            _key(keys.secret_key, moment[:8], self.region),
+            f"{_ALGORITHM}\n{moment}\n{scope}\n{digest}".encode(),
+            hashlib.sha256,
+        ).hexdigest()
+        del signed["host"]  # which the HTTP session states itself
+        signed["authorization"] = (
+            f"{_ALGORITHM} Credential={keys.access_key}/{scope}, SignedHeaders={';'.join(names)}, Signature={signature}"
+        )
+        return AWSPreparedRequest(
+            method, f"{self.origin}{path}{'?' if asked else ''}{asked}", {**signed, **_UNSIGNED}, body, False
+        )
+
+
+class SignedRequests:
+    """The requests of one bucket that are signed here. `place` is None as long as botocore has to make them all: until
+    one of its own has worked, and for ever where it accepts a request that the store refused from here.
+    """
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self._learnt: Place | None = None
+        self._is_known = False
+
+    def learn(self, client: Any) -> None:
+        """Looks at what a client of botocore signs from now on."""
+        client.meta.events.register("before-sign.s3", self._look, unique_id="seaweedq-place")
+
+    def worked(self, tried: Place | None = None) -> bool:
+        """Notes that a request of botocore's has worked; `tried` where the store had refused the same one from here.
+        Returns False where that ends the requests from here."""
+        if tried is not None:
+            self.place = None
+            return False
+        if not self._is_known and self._learnt:
+            self.place, self._is_known = self._learnt, True
+        return True
+
+    async def send(
+        self,
+        client: Any,
+        method: str,
+        key: str | None,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Any = None,
+    ) -> Answer | None:
+        """Sends a request, and returns its answer; None where botocore has to make it, and nothing has happened yet.
+        Raises Answered, and botocore's errors where no answer came."""
+        if self.place is None:
+            return None
+        keys = await client._request_signer._credentials.get_frozen_credentials()
+        request = self.place.request(method, key, query, headers, body, keys, get_current_datetime())
+        if body is not None:
+            request.headers["content-length"] = str(len(body))
+        answer = await client._endpoint.http_session.send(request)
+        data: bytes = await answer.content
+        status = int(answer.status_code)
+        if status in _REFUSED:
+            return None
+        if status >= 300:
+            code, message = _CODE.search(data), _MESSAGE.search(data)
+            raise Answered(status, code[1].decode() if code else f"{status}", message[1].decode() if message else "")
+        return Answer(answer.headers, data)
+
+    def _look(
+        self,
+        request: Any,
+        signing_name: str,
+        region_name: str,
+        signature_version: str,
+        operation_name: str,
+        **_: Any,
+    ) -> None:
+        if not self._is_known and operation_name in _KINDS and not request.context.get("is_presign_request"):
+            self._learnt = Place.learnt(request, signing_name, region_name, signature_version)
+
+
+def read_page(body: bytes) -> tuple[Sequence[Listed], bool]:
+    """Returns the objects of a page of a listing, and whether there are more. Raises OSError for another body."""
+    try:
+        parts = [(_tag(part), part) for part in ET.fromstring(body)]
+        said = {tag: part.text for tag, part in parts}
+        encoded = said.get("EncodingType") == "url"
+        listed = [
+            _listed({_tag(field): field.text or "" for field in part}, encoded)
+            for tag, part in parts
+            if tag == "Contents"
+        ]
+        return listed, said["IsTruncated"] == "true"
+    except (ET.ParseError, KeyError, ValueError) as error:
+        raise OSError(f"the store's listing cannot be read: {error!r}") from error
+
+
+def _listed(fields: Mapping[str, str], encoded: bool) -> Listed:
+    name, modified = fields["Key"], fields["LastModified"]
+    try:
+        time = datetime.fromisoformat(modified)
+    except ValueError:
+        time = parse_timestamp(modified)
+    return Listed(unquote_plus(name) if encoded else name, int(fields["Size"]), int(time.timestamp() * 1_000_000))
+
+
+def _tag(part: ET.Element) -> str:
+    return part.tag.rpartition("}")[2]
+
+
+def _quoted(key: str) -> str:
+    return quote(key, safe="/-_.~")
+
+
+@lru_cache(maxsize=8)
+def _key(secret: str, day: str, region: str) -> bytes:
+    key = f"AWS4{secret}".encode()
+    for part in (day, region, "s3", "aws4_request"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return key
