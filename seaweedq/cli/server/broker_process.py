@@ -105,6 +105,7 @@ class BrokerProcess:
             url = url_of(self._settings.host, listener, "https" if self._certificate else "http")
             broker = Broker(self._environment(url, peer_url_of(self._settings, peer_listener), stack))
             stack.push_async_callback(self._end, broker)
+            stack.callback(asyncio.create_task(self._limit_loss(broker), name="deadline of a lost life").cancel)
             broker.lock()
             if self._settings.brokers == 1:  # others may be writing
                 await broker.environment.store.sweep_temporary()
@@ -117,6 +118,12 @@ class BrokerProcess:
                 _greet(self._settings, broker)
                 await server.run_until_stopped(listener)
         return broker.lost.is_set() and not self._stop.asked
+
+    async def _limit_loss(self, broker: Broker) -> None:
+        """Begins the deadline as the life is lost: no signal does, and the end of the start or of the serving, which
+        come before the stop, may hang as well."""
+        await broker.lost.wait()
+        self._deadline.begin(self._settings.shutdown_s + OVERTIME_S)
 
     async def _end(self, broker: Broker) -> None:
         self._deadline.begin(self._settings.shutdown_s + OVERTIME_S)

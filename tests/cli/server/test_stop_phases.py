@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from functools import wraps
@@ -111,6 +112,44 @@ def test_what_hangs_for_ever_is_ended_by_the_deadline(
     assert hang.began
     assert is_overdue
     assert STOP_S <= took_s < STOP_S + OVERTIME_S + MARGIN_S
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(("owner", "name"), [(HttpServer, "shutdown"), later(Broker, "stop")])
+def test_a_lost_life_has_the_deadline_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    hang = Hang()
+    hang.put_into(monkeypatch, owner, name)
+    over, greeted = threading.Event(), []
+
+    def greet(settings: Settings, broker: Broker) -> None:
+        greeted.append(broker)
+        if len(greeted) == 1:
+            broker._lose("a test has it")
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def pass_over() -> None:
+        over.set()
+        end_all()
+
+    def end_all() -> None:  # the life after the first one hangs, too
+        monkeypatch.undo()
+        monkeypatch.setattr(broker_process, "_greet", greet)
+        hang.end()
+
+    monkeypatch.setattr(broker_process, "_greet", greet)
+    monkeypatch.setattr(broker_process, "OVERTIME_S", OVERTIME_S)
+    deadline = StopDeadline(pass_over)
+    stop = StopSignals(deadline, 0, STOP_S + OVERTIME_S)
+    stop.handle()
+    without = threading.Timer(STOP_S + OVERTIME_S + MARGIN_S, end_all)
+    without.start()
+    BrokerProcess(Settings(data_dir=tmp_path, port=0, shutdown_s=STOP_S), stop, deadline).run()
+    without.cancel()
+    assert hang.began
+    assert over.is_set()
 
 
 @pytest.mark.usefixtures("handlers")

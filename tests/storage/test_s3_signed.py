@@ -1,0 +1,165 @@
+"""Requests to S3 that are signed here: as botocore would sign them, and given up where the store refuses them alone."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from seaweedq.errors import StoreUnavailable
+from seaweedq.storage.s3 import S3Store
+from seaweedq.storage.s3_signed import Place, read_page
+from tests.support.processes.s3_service import S3Service
+from tests.support.storage.store_proxy import Exchange, answers, proxy_of, through
+
+NOW = datetime(2026, 11, 23, 6, 30, tzinfo=UTC)
+KEYS = ("q/topics/t/00000001", "a b+c~é=&/x%20y", "-_.~!*'()@:$,;")
+PLACES = (
+    Place("http://127.0.0.1:9000", "127.0.0.1:9000", "/bucket", "us-east-1"),
+    Place("https://bucket.s3.eu-west-1.amazonaws.com", "bucket.s3.eu-west-1.amazonaws.com", "", "eu-west-1"),
+)
+QUERY = {"list-type": "2", "prefix": "q/a b+&=", "max-keys": "1000", "encoding-type": "url", "start-after": "q/é"}
+PAGE = """<?xml version="1.0" encoding="UTF-8"?>
+<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><IsTruncated>true</IsTruncated>%s
+<Contents><Key>a%%2Bb+c%%25</Key><LastModified>%s</LastModified><Size>7</Size><Owner><ID>x</ID></Owner></Contents>
+</ListBucketResult>"""
+
+
+@pytest.fixture(params=[None, "a/token+="])
+def keys(request: pytest.FixtureRequest) -> Credentials:
+    return Credentials("AKIDEXAMPLE", "the/secret+key", request.param)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["path", "virtual"])
+@pytest.mark.parametrize("key", [*KEYS, None])
+def test_a_signature_is_that_of_botocore(place: Place, key: str | None, keys: Credentials) -> None:
+    headers = {"range": "bytes=0-9", "if-none-match": "*", "x-amz-checksum-crc32": "NSRBwg=="}
+    query = {} if key else QUERY
+    made = place.request("GET", key, query, headers, None, keys, NOW)
+    theirs = AWSRequest("GET", made.url, headers)
+    theirs.context["payload_signing_enabled"] = False
+    theirs.context["client_config"] = SimpleNamespace(s3={"payload_signing_enabled": False})
+    with mock.patch("botocore.auth.get_current_datetime", return_value=NOW):
+        S3SigV4Auth(keys, "s3", place.region).add_auth(theirs)
+    assert made.headers["authorization"] == theirs.headers["Authorization"]
+    assert made.headers.get("x-amz-security-token") == theirs.headers.get("X-Amz-Security-Token")
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "found"),
+    [
+        ("http://127.0.0.1:9000/bucket/a%20b", "a b", PLACES[0]),
+        ("http://127.0.0.1:9000/bucket", None, PLACES[0]),
+        ("https://bucket.s3.eu-west-1.amazonaws.com/a%20b", "a b", PLACES[1]),
+        ("https://bucket.s3.eu-west-1.amazonaws.com/?list-type=2", None, PLACES[1]),
+        ("https://bucket.s3.eu-west-1.amazonaws.com/another", "a b", None),
+    ],
+)
+def test_a_place_is_learnt_from_a_request(url: str, key: str | None, found: Place | None) -> None:
+    request = SimpleNamespace(url=url, context={"input_params": {"Bucket": "bucket"} | ({"Key": key} if key else {})})
+    region = found.region if found else "eu-west-1"
+    assert Place.learnt(request, "s3", region, "s3v4") == found
+
+
+def test_a_place_with_other_signatures_is_not_learnt() -> None:
+    request = SimpleNamespace(url="http://h/b", context={})
+    assert Place.learnt(request, "s3", "r", "s3v4") == Place("http://h", "h", "/b", "r")
+    assert Place.learnt(request, "s3express", "r", "s3v4") is None
+    assert Place.learnt(request, "s3", "r", "s3") is None
+    assert Place.learnt(request, "s3", "", "s3v4") is None
+    request.context["auth_options"] = ["aws.auth#sigv4a", "aws.auth#sigv4"]
+    assert Place.learnt(request, "s3", "r", "s3v4") is None
+
+
+def test_a_page_is_read_as_botocore_reads_it() -> None:
+    for time in ("2026-11-23T06:30:00.000Z", "2026-11-23T06:30:00Z", "Mon, 23 Nov 2026 06:30:00 GMT"):
+        [found], more = read_page((PAGE % ("<EncodingType>url</EncodingType>", time)).encode())
+        assert (found.name, found.size, found.modified_us) == ("a+b c%", 7, int(NOW.timestamp() * 1e6))
+        assert more
+    [found], _ = read_page((PAGE % ("", "2026-11-23T06:30:00Z")).encode())
+    assert found.name == "a%2Bb+c%25"
+    for broken in (b"", b"<a", b"<html><body/></html>", PAGE[:300].encode()):
+        with pytest.raises(OSError, match="cannot be read"):
+            read_page(broken)
+
+
+def _is_botocores(exchange: Exchange) -> bool:
+    return b"amz-sdk-request" in exchange.head.lower()
+
+
+@pytest.fixture
+def names() -> Iterator[str]:
+    return iter(f"o/{number}" for number in range(100))
+
+
+async def _each_kind(store: S3Store, name: str) -> None:
+    assert await store.create(name, b"0123456789")
+    assert not await store.create(name, b"")
+    assert await store.read(name, 2, 5) == b"234"
+    assert await store.read(name, 2, 50) == b"23456789"
+    assert await store.read(name, 20, 30) == b""
+    assert name in await store.list("o/")
+    assert await asyncio.to_thread(lambda: store.open(name).read()) == b"0123456789"
+    with pytest.raises(FileNotFoundError):
+        await store.read(f"{name}/none", 0, 1)
+
+
+async def test_botocore_makes_the_first_request_alone(s3: S3Service, names: Iterator[str]) -> None:
+    theirs: list[bytes] = []
+
+    async def note(exchange: Exchange) -> None:
+        if _is_botocores(exchange):
+            theirs.append(exchange.head.split(b" ")[0])
+        await through(exchange)
+
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
+        await _each_kind(store, next(names))
+        proxy.inject(note)
+        await _each_kind(store, next(names))
+        assert theirs == []
+        await store.close()
+
+
+async def test_a_store_that_refuses_them_is_asked_by_botocore_from_then_on(
+    s3: S3Service, names: Iterator[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[bytes] = []
+
+    async def refuse(exchange: Exchange) -> None:
+        if _is_botocores(exchange):
+            await through(exchange)
+        else:
+            refused.append(exchange.head)
+            await answers(403, "SignatureDoesNotMatch")(exchange)
+
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
+        await store.list("o/")
+        proxy.inject(refuse)
+        with caplog.at_level(logging.WARNING):
+            assert await store.create(name := next(names), b"once")
+            await _each_kind(store, next(names))
+        assert len(refused) == 1
+        assert caplog.text.count("refuses requests that are signed here") == 1
+        assert await store.read(name) == b"once"
+        await store.close()
+
+
+async def test_a_refusal_that_botocore_gets_too_is_an_error(s3: S3Service, names: Iterator[str]) -> None:
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
+        await store.list("o/")
+        proxy.inject(answers(403, "AccessDenied"))
+        for act in (store.create(next(names), b""), store.list("o/"), store.read("o", 0, 1)):
+            with pytest.raises(StoreUnavailable) as error:
+                await act
+            assert error.value.fields["code"] == "AccessDenied"
+        assert store._bucket._signed.place
+        await store.close()
