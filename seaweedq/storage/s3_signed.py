@@ -125,13 +125,16 @@ class Place:
 
 class SignedRequests:
     """The requests of one bucket that are signed here. `place` is None as long as botocore has to make them all: until
-    one of its own has worked, and for ever where it accepts a request that the store refused from here.
+    one of its own has worked, and for ever where the store accepts a request from it that was refused from here.
+
+    A get that is refused is botocore's at once. A put is sent once, so the next one of that key is.
     """
 
     def __init__(self) -> None:
         self.place: Place | None = None
         self._learnt: Place | None = None
         self._is_known = False
+        self._refused: set[str] = set()  # keys of puts
 
     def learn(self, client: Any) -> None:
         """Looks at what a client of botocore signs from now on."""
@@ -156,9 +159,10 @@ class SignedRequests:
         headers: Mapping[str, str],
         body: Any = None,
     ) -> Answer | None:
-        """Sends a request, and returns its answer; None where botocore has to make it, and nothing has happened yet.
-        Raises Answered, and botocore's errors where no answer came."""
-        if self.place is None:
+        """Sends a request, and returns its answer; None where botocore has to make it, and nothing was put. Raises
+        Answered, and botocore's errors where no answer came."""
+        if self.place is None or key in self._refused:
+            self._refused.discard(key or "")
             return None
         keys = await client._request_signer._credentials.get_frozen_credentials()
         request = self.place.request(method, key, query, headers, body, keys, get_current_datetime())
@@ -168,7 +172,9 @@ class SignedRequests:
         data: bytes = await answer.content
         status = int(answer.status_code)
         if status in _REFUSED:
-            return None
+            if body is None:
+                return None
+            self._refused.add(key or "")
         if status >= 300:
             code, message = _CODE.search(data), _MESSAGE.search(data)
             raise Answered(status, code[1].decode() if code else f"{status}", message[1].decode() if message else "")

@@ -144,11 +144,27 @@ async def test_a_store_that_refuses_them_is_asked_by_botocore_from_then_on(
         await store.list("o/")
         proxy.inject(refuse)
         with caplog.at_level(logging.WARNING):
-            assert await store.create(name := next(names), b"once")
+            with pytest.raises(StoreUnavailable):
+                await store.create(name := next(names), b"once")  # a put is sent once
+            assert await store.create(name, b"once")
             await _each_kind(store, next(names))
         assert len(refused) == 1
         assert caplog.text.count("refuses requests that are signed here") == 1
         assert await store.read(name) == b"once"
+        await store.close()
+
+
+async def test_a_get_that_is_refused_is_botocores_at_once(s3: S3Service, names: Iterator[str]) -> None:
+    async def refuse(exchange: Exchange) -> None:
+        await (through if _is_botocores(exchange) else answers(400, "AuthorizationHeaderMalformed"))(exchange)
+
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
+        await store.create(name := next(names), b"0123")
+        proxy.inject(refuse)
+        assert await store.read(name, 1, 3) == b"12"
+        assert await store.list("o/") == [name]
+        assert len(proxy.methods) == 3
         await store.close()
 
 
