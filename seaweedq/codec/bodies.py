@@ -6,7 +6,8 @@ cannot decode.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -21,12 +22,13 @@ from seaweedq.codec.intake import Doubt, Intake, Refused, check_count, refuse, t
 from seaweedq.codec.messages import Envelope
 from seaweedq.errors import InvalidMessages, InvalidRequest, UnreadableBody, UnsupportedContentType
 from seaweedq.segments.layout import Format
-from seaweedq.segments.rows import Single, binaries, rows_of_singles
+from seaweedq.segments.rows import Single, binaries, rows_of_singles, together
 
 FORM = "application/x-www-form-urlencoded"
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 SUPPORTED = (JSON, NDJSON, ARROW)
 
+SLICE_BYTES = 256 * 1024  # of lines that are decoded at a time
 _NEWLINE, _OPEN, _CLOSE = b"\n{}"
 _REFERENCE = b'"reference"'
 
@@ -115,10 +117,9 @@ def decode_json(body: bytes, intake: Intake) -> pa.RecordBatch:
 
     Raises UnreadableBody, InvalidRequest, InvalidMessages, MessageTooLarge.
     """
-    try:
+    with suppress(*envelopes.GIVEN_UP):  # behind the block nothing of the fast path is in memory any more
         return envelopes.columns_of(messages.decode_many(body, intake.layout.format), intake)
-    except envelopes.GIVEN_UP:
-        return envelopes.row_by_row(enumerate(_messages(body)), intake)
+    return envelopes.row_by_row(enumerate(_messages(body)), intake)
 
 
 def decode_ndjson(body: bytes, intake: Intake, bare: bool = False) -> pa.RecordBatch:
@@ -129,11 +130,10 @@ def decode_ndjson(body: bytes, intake: Intake, bare: bool = False) -> pa.RecordB
     if bare and intake.layout.format is Format.BYTES:
         raise InvalidRequest("bare lines are JSON values; a bytes topic needs messages with value_base64", field="bare")
     body = bytes(body).replace(b"\r\n", b"\n")
-    try:
+    with suppress(*envelopes.GIVEN_UP):  # as above
         return _bare_columns(body, intake) if bare else _line_columns(body, intake)
-    except envelopes.GIVEN_UP:
-        lines = enumerate(line.strip(b" \t\r\n") for line in BytesIO(body))  # a list of them takes ten times the body
-        return envelopes.row_by_row(((i, Envelope(msgspec.Raw(s)) if bare else s) for i, s in lines if s), intake)
+    lines = enumerate(line.strip(b" \t\r\n") for line in BytesIO(body))  # a list of them takes ten times the body
+    return envelopes.row_by_row(((i, Envelope(msgspec.Raw(s)) if bare else s) for i, s in lines if s), intake)
 
 
 def decode_raw(body: bytes, key: str | None, intake: Intake) -> pa.RecordBatch:
@@ -173,16 +173,46 @@ def _line_columns(body: bytes, intake: Intake) -> pa.RecordBatch:
     if len(ends) and not ((data[ends - 1] == _CLOSE).all() and (data[ends + 1] == _OPEN).all()):
         raise Doubt
     check_count(len(ends) + 1)  # none of the lines is empty
-    found = messages.decode_lines(body, intake.layout.format)
-    if len(found) != len(ends) + 1:
+    return _by_slices(body, ends, partial(_slice_columns, intake=intake), intake)
+
+
+def _slice_columns(lines: bytes, count: int, intake: Intake) -> pa.RecordBatch:
+    found = messages.decode_lines(lines, intake.layout.format)
+    if len(found) != count:
         raise Doubt
     return envelopes.columns_of(found, intake)
 
 
 def _bare_columns(body: bytes, intake: Intake) -> pa.RecordBatch:
     """Decodes bare NDJSON on the fast path: the lines may be joined only once each is known to be one JSON text."""
-    lines = body.rstrip(b"\n").split(b"\n")
-    check_count(len(lines))
-    if not json_texts.are_json(binaries(lines, pa.string())):
+    body = body.rstrip(b"\n")
+    ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)
+    check_count(len(ends) + 1)
+    return _by_slices(body, ends, partial(_bare_slice_columns, intake=intake), intake)
+
+
+def _bare_slice_columns(lines: bytes, count: int, intake: Intake) -> pa.RecordBatch:
+    values = lines.split(b"\n")
+    if not json_texts.are_json(binaries(values, pa.string())):
         raise Doubt
-    return envelopes.columns_of([Envelope(line) for line in lines], intake)  # type: ignore[arg-type]
+    return envelopes.columns_of([Envelope(value) for value in values], intake)  # type: ignore[arg-type]
+
+
+def _by_slices(
+    body: bytes,
+    ends: "np.ndarray[Any, np.dtype[np.int64]]",
+    decode_lines: Callable[[bytes, int], pa.RecordBatch],
+    intake: Intake,
+) -> pa.RecordBatch:
+    """Decodes lines, which stop at `ends`, slice by slice: Python holds a line as 20 times as much, and Arrow does not.
+
+    `decode_lines` takes the text of some lines, and their number.
+    """
+    parts: list[pa.RecordBatch] = []
+    begin = line = 0
+    while line <= len(ends):
+        last = min(int(np.searchsorted(ends, begin + SLICE_BYTES)), len(ends))  # the one that fills the slice
+        end = int(ends[last]) if last < len(ends) else len(body)
+        parts.append(decode_lines(body[begin:end], last + 1 - line))
+        begin, line = end + 1, last + 1
+    return together(parts, intake.layout)

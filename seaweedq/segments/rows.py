@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.segments.layout import HEADERS, REFERENCE, TIMESTAMP, Format, Layout
+from seaweedq.segments.layout import HEADERS, REFERENCE, TIMESTAMP, Format, Layout, mask_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,25 @@ def assemble(
             columns.append(column)
             mask |= 1 << bit
     return pa.RecordBatch.from_arrays([*columns, *values], schema=layout.rows(mask))
+
+
+def together(parts: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
+    """Puts rows of one layout together, in order; an optional column of some parts is null in the others."""
+    if len(parts) == 1:
+        return parts[0]
+    mask = 0
+    for part in parts:
+        mask |= mask_of(part)
+    schema = layout.rows(mask)
+    return pa.concat_batches([_filled(part, schema) for part in parts])
+
+
+def _filled(part: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if part.num_columns == len(schema):
+        return part
+    there = set(part.schema.names)
+    columns = [part.column(f.name) if f.name in there else pa.nulls(part.num_rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def binaries(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

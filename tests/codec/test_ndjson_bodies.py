@@ -1,6 +1,6 @@
 import pytest
 
-from seaweedq.codec import envelopes
+from seaweedq.codec import bodies, envelopes
 from seaweedq.codec import intake as intakes
 from seaweedq.codec.bodies import decode_ndjson
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge
@@ -122,3 +122,36 @@ def test_more_than_that_are_refused_one_by_one_too(monkeypatch: pytest.MonkeyPat
     assert decode_ndjson(body * 10, intake()).num_rows == 10
     with pytest.raises(InvalidRequest, match="11 messages, more than 10"):
         decode_ndjson(body * 20, intake())
+
+
+MIXED = [
+    b'{"value":1}',
+    b'{"value":2,"key":"k"}',
+    b'{"value":[3,"long"],"headers":{"a":"b"}}',
+    b'{"value":4}',
+    b'{"value":5,"timestamp":"2026-01-01T00:00:00Z","expires_in_s":5}',
+    b'{"value":6,"key":"","headers":{}}',
+]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("size", [1, 12, 13, 40, 100])
+def test_slices_of_a_body_give_the_same_rows(monkeypatch: pytest.MonkeyPatch, size: int, bare: bool) -> None:
+    for lines in ([*MIXED], MIXED[:1], MIXED[::-1], [MIXED[0]] * 20, [MIXED[0]] * 9 + [MIXED[1]]):
+        body = b"\n".join(lines)
+        whole = decode_ndjson(body, intake(), bare)
+        monkeypatch.setattr(bodies, "SLICE_BYTES", size)
+        sliced = decode_ndjson(body, intake(), bare)
+        monkeypatch.undo()
+        assert sliced.equals(whole)
+        assert sliced.schema == whole.schema
+
+
+def test_slices_name_the_lines_of_the_whole_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "SLICE_BYTES", 30)
+    with pytest.raises(InvalidMessages) as error:
+        decode_ndjson(b"\n".join([*MIXED, b'{"v":1}', *MIXED, b"{"]), intake())
+    assert [each["index"] for each in error.value.fields["errors"]] == [6, 13]
+    with pytest.raises(InvalidMessages) as error:
+        decode_ndjson(b'{"value":1}{"value":2}\n' * 5, intake())
+    assert len(error.value.fields["errors"]) == 5

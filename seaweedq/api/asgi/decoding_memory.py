@@ -1,4 +1,4 @@
-"""Memory for decoding bodies: tiny messages become 20 times as large while they are decoded.
+"""Memory for decoding bodies, and for the ids in their answers: tiny messages become 20 times as large meanwhile.
 
 Decoders reserve what they may make, together half of the budget: small publishes must find room beside them. Who
 finds no room waits for those that decode now. Where nobody decodes it goes ahead: else a large body could never be
@@ -19,7 +19,7 @@ from seaweedq.segments.ipc_bounds import may_be_compressed
 T = TypeVar("T")
 SAME_SIZE = 5  # copies of the body that a decoder may hold
 MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
-LINE_BYTES = 170  # of a bare value
+LINE_BYTES = 180  # of a bare value
 ARROW_SIZE = 20  # of short strings: five bytes in Arrow become columns and texts
 SMALL_BYTES = 16 * 1024
 
@@ -60,6 +60,10 @@ class DecodingMemory:
         while self._budget.decoding and not self._fits(size):
             self._changed.clear()
             await self._changed.wait()
+        return await self.run_at_once(size, work, *arguments)
+
+    async def run_at_once(self, size: int, work: Callable[..., T], *arguments: object) -> T:
+        """As `run`, without waiting: for what has to be done with a request that nobody can refuse any more."""
         call = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
         self._budget.decoding += size
         call.add_done_callback(lambda _: self._release(size))

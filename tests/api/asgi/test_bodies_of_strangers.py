@@ -149,7 +149,7 @@ async def test_a_body_in_pieces_holds_what_came_and_then_itself(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("media", "content", "bare", "at_least"),
     [
-        (bodies.NDJSON, b'{"value":1}\n' * 990_000, False, 195 * MIB),  # measured: what the decoder took at most
+        (bodies.NDJSON, b'{"value":1}\n' * 990_000, False, 195 * MIB),  # measured, before lines were decoded in slices
         (bodies.NDJSON, b'{"value":1,"headers":{"a":"b"}}\n' * 524_288, False, 353 * MIB),
         (bodies.NDJSON, b"1\n" * 990_000, True, 157 * MIB),
         (bodies.JSON, b'{"messages":[' + b'{"value":1},' * 990_000 + b"]}", False, 165 * MIB),
