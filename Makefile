@@ -15,7 +15,7 @@ WORKERS := 3
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all soak chaos minio weed kube chromium check bench format clean help
+.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kube chromium check bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -39,6 +39,18 @@ test: $(STAMP)  ## everything but what is deliberately long
 
 test-all: $(STAMP) ## what `make test` leaves out: long tests, chaos, more examples of each property
 	$(PYTEST) --tier long $(SOME)
+
+# What the tests themselves use is the newest in both; `all` has what is installed with seaweedq.
+test-versions: $(STAMP) ## `make test` with each package at its lowest version that pyproject.toml allows, then at its newest
+	$(BIN)/python -m pip install --quiet uv
+	@set -eu; for which in lowest-direct highest; do \
+	  other=$(VENV)-$$which; \
+	  $(BIN)/uv venv --quiet --clear --python $(BIN)/python $$other; \
+	  $(BIN)/uv pip compile --quiet --resolution $$which --extra all --output-file $$other/all.txt pyproject.toml; \
+	  $(BIN)/uv pip install --quiet --python $$other/bin/python --constraint $$other/all.txt -e '.[dev]' pip; \
+	  touch $$other/.installed; \
+	  $(MAKE) test VENV=$$other; \
+	done
 
 chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new one each time), and the judgement of its history
 	$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
@@ -83,4 +95,4 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,11 @@ def test_a_health_check_tells_well_from_ill(path: str, command: list[str], serve
 
     assert (check(), check()) == (0, 1)
     assert asked == [path, path]
+
+
+def test_the_image_stays_below_600_mb(image_lock: Any) -> None:
+    """Its base, without pip, has 120 MB, and seaweedq itself 10 MB; the rest is what the lock names."""
+    names = image_lock.pinned(ROOT / "deploy" / "requirements.lock")
+    files = [Path(str(file.locate())) for name in names for file in metadata.files(name) or []]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    assert 200_000_000 < size < 470_000_000
