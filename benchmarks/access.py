@@ -24,6 +24,7 @@ from seaweedq.api.asgi.rates import Rates
 from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.access.view import AccessView
+from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
@@ -51,7 +52,9 @@ def cpu() -> Result:
     callers = Callers(MemoryCoordination(clock), clock, AdminToken(None))
     callers.view.take([_principal(), _token(text, 2)])
     callers.view.loaded = True
-    rates = Rates(clock, Accounts(clock.monotonic_s()), callers)
+    coordination = MemoryCoordination(clock)
+    catalog = Catalog(coordination, lambda topic: None)
+    rates = Rates(clock, Accounts(clock.monotonic_s()), callers, catalog)
     ways = {
         name: (Gate(callers, name == "on", lambda scope: False), _headers(text if name == "on" else None))
         for name in ("on", "off")

@@ -1,7 +1,8 @@
-"""The limits of a principal, and which of them are rates."""
+"""The limits of a principal or a topic, and which of them are rates."""
 
 import msgspec
 
+OF_TOPICS = ("requests", "messages", "bytes_in", "bytes_out", "changes", "waiting_pulls", "open_uploads")
 RATES = ("requests", "messages", "bytes_in", "bytes_out", "changes")
 
 

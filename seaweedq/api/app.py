@@ -120,7 +120,7 @@ class Application:
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
         self._audited = Audited(broker.core.audit, self._peers.was_found, self.addresses.of)
-        self._rates = Rates(environment.clock, broker.core.accounts, broker.core.callers)
+        self._rates = Rates(environment.clock, broker.core.accounts, broker.core.callers, broker.core.catalog)
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = self._make_fastapi()

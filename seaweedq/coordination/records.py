@@ -7,6 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from seaweedq.access.limits import Limits
+
 SUBSCRIPTION_LEVEL = 3  # from which on subscriptions have modes and settings, and cursors named leases
 MAX_IN_FLIGHT = 10_000
 BEFORE_LEVEL_3: dict[str, Any] = {  # all that brokers of lower levels heed
@@ -178,7 +180,8 @@ class TopicConfig(msgspec.Struct, frozen=True):
 
     `columns` is the Arrow schema made of `schema`, encoded, so that a broker need not parse `schema` at start.
     `max_payload_bytes` lowers the setting of that name. `ndjson`, from level 3 on: lines of NDJSON are values unless a
-    request says otherwise; where it is left out they are messages.
+    request says otherwise; where it is left out they are messages. `limits`, from level 4 on, bound what all who use
+    the topic do together.
     """
 
     format: Literal["json", "bytes", "typed"] = "json"
@@ -191,6 +194,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
     columns: str | None = None
     max_payload_bytes: int | None = None
     ndjson: Literal["bare"] | UnsetType = UNSET
+    limits: Limits | UnsetType = UNSET
 
     @property
     def lines_are_bare(self) -> bool:

@@ -1,4 +1,4 @@
-"""The limits of principals, judged before anything of a request's body is read.
+"""The limits of principals and of topics, judged before anything of a request's body is read.
 
 A limit is the cluster's; each broker has its share (access/accounts), which the leader changes (broker/leader/
 limit_split). What is known only later is paid for by the next request: the bytes of a body without a stated length, the
@@ -15,10 +15,11 @@ from typing import Any
 from seaweedq.access.accounts import Account, Accounts, RateMeter
 from seaweedq.access.caller import Caller
 from seaweedq.access.limits import NO_LIMITS, Limits
-from seaweedq.api.asgi.gate import RULE
+from seaweedq.api.asgi.gate import RELAYED, RULE
 from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of, content_length, release_connection, staying
 from seaweedq.api.asgi.rules import WITH_BODIES, Rule
 from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import RateLimited
@@ -33,9 +34,10 @@ IsOpen = Callable[[str, str], Awaitable[bool]]
 
 
 class Rates:
-    """The limits of callers at one broker."""
+    """The limits of callers, and of topics, at one broker."""
 
-    def __init__(self, clock: Clock, accounts: Accounts, callers: Callers) -> None:
+    def __init__(self, clock: Clock, accounts: Accounts, callers: Callers, catalog: Catalog) -> None:
+        self._catalog = catalog
         self.clock = clock
         self.accounts = accounts
         self._callers = callers
@@ -43,6 +45,8 @@ class Rates:
     def admit(self, caller: Caller, scope: Scope) -> None:
         """Takes what is known of a request's cost. Raises RateLimited."""
         limits = caller.limits
+        if self._catalog.limited and self._admit_to_topic(caller, scope):
+            return
         if limits is NO_LIMITS:
             return
         now_s = self.clock.monotonic_s()
@@ -52,6 +56,23 @@ class Rates:
         if limits.connections is not None:
             meter.count_connection(scope)
         scope[METER] = meter
+
+    def _admit_to_topic(self, caller: Caller, scope: Scope) -> bool:
+        """Does as `admit` where the request is about a topic that has limits. False: it is not."""
+        topic = self._catalog.limited.get(scope[RULE][1].topic or "")
+        if topic is None or RELAYED in scope:
+            return False
+        now_s, limits = self.clock.monotonic_s(), topic.record.config.limits or NO_LIMITS
+        source = _TopicSource(self._catalog, topic.name, topic.record.incarnation)
+        accounts = [self.accounts.of(f"{topic.name}/{topic.record.incarnation}", limits, source, now_s)]
+        if caller.limits is not NO_LIMITS:
+            accounts.insert(0, self._account(caller, now_s))
+        meter = Meter(self, accounts)
+        meter.take(_costs(scope), now_s)
+        if caller.limits.connections is not None:
+            meter.count_connection(scope)
+        scope[METER] = meter
+        return True
 
     def _counting(self, account: Account) -> "Meter":
         """Returns what counts for one account alone, which is made once."""
@@ -79,6 +100,21 @@ class _Source:
         return self._callers.view.limits(self._name, self._uid)
 
 
+class _TopicSource:
+    """Returns the limits that a topic has now."""
+
+    __slots__ = ("_catalog", "_incarnation", "_name")
+
+    def __init__(self, catalog: Catalog, name: str, incarnation: int) -> None:
+        self._catalog, self._name, self._incarnation = catalog, name, incarnation
+
+    def __call__(self) -> Limits | None:
+        found = self._catalog.limited.get(self._name)
+        if found is None or found.record.incarnation != self._incarnation:
+            return None
+        return found.record.config.limits or None
+
+
 class Meter:
     """Counts what one request, or one connection that lasts, uses of the limits that it is under."""
 
@@ -96,7 +132,7 @@ class Meter:
                 meter = meters.get(limit)
                 if meter is not None and (wait_s := meter.take(amount, now_s)):
                     self._give_back(costs, meter)
-                    raise _limited(limit, meter.whole, " a second", wait_s)
+                    raise _limited(account, limit, meter.whole, " a second", wait_s)
 
     def _give_back(self, costs: Iterable[Cost], refused: RateMeter) -> None:
         """Gives back what was taken before one limit refused."""
@@ -129,7 +165,7 @@ class Meter:
         for account in self._accounts:
             most = account.most("waiting_pulls")
             if most is not None and account.waiting >= most:
-                raise _limited("waiting_pulls", account.limits.waiting_pulls or 0, "", RETRY_S)
+                raise _limited(account, "waiting_pulls", account.limits.waiting_pulls or 0, "", RETRY_S)
         for account in self._accounts:
             account.waiting += 1
         try:
@@ -146,7 +182,7 @@ class Meter:
             return
         most = account.most("connections")
         if most is not None and account.connections >= most:
-            raise _limited("connections", account.limits.connections or 0, "", RETRY_S)
+            raise _limited(account, "connections", account.limits.connections or 0, "", RETRY_S)
         release_connection(connection)
         connection.account = account
         account.connections += 1
@@ -182,7 +218,7 @@ class Meter:
             there = await gather_bounded(LOOKS, lambda one: is_open(*one), known)
             account.uploads -= {one for one, is_there in zip(known, there, strict=True) if not is_there}
         if len(account.uploads) + account.opening >= most:
-            raise _limited("open_uploads", account.limits.open_uploads or 0, "", RETRY_S)
+            raise _limited(account, "open_uploads", account.limits.open_uploads or 0, "", RETRY_S)
 
     def receiving(self, scope: Scope, receive: Receive) -> Receive:
         """Returns what reads a body of unknown length, or what a WebSocket says, and counts it."""
@@ -284,6 +320,8 @@ def _size(message: MutableMapping[str, Any]) -> int:
     return len(text.encode()) if text else len(message.get("body") or message.get("bytes") or b"")
 
 
-def _limited(limit: str, bound: float, unit: str, wait_s: float) -> RateLimited:
-    detail = f"the limit of {limit} is reached: {bound:g}{unit}"
-    return RateLimited(detail, limit=limit, rate=bound, retry_after_s=round(wait_s, 3))
+def _limited(account: Account, limit: str, bound: float, unit: str, wait_s: float) -> RateLimited:
+    topic = account.key.rpartition("/")[0]
+    detail = f"the limit of {limit}{f' of topic {topic!r}' if topic else ''} is reached: {bound:g}{unit}"
+    more = {"topic": topic} if topic else {}
+    return RateLimited(detail, limit=limit, rate=bound, retry_after_s=round(wait_s, 3), **more)

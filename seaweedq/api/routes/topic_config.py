@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from seaweedq.access.limits import NO_LIMITS, OF_TOPICS, Limits
+from seaweedq.api.routes.access_requests import Count, Rate
 from seaweedq.api.routes.retention_policy import RetentionRequest, changed_retention, shown_retention
 from seaweedq.api.routes.scaling_policy import ScalingRequest, changed_scaling, wanted_scaling
 from seaweedq.broker.load.meters import policy_of
@@ -28,6 +30,18 @@ class FlushRequest(Struct, forbid_unknown_fields=True):
     max_age_s: Annotated[float, Meta(ge=1, le=86_400)] | UnsetType | None = UNSET
 
 
+class TopicLimitsRequest(Struct, forbid_unknown_fields=True):
+    """How much all who use a topic may do together, in the whole cluster: rates are each second; null is no bound."""
+
+    requests: Rate | UnsetType = UNSET
+    messages: Rate | UnsetType = UNSET
+    bytes_in: Rate | UnsetType = UNSET
+    bytes_out: Rate | UnsetType = UNSET
+    changes: Rate | UnsetType = UNSET
+    waiting_pulls: Count | UnsetType = UNSET
+    open_uploads: Count | UnsetType = UNSET
+
+
 class ChangeRequest(Struct, forbid_unknown_fields=True):
     """The fields of a topic that can be changed."""
 
@@ -36,6 +50,7 @@ class ChangeRequest(Struct, forbid_unknown_fields=True):
     retention: RetentionRequest | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=5 * 1024**4)] | UnsetType | None = UNSET
     ndjson: Literal["envelope", "bare"] | UnsetType | None = UNSET
+    limits: TopicLimitsRequest | UnsetType = UNSET
 
 
 class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
@@ -85,7 +100,18 @@ def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
         retention=changed_retention(config.retention, wanted.retention or RetentionRequest()),
         max_payload_bytes=config.max_payload_bytes if wanted.max_payload_bytes is UNSET else wanted.max_payload_bytes,
         ndjson=config.ndjson if wanted.ndjson is UNSET else ndjson,
+        limits=config.limits if wanted.limits is UNSET else _changed_limits(config, wanted.limits),
     )
+
+
+def _changed_limits(config: TopicConfig, wanted: TopicLimitsRequest) -> Limits | UnsetType:
+    limits = msgspec.structs.replace(config.limits or NO_LIMITS, **msgspec.to_builtins(wanted))
+    return UNSET if limits == NO_LIMITS else limits
+
+
+def shown_topic_limits(config: TopicConfig) -> dict[str, float | None]:
+    """Returns a topic's limits as answers show them."""
+    return {name: getattr(config.limits or NO_LIMITS, name) for name in OF_TOPICS}
 
 
 def lines_of(config: TopicConfig) -> Literal["envelope", "bare"]:
@@ -98,6 +124,7 @@ def compare(topic: Topic, wanted: TopicRequest) -> None:
     current = msgspec.to_builtins(topic.record.config)
     current["ndjson"] = lines_of(topic.record.config)
     current["retention"] = msgspec.to_builtins(shown_retention(topic.record.config.retention))
+    current["limits"] = shown_topic_limits(topic.record.config)
     named = msgspec.to_builtins(wanted)
     if wanted.ndjson is None:
         named["ndjson"] = "envelope"
@@ -106,7 +133,7 @@ def compare(topic: Topic, wanted: TopicRequest) -> None:
         named["scaling"] = wanted_scaling(topic, wanted.scaling)
     differences = {}
     for field, value in named.items():
-        if field in ("flush", "retention"):
+        if field in ("flush", "retention", "limits"):
             value = current[field] | value
         if current[field] != value:
             differences[field] = {"current": current[field], "requested": value}

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
+from seaweedq.access.limits import OF_TOPICS
 from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer, schema_ref
@@ -25,7 +26,15 @@ from seaweedq.api.routes.retention_policy import (
     shown_retention,
 )
 from seaweedq.api.routes.segment_map import moment
-from seaweedq.api.routes.topic_config import ChangeRequest, TopicRequest, changed_config, compare, lines_of, new_config
+from seaweedq.api.routes.topic_config import (
+    ChangeRequest,
+    TopicRequest,
+    changed_config,
+    compare,
+    lines_of,
+    new_config,
+    shown_topic_limits,
+)
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.load.meters import policy_of
@@ -35,6 +44,7 @@ from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.codec.bodies import JSON
+from seaweedq.coordination.access_records import ACCESS_LEVEL
 from seaweedq.coordination.records import BARE_LEVEL, RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicNotFound
 
@@ -60,6 +70,7 @@ class TopicAnswer(Struct):
     retention: RetentionAnswer
     max_payload_bytes: int | None
     ndjson: Literal["envelope", "bare"]
+    limits: dict[str, float | None]
     created_at: datetime
     segments: int
     hot_segments: list[int]
@@ -105,6 +116,7 @@ _SHOWN = {
     "flush": {"max_bytes": None, "min_bytes": None, "max_age_s": 60.0},
     "retention": msgspec.to_builtins(shown_retention(RetentionPolicy())),
     "max_payload_bytes": None,
+    "limits": dict.fromkeys(OF_TOPICS),
     "created_at": "2026-01-31T12:00:00Z",
     "segments": 4,
     "hot_segments": [],
@@ -140,6 +152,8 @@ class TopicServices:
             self.level.require(RETENTION_LEVEL, "retention")
         if after.lines_are_bare and not before.lines_are_bare:
             self.level.require(BARE_LEVEL, "ndjson")
+        if after.limits and after.limits != before.limits:
+            self.level.require(ACCESS_LEVEL, "limits of a topic")
 
 
 Services = Annotated[TopicServices, given(TopicServices)]
@@ -228,9 +242,9 @@ async def show_topic(services: Services, topic: str) -> Response:
     ),
 )
 async def change_topic(services: Services, request: Request, topic: str) -> Response:
-    """Changes flush, retention, scaling, the largest payload or the meaning of lines of NDJSON. Only named fields
-    change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take now:
-    then `retention` alone may be named."""
+    """Changes flush, retention, scaling, limits, the largest payload or the meaning of lines of NDJSON. Only named
+    fields change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take
+    now: then `retention` alone may be named."""
     check_name(topic)
     dry_run = truth(query(request.scope).get("dry_run", "false"), "dry_run")
     wanted = await services.reader.json(request, _CHANGE)
@@ -299,6 +313,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         retention=shown_retention(config.retention),
         max_payload_bytes=config.max_payload_bytes,
         ndjson=lines_of(config),
+        limits=shown_topic_limits(config),
         created_at=moment(topic.record.created_us),
         segments=sum(record.state == "open" for record in services.catalog.segments(topic).values()),
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],

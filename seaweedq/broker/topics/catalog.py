@@ -109,6 +109,7 @@ class Catalog:
         self.locked, self.promised, self.locking = index.locked, index.promised, index.locking
         self._unreadable_topics: dict[str, Unreadable] = {}
         self._doomed: set[str] = set()
+        self.limited: dict[str, Topic] = {}  # those that have limits
         self.starts = StartOffsets(self._raise_start)
         self._view = View(coordination, PREFIXES, self._apply)
         self.load = self._view.load
@@ -330,6 +331,7 @@ class Catalog:
         (name,) = keys.TOPICS.parse(change.key)
         before = self._topics.get(name)
         self._doomed.discard(name)
+        self.limited.pop(name, None)
         self._unreadable_topics.pop(name, None)
         if change.value is None:
             self._topics.pop(name, None)
@@ -347,8 +349,12 @@ class Catalog:
             if before:
                 self._closed(before)
             self._topics[name] = Topic.of(name, held)
+        else:
+            before.held = held
+        if record.config.limits:
+            self.limited[name] = self._topics[name]
+        if before is None or self._topics[name] is not before:
             return
-        before.held = held
         if record.state == "deleting":
             self._closed(before)
 

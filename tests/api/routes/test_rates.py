@@ -89,7 +89,8 @@ class Local:
         self.accounts = Accounts(clock.now_s)
         self.accounts.live(brokers)
         self.known = Known()
-        self.rates = Rates(clock, self.accounts, self.known)  # type: ignore[arg-type]
+        self.rates = Rates(clock, self.accounts, self.known, self)  # type: ignore[arg-type]
+        self.limited: dict[str, Any] = {}
 
     def admit(self, caller: Caller, given: dict[str, Any]) -> None:
         self.known.principals[caller.uid] = caller
@@ -330,3 +331,30 @@ async def test_the_default_limits_are_for_all_that_have_none_of_their_own_and_ea
         assert (await http("GET", "/v1/principals/*", http.admin)).json()["limits"]["requests"] == 0.01
         await http.delete("*")
         assert [await http.status("GET", "/v1/topics", None) for _ in range(9)] == [200] * 9
+
+
+async def test_the_limits_of_a_topic_are_for_all_who_use_it_and_count_beside_those_of_principals(
+    tmp_path: Path,
+) -> None:
+    async with access(tmp_path, 2) as http:
+        grants = [{"actions": ["describe", "create", "alter", "delete", "publish"], "topics": ["*"]}]
+        for name in ("a", "b"):
+            await http.principal(name, grants, limits={"requests": 1000})
+        tokens = [await http.token(principal=name) for name in ("a", "b")]
+        assert await http.status("PUT", "/v1/topics/t", tokens[0], json={"limits": {"messages": 0.01}}) == 201
+        assert await http.status("PUT", "/v1/topics/t", tokens[0], json={"limits": {"messages": 0.01}}) == 200
+        assert await http.status("PUT", "/v1/topics/t", tokens[0], json={"limits": {"messages": 2}}) == 409
+        assert (await publish(http, tokens[0], 1)).status_code == 200
+        for token in (*tokens, http.admin):
+            refused = await publish(http, token, 1)
+            assert (refused.status_code, refused.json()["limit"], refused.json()["topic"]) == (429, "messages", "t")
+        assert (await publish(http, tokens[1], 1, "other")).status_code == 200
+        shown = await http("PATCH", "/v1/topics/t", tokens[1], json={"limits": {"messages": None, "requests": 1000}})
+        assert (shown.json()["limits"]["messages"], shown.json()["limits"]["requests"]) == (None, 1000)
+        assert (await publish(http, tokens[0], 1)).status_code == 200
+        own = [set(one.meters) for one in http.together.brokers[0].core.accounts]
+        assert own == [{"requests"}] * 3, "two principals, and the topic"
+        await http("PATCH", "/v1/topics/t", tokens[1], json={"limits": {"requests": None}})
+        assert not http.together.brokers[0].core.catalog.limited
+        wrong = await http("PATCH", "/v1/topics/t", tokens[1], json={"limits": {"topics": 1}})
+        assert wrong.status_code == 422
