@@ -15,7 +15,7 @@ WORKERS := 3
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kube chromium check bench format clean help
+.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kube chromium check sbom audit bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -86,6 +86,13 @@ check: $(STAMP) ## lint, format, types, import contracts, documentation links, t
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python scripts/check_helm.py
 	$(BIN)/python scripts/image_lock.py --check
+
+sbom: $(STAMP)  ## the packages of the image as a CycloneDX document, in sbom.json
+	$(BIN)/python scripts/sbom.py > sbom.json
+
+audit: $(STAMP) ## which packages of the image's locks have known weaknesses; installs pip-audit, and asks PyPI
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --disable-pip --require-hashes --requirement deploy/requirements.lock --requirement deploy/build.lock
 
 bench: $(STAMP) ## every benchmark, each beside its limit
 	$(BIN)/python -m benchmarks

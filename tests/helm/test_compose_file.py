@@ -1,6 +1,7 @@
 """docker-compose.yml: what its services are given, wait for and keep."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.cli.server.secret import cluster_secret
 from seaweedq.settings import Settings
 from tests.support.paths import ROOT
@@ -37,7 +39,7 @@ def example() -> dict[str, str]:
 
 def filled() -> dict[str, str]:
     """The same with secrets put in."""
-    return {name: value or "0123456789abcdef" for name, value in example().items()}
+    return {name: value or "0123456789abcdef" * 2 for name, value in example().items()}
 
 
 def environment(service: dict[str, Any]) -> dict[str, str]:
@@ -71,6 +73,23 @@ def test_a_broker_gets_settings_of_a_cluster(
     assert not any(str(settings.peer_port) in port for port in services[name]["ports"])
     grace_s = int(services[name]["stop_grace_period"].removesuffix("s"))
     assert grace_s >= settings.shutdown_delay_s + settings.shutdown_s + 10
+
+
+def test_brokers_need_the_token_of_the_admin_which_leaves_their_environment(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    given = environment(services["broker-1"])
+    assert (given["SEAWEEDQ_AUTH"], given["SEAWEEDQ_ADMIN_TOKEN_FILE"]) == ("required", "/tmp/admin-token")
+    shell, options, script = services["broker-1"]["entrypoint"]
+    (tmp_path / "seaweedq").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "seaweedq").chmod(0o755)
+    written = script.replace("$$", "$").replace("/tmp/admin-token", str(tmp_path / "admin-token"))
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ADMIN_TOKEN": given["ADMIN_TOKEN"]}
+    done = subprocess.run([shell, options, written], env=variables, capture_output=True, text=True, check=True)
+    assert given["ADMIN_TOKEN"] not in done.stdout
+    file = tmp_path / "admin-token"
+    assert (file.read_text(), file.stat().st_mode & 0o777) == (given["ADMIN_TOKEN"], 0o600)
+    AdminToken(file).require()
 
 
 def test_brokers_differ_in_name_url_and_port_alone(services: dict[str, Any]) -> None:
