@@ -47,7 +47,7 @@ MESSAGES = {
     kind.__name__: kind
     for kind in (TopicCall, EndsCall, SegmentCall, GiveCall, BrokerStatus, Position, LoadReport, SegmentRows)
 }
-ADDED = {"LoadReport": 1}  # members that were added since, behind those of level 1
+ADDED = {"BrokerStatus": 5, "LoadReport": 1, "Position": 1}  # members that were added since, behind those of level 1
 
 
 def frames(data: bytes) -> tuple[Frame, ...]:

@@ -107,7 +107,7 @@ class Page:
 
     async def press(self, key: str, shift: bool = False) -> None:
         """Presses a key."""
-        codes = {"Tab": 9, "Enter": 13, "Escape": 27}
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "PageUp": 33, "ArrowLeft": 37, "ArrowUp": 38, "+": 187, "0": 48}
         more = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], "modifiers": 8 if shift else 0}
         if key == "Enter":
             more["text"] = "\r"

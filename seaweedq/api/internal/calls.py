@@ -67,8 +67,18 @@ class BrokerCalls:
         }
 
     def status(self) -> BrokerStatus:
-        """Returns the bytes that this broker holds."""
-        return BrokerStatus(self.budget.tails, self.log.journal.unreleased_bytes)
+        """Returns what this broker holds, and what comes to it."""
+        messages, size = self.loads.totals()
+        came_s = [segment.tail.oldest().at_s for segment in self.log.dirty if segment.tail]
+        return BrokerStatus(
+            self.budget.tails,
+            self.log.journal.unreleased_bytes,
+            self.budget.limit_bytes,
+            self.budget.held,
+            messages[0],
+            size[0],
+            max(0.0, self.clock.monotonic_s() - min(came_s)) if came_s else 0.0,
+        )
 
     async def _publish(self, content: bytes) -> Any:
         return await self.receiver.receive(forward_frames.decode(content))

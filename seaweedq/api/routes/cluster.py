@@ -9,10 +9,12 @@ from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.openapi import described, json_answer
 from seaweedq.api.asgi.services import given
+from seaweedq.api.routes.segment_map import DIGITS
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
 from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.broker.topics.left_behind import LeftBehind, left_behind
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.records import BrokerRecord
@@ -27,6 +29,8 @@ router = APIRouter(tags=["cluster"])
 class BrokerAnswer(Struct):
     """A living broker and the bytes that it holds; they are null where it does not answer at once.
 
+    `memory_bytes` is what it holds of its `memory_budget_bytes`; the rates are over 10 s; `oldest_tail_s` is the age of
+    its oldest message that is in no file yet, so how far its files are behind its journal.
     It reads the levels from `lowest_level` to `highest_level`. `version` is empty where it is older than levels.
     """
 
@@ -42,6 +46,23 @@ class BrokerAnswer(Struct):
     segments: int
     tail_bytes: int | None
     unreleased_journal_bytes: int | None
+    memory_bytes: int | None
+    memory_budget_bytes: int | None
+    messages_per_s: float | None
+    bytes_per_s: float | None
+    oldest_tail_s: float | None
+
+
+class LeftAnswer(Struct):
+    """What a broker that is gone has left (null: segments that never had one): segments without an owner, some of their
+    topics, whether its journal is `recovering`, `partly-recovered` or `needs-newer-broker`, or its segments are only
+    `unassigned`; and why."""
+
+    broker: str | None
+    state: str
+    why: str
+    segments: int
+    topics: tuple[str, ...]
 
 
 class ClusterAnswer(Struct, omit_defaults=True):
@@ -49,7 +70,8 @@ class ClusterAnswer(Struct, omit_defaults=True):
 
     Brokers that join must read `level`. `level_written` is lower only while the level rises. It could rise to
     `level_possible`; `too_old` are brokers, and those that left journals, which prevent `level_newest`. `unreadable`
-    has the ids of living brokers whose records need a newer broker, if there are any.
+    has the ids of living brokers whose records need a newer broker, if there are any. `left_behind` has what brokers
+    that are gone have left.
     """
 
     cluster: str
@@ -61,6 +83,7 @@ class ClusterAnswer(Struct, omit_defaults=True):
     too_old: list[str]
     leader: str | None
     brokers: list[BrokerAnswer]
+    left_behind: list[LeftAnswer]
     unreadable: list[str] | UnsetType = UNSET
 
 
@@ -93,8 +116,14 @@ _EXAMPLE = {
             "segments": 4,
             "tail_bytes": 0,
             "unreleased_journal_bytes": 0,
+            "memory_bytes": 65536,
+            "memory_budget_bytes": 268435456,
+            "messages_per_s": 120.5,
+            "bytes_per_s": 6266.0,
+            "oldest_tail_s": 0.0,
         }
     ],
+    "left_behind": [],
 }
 
 
@@ -138,6 +167,11 @@ async def cluster(services: Services) -> Response:
             segments=len(services.view.catalog.owned_by(id)),
             tail_bytes=status.tail_bytes if status else None,
             unreleased_journal_bytes=status.unreleased_journal_bytes if status else None,
+            memory_bytes=status.held_bytes if status else None,
+            memory_budget_bytes=status.budget_bytes if status else None,
+            messages_per_s=_rounded(status.messages_per_s) if status else None,
+            bytes_per_s=_rounded(status.bytes_per_s) if status else None,
+            oldest_tail_s=_rounded(status.oldest_tail_s) if status else None,
         )
 
     brokers = await gather_bounded(ASKED, answer, known)
@@ -153,9 +187,18 @@ async def cluster(services: Services) -> Response:
             too_old=level.too_old_for(level.newest),
             leader=leader,
             brokers=brokers,
+            left_behind=[_left(one) for one in left_behind(services.view.catalog, roster)],
             unreadable=sorted(services.view.roster.unreadable) or UNSET,
         )
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)
+
+
+def _left(one: LeftBehind) -> LeftAnswer:
+    return LeftAnswer(one.broker, one.state, one.why, one.segments, one.topics)
 
 
 async def _status(services: ClusterServices, id: str, url: str) -> BrokerStatus | None:

@@ -57,7 +57,8 @@ class TopicAnswer(Struct):
     """A topic. `scaling` is the policy that holds, with its defaults. `segments` counts those that receive messages;
     `hot_segments` have too much load, most of it from one key, so that they are not split. `messages` counts all
     acknowledged messages, `bytes` its files and what is not in files yet. `start_offsets` has the segments of which
-    retention has removed messages: those below."""
+    retention has removed messages: those below. `newest_file_at` is when its newest file was written, null without
+    any."""
 
     name: str
     state: str
@@ -77,6 +78,7 @@ class TopicAnswer(Struct):
     messages: int
     bytes: int
     start_offsets: dict[int, int]
+    newest_file_at: datetime | None
     path: str
 
 
@@ -123,6 +125,7 @@ _SHOWN = {
     "messages": 18,
     "bytes": 936,
     "start_offsets": {},
+    "newest_file_at": "2026-01-31T12:01:00Z",
     "path": "file:///var/lib/seaweedq/store/topics/flights",
 }
 _DRY_RUN = {
@@ -301,6 +304,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
     to the store."""
     config = topic.record.config
     positions = () if fresh else (await services.positions.positions(topic, sizes=True)).values()
+    written = [position.file_us for position in positions if position.file_us is not None]
     return TopicAnswer(
         name=topic.name,
         state=topic.record.state,
@@ -320,5 +324,6 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         messages=sum(position.end for position in positions),
         bytes=sum(position.size_bytes for position in positions),
         start_offsets=services.catalog.start_offsets(topic),
+        newest_file_at=moment(max(written)) if written else None,
         path=f"{services.reader.settings.store_path}/topics/{topic.name}",
     )

@@ -17,13 +17,15 @@ from seaweedq.errors import NotReady
 
 class Position(msgspec.Struct, array_like=True):
     """The offsets of a segment, and the bytes of its files and tail where they were asked for. The position of an open
-    segment comes with the load that its owner has observed."""
+    segment comes with the load that its owner has observed. With the bytes comes `file_us`, when its newest file was
+    written; None where it has none, or its owner is of an earlier version."""
 
     segment: int
     flushed: int
     end: int
     size_bytes: int = 0
     observed: Observed | None = None
+    file_us: int | None = None
 
 
 class LocalPositions:
@@ -65,4 +67,5 @@ class LocalPositions:
     async def position(self, segment: OpenSegment, sizes: bool) -> Position:
         """Returns where an opened segment stands, with its bytes if `sizes` asks for them."""
         size = await self._reader.size_since(segment, 0) if sizes else 0
-        return Position(segment.id, segment.tail.start, segment.end, size)
+        last = segment.chain.last if sizes and segment.tail.start else None  # before it, all files are without rows
+        return Position(segment.id, segment.tail.start, segment.end, size, file_us=last.appended_us if last else None)

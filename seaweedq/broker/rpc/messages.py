@@ -118,10 +118,16 @@ class Greeting(msgspec.Struct, array_like=True):
 
 
 class BrokerStatus(msgspec.Struct, array_like=True):
-    """The bytes that a broker holds in memory and in its journal."""
+    """The bytes that a broker holds in memory and in its journal. Earlier versions tell no more: its budget, and what
+    it holds of that; what came in a second, over 10 s; and the age of its oldest row that is in no file yet."""
 
     tail_bytes: int
     unreleased_journal_bytes: int
+    budget_bytes: int | None = None
+    held_bytes: int | None = None
+    messages_per_s: float | None = None
+    bytes_per_s: float | None = None
+    oldest_tail_s: float | None = None
 
 
 class UseReport(msgspec.Struct, array_like=True):

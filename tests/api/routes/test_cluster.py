@@ -13,6 +13,7 @@ from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
+from seaweedq.errors import Unavailable
 from seaweedq.levels import HIGHEST, LOWEST, VERSION
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
 
@@ -67,6 +68,32 @@ async def test_the_level_rises_once_nobody_prevents_it(tmp_path: Path, caplog: p
         assert broker.core.level.written == HIGHEST
         metrics = (await ask(app, "GET", "/metrics")).text
         assert f"\nseaweedq_cluster_level {HIGHEST}.0" in metrics
+
+
+async def test_it_tells_what_brokers_hold_and_what_a_dead_one_has_left(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together:
+        one, two = together.brokers
+        app = together.apps[one.environment.url]
+        assert (await ask(app, "PUT", "/v1/topics/t", json={"initial_segments": 2})).status_code == 201
+        messages = [{"key": f"k{n}", "value": n} for n in range(20)]
+        sent = await ask(app, "POST", "/v1/topics/t/messages", json={"messages": messages})
+        assert sent.status_code == 200
+        told = (await ask(app, "GET", "/v1/cluster")).json()
+        assert told["left_behind"] == []
+        for broker in told["brokers"]:
+            assert 0 < broker["tail_bytes"] <= broker["memory_bytes"] <= broker["memory_budget_bytes"]
+            assert broker["messages_per_s"] >= 0
+            assert broker["oldest_tail_s"] >= 0
+        one.serving.leading.leader._recoveries.recover = refuse  # type: ignore[method-assign]
+        await together.crash(two)
+        await until(lambda: two.id not in one.core.roster.brokers)
+        (left,) = (await ask(app, "GET", "/v1/cluster")).json()["left_behind"]
+        assert (left["broker"], left["state"], left["segments"], left["topics"]) == (two.id, "recovering", 1, ["t"])
+        assert left["why"].startswith("a broker replays its journal")
+
+
+async def refuse(*_: Any) -> bool:
+    raise Unavailable("not now")
 
 
 @pytest.mark.parametrize("body", [{"level": 0}, {"level": "2"}, {"level": 2**40}, {"levels": 2}])

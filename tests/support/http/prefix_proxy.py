@@ -11,7 +11,7 @@ import httpx
 import uvicorn
 
 Answers = Mapping[str, Callable[[], Any]]
-"""What is answered in the broker's place, by path: a JSON document that is made for each request."""
+"""What is answered in the broker's place, by path: a document that is made for each request, or its JSON."""
 
 
 class PrefixProxy:
@@ -32,7 +32,8 @@ class PrefixProxy:
             await _send(send, 404, {}, b"")
         elif (found := self._answers.get(path.removeprefix(self._prefix))) is not None:
             headers = {"content-type": "application/json"}
-            await _send(send, 200, headers, json.dumps(found()).encode())
+            made = found()
+            await _send(send, 200, headers, made if isinstance(made, bytes) else json.dumps(made).encode())
         else:
             await self._relay(scope, receive, send, path)
 

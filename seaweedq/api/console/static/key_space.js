@@ -3,7 +3,7 @@
 import { call, path } from "./api.js";
 import { age, count, duration, KEY_SPACE, NONE, rate, share, size, time } from "./format.js";
 import { coloursOf, fitted, paint, point, projection } from "./key_space_canvas.js";
-import { ALL_KEYS, boxAt, cellsOf, changesOf, colourOf, livesOf, moved, presentOf, scaleOf, within, zoomed } from "./key_space_view.js";
+import { ALL_KEYS, boxAt, cellsOf, changesOf, colourOf, livesOf, moved, presentOf, scaleOf, shadeOf, within, zoomed } from "./key_space_view.js";
 import { Field, Figures, Fragment, html, Polled, Table, useEffect, useMemo, usePages, usePolled, useRef, useState } from "./ui.js";
 
 const POLL_MS = 5_000;
@@ -38,7 +38,8 @@ function url(topic, zoom) {
 }
 
 function Shown({ topic, map, history, span, zoom, setZoom, asTable }) {
-  const data = useMemo(() => dataOf(map, history, topic), [map, history]);
+  const past = useMemo(() => cellsOf(history), [history]);
+  const data = useMemo(() => dataOf(map, history, topic, past), [map, past]);
   const bounds = { since: data.first, until: data.now };
   const part = zoom || { ...bounds, since: span ? Math.max(bounds.since, data.now - span) : bounds.since, ...ALL_KEYS };
   const choose = (next) => setZoom(next && within(next, bounds));
@@ -48,11 +49,11 @@ function Shown({ topic, map, history, span, zoom, setZoom, asTable }) {
 }
 
 /** Returns all that is drawn. Before `begin` nothing was recorded; what lived then is known, where it is not removed. */
-function dataOf(map, history, topic) {
+function dataOf(map, history, topic, past) {
   const now = Date.now();
   const [begin, end] = [Date.parse(history.from), Date.parse(history.until)];
   const first = Math.max(now - HOUR_MS, Math.min(begin, now - SHORT_MS, Math.max(Date.parse(topic.created_at), now - HOUR_MS)));
-  const boxes = [...cellsOf(history), ...presentOf(map.segments, Math.max(end, begin), now)];
+  const boxes = [...past, ...presentOf(map.segments, Math.max(end, begin), now)];
   return {
     now, begin, first, boxes, scale: scaleOf(boxes),
     lives: livesOf(map.segments, first, now, now),
@@ -230,7 +231,7 @@ function Legend({ scale }) {
   const steps = [0, 1, 2, 3, 4].map((n) => scale.low + ((scale.high - scale.low) * n) / 4);
   return html`<p class="legend"><span>Messages/s:</span>
     <span><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="all" width="10" height="10" /></svg> none</span>
-    ${steps.map((one) => html`<span><svg viewBox="0 0 10 10" aria-hidden="true"><rect fill=${colourOf(10 ** one, scale, isDark)} width="10" height="10" /></svg> ${rate(10 ** one)}</span>`)}
+    ${steps.map((one) => html`<span><svg viewBox="0 0 10 10" aria-hidden="true"><rect fill=${colourOf(shadeOf(10 ** one, scale), isDark)} width="10" height="10" /></svg> ${rate(10 ** one)}</span>`)}
     <span><svg viewBox="0 0 10 10" aria-hidden="true"><path class="change" d="M5 0V10M3 5L8 2V8Z" /></svg> split, merge</span>
     <span><svg viewBox="0 0 10 10" aria-hidden="true"><path class="hot" d="M0 5H4M6 5H10" /></svg> hot key</span></p>`;
 }
@@ -283,7 +284,8 @@ function Tables({ data, part }) {
 
 /** Returns a row for each segment that lived in the time: what its cells say together. */
 function inWords(data, part) {
-  const found = new Map(livesOf([...data.segments.values()], part.since, part.until, data.now).map((one) => [one.id, rowOf(one.id, one)]));
+  const lives = livesOf([...data.segments.values()], part.since, part.until, data.now);
+  const found = new Map(lives.map((one) => [one.id, rowOf(one.id, { ...data.segments.get(one.id), ...one })]));
   for (const one of data.boxes) {
     if (one.until <= part.since || one.since >= part.until) continue;
     const name = one.segment ?? `several, ${share(0, one.low)} to ${share(0, one.high)}`;

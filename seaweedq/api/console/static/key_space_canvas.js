@@ -1,7 +1,7 @@
 // Draws the key space over time on a canvas: lives of segments, cells by rate, changes, hot keys, axes.
 
 import { KEY_SPACE } from "./format.js";
-import { colourOf, sharesOf, timesOf } from "./key_space_view.js";
+import { colourOf, shadeOf, sharesOf, timesOf } from "./key_space_view.js";
 
 const FONT = "12px system-ui, sans-serif";
 const LEAST_PX = 4; // of a segment, below which its edge would hide it
@@ -56,24 +56,48 @@ export function paint(draw, size, part, { lives, boxes, changes, begin, scale },
   draw.rect(on.room.left, on.room.top, on.w, on.h);
   draw.clip();
   draw.fillStyle = colours.idle;
-  for (const one of lives) fill(draw, on, one);
-  for (const one of boxes) {
-    draw.fillStyle = colourOf(one.rate, scale, colours.isDark);
-    fill(draw, on, one);
+  for (const one of onPixels(on, lives, scale)) draw.fillRect(one.x, one.y, one.w, one.h);
+  for (const [shade, several] of byShade(onPixels(on, boxes, scale))) {
+    draw.fillStyle = colourOf(shade, colours.isDark);
+    for (const one of several) draw.fillRect(one.x, one.y, one.w, one.h);
   }
   edges(draw, on, lives, colours);
   unknown(draw, on, begin, colours);
-  for (const one of changes) change(draw, on, one, colours);
+  drawChanges(draw, on, changes, colours);
   for (const one of boxes) if (one.hot_key) hot(draw, on, one, colours);
   draw.restore();
   axes(draw, on, part, size, colours);
 }
 
-function fill(draw, on, one) {
-  const [left, right] = [Math.round(on.x(one.since)), Math.round(on.x(one.until))]; // whole pixels: neighbours leave no seam
-  const [top, bottom] = [Math.round(on.y(one.high)), Math.round(on.y(one.low))];
-  if (right < on.room.left || left > on.room.left + on.w || bottom < on.room.top || top > on.room.top + on.h) return;
-  draw.fillRect(left, top, Math.max(1, right - left), Math.max(1, bottom - top));
+/** Returns whole pixels, so that neighbours leave no seam; of those that would lie on the same row the most, once. */
+function onPixels(on, boxes, scale) {
+  const [found, thin] = [[], new Map()];
+  for (const one of boxes) {
+    const [x, y] = [Math.round(on.x(one.since)), Math.round(on.y(one.high))];
+    const [w, h] = [Math.max(1, Math.round(on.x(one.until)) - x), Math.max(1, Math.round(on.y(one.low)) - y)];
+    if (x + w < on.room.left || x > on.room.left + on.w || y + h < on.room.top || y > on.room.top + on.h) continue;
+    const shade = one.rate === undefined ? 0 : shadeOf(one.rate, scale);
+    const key = (x * 8192 + y) * 8192 + w;
+    const same = h === 1 ? thin.get(key) : undefined;
+    if (same) {
+      same.shade = Math.max(same.shade, shade);
+      continue;
+    }
+    const rectangle = { x, y, w, h, shade };
+    found.push(rectangle);
+    if (h === 1) thin.set(key, rectangle);
+  }
+  return found;
+}
+
+function byShade(rectangles) {
+  const found = new Map();
+  for (const one of rectangles) {
+    const several = found.get(one.shade);
+    if (several) several.push(one);
+    else found.set(one.shade, [one]);
+  }
+  return found;
 }
 
 function edges(draw, on, lives, colours) {
@@ -108,33 +132,40 @@ function unknown(draw, on, begin, colours) {
   draw.restore();
 }
 
-/** A change: a line where it happened, over its range, with a mark that opens to the side with more segments. */
-function change(draw, on, one, colours) {
-  const x = Math.round(on.x(one.time)) + 0.5;
-  const [top, bottom] = [on.y(one.high), on.y(one.low)];
-  if (x < on.room.left || x > on.room.left + on.w || bottom < on.room.top || top > on.room.top + on.h) return;
+/** Changes: a line where each happened, over its range, with a mark that opens to the side with more segments. */
+function drawChanges(draw, on, changes, colours) {
+  const seen = changes.map((one) => ({ ...one, x: Math.round(on.x(one.time)) + 0.5, top: on.y(one.high), bottom: on.y(one.low) }))
+    .filter((one) => one.x >= on.room.left && one.x <= on.room.left + on.w && one.bottom >= on.room.top && one.top <= on.room.top + on.h);
+  draw.beginPath();
+  for (const one of seen) {
+    draw.moveTo(one.x, one.top);
+    draw.lineTo(one.x, one.bottom);
+  }
   for (const [colour, width] of [[colours.back, 4], [colours.text, 1.5]]) {
     draw.strokeStyle = colour;
     draw.lineWidth = width;
-    draw.beginPath();
-    draw.moveTo(x, top);
-    draw.lineTo(x, bottom);
     draw.stroke();
   }
-  if (bottom - top < 2 * LEAST_PX) return;
-  const way = one.successors.length > one.sealed.length ? 1 : one.successors.length < one.sealed.length ? -1 : 0;
-  const y = (top + bottom) / 2;
+  draw.beginPath();
+  for (const one of seen) if (one.bottom - one.top >= 2 * LEAST_PX) mark(draw, one);
   draw.fillStyle = colours.text;
   draw.strokeStyle = colours.back;
-  draw.lineWidth = 1.5;
-  draw.beginPath();
+  draw.stroke();
+  draw.fill();
+}
+
+function mark(draw, { x, top, bottom, sealed, successors }) {
+  const way = Math.sign(successors.length - sealed.length);
+  const y = (top + bottom) / 2;
+  if (way === 0) {
+    draw.moveTo(x + 4, y);
+    draw.arc(x, y, 4, 0, 7);
+    return;
+  }
   draw.moveTo(x - way * 5, y);
   draw.lineTo(x + way * 5, y - 6);
   draw.lineTo(x + way * 5, y + 6);
-  if (way === 0) draw.arc(x, y, 4, 0, 7);
   draw.closePath();
-  draw.stroke();
-  draw.fill();
 }
 
 /** A hot key: a dashed line at its hash. */

@@ -6,8 +6,21 @@ import { KEY_SPACE } from "./format.js";
 const LEAST_MS = 20_000;
 const LEAST_KEYS = 1_000;
 const DECADES = 4;
+const SHADES = 48; // so few colours are made, and set, once for many boxes
+const KNOWN_TIMES = 200_000;
 // Of viridis, which goes by lightness, so that it can be read without telling red from green.
 const RAMP = [[68, 1, 84], [70, 50, 126], [54, 92, 141], [39, 127, 142], [31, 161, 135], [74, 193, 109], [160, 218, 57], [253, 231, 37]];
+
+const times = new Map(); // of the texts of the last answers: most of an answer is as it was in the one before
+
+function parsed(text) {
+  let found = times.get(text);
+  if (found === undefined) {
+    if (times.size >= KNOWN_TIMES) times.clear();
+    times.set(text, (found = Date.parse(text)));
+  }
+  return found;
+}
 
 /** The part of the plane that is seen: times in ms, key hashes. */
 export const ALL_KEYS = { low: 0, high: KEY_SPACE };
@@ -50,7 +63,7 @@ export function cellsOf(history) {
 export function presentOf(segments, since, now) {
   if (now <= since) return [];
   return segments.filter((one) => one.state === "open" && one.rates && one.rates.messages_per_s[0] > 0).map((one) => ({
-    since: Math.max(since, Date.parse(one.created_at)), until: now, low: one.low, high: one.high, segment: one.id, isNow: true,
+    since: Math.max(since, parsed(one.created_at)), until: now, low: one.low, high: one.high, segment: one.id, isNow: true,
     rate: one.rates.messages_per_s[0], messages_per_s: one.rates.messages_per_s[0], bytes_per_s: one.rates.bytes_per_s[0], hot_key: one.hot_key,
   })).filter((one) => one.until > one.since);
 }
@@ -59,9 +72,9 @@ export function presentOf(segments, since, now) {
 export function livesOf(segments, since, until, now) {
   const found = [];
   for (const one of segments) {
-    const begin = Date.parse(one.created_at);
-    const end = one.sealed_at ? Date.parse(one.sealed_at) : now;
-    if (end > since && begin < until) found.push({ ...one, since: begin, until: end });
+    const begin = parsed(one.created_at);
+    const end = one.sealed_at ? parsed(one.sealed_at) : now;
+    if (end > since && begin < until) found.push({ id: one.id, low: one.low, high: one.high, since: begin, until: end });
   }
   return found;
 }
@@ -70,9 +83,9 @@ export function livesOf(segments, since, until, now) {
 export function changesOf(segments, since, until) {
   const found = new Map();
   for (const one of segments) {
-    const time = one.sealed_at ? Date.parse(one.sealed_at) : 0;
+    const time = one.sealed_at ? parsed(one.sealed_at) : 0;
     if (time < since || time >= until || one.successors.length === 0) continue;
-    const key = [...one.successors].sort((a, b) => a - b).join();
+    const key = Math.min(...one.successors); // all that were sealed together have the same ones
     const known = found.get(key);
     if (known) Object.assign(known, { low: Math.min(known.low, one.low), high: Math.max(known.high, one.high), sealed: [...known.sealed, one.id] });
     else found.set(key, { time, low: one.low, high: one.high, sealed: [one.id], successors: one.successors });
@@ -101,9 +114,15 @@ export function scaleOf(boxes) {
   return { low: high - DECADES, high };
 }
 
-/** Returns the colour of a rate: the more, the further from the page's own lightness. */
-export function colourOf(rate, scale, isDark) {
-  const share = Math.max(0, Math.min(1, (Math.log10(Math.max(rate, 1e-9)) - scale.low) / (scale.high - scale.low)));
+/** Returns which of the shades a rate has: the more, the further from the page's own lightness. */
+export function shadeOf(rate, scale) {
+  const share = (Math.log10(Math.max(rate, 1e-9)) - scale.low) / (scale.high - scale.low);
+  return Math.round(Math.max(0, Math.min(1, share)) * SHADES);
+}
+
+/** Returns the colour of a shade. */
+export function colourOf(shade, isDark) {
+  const share = shade / SHADES;
   const at = (isDark ? 0.12 + 0.88 * share : 0.97 * (1 - share)) * (RAMP.length - 1);
   const [i, left] = [Math.min(Math.floor(at), RAMP.length - 2), at - Math.min(Math.floor(at), RAMP.length - 2)];
   return `rgb(${RAMP[i].map((one, n) => Math.round(one + (RAMP[i + 1][n] - one) * left)).join()})`;

@@ -1,7 +1,7 @@
 // The messages of a topic: the newest, from a time on, from an offset on, of a key.
 
 import { Download } from "./access.js";
-import { path } from "./api.js";
+import { call, path } from "./api.js";
 import { count, NONE, size, time } from "./format.js";
 import { pretty } from "./json.js";
 import { fromOffset, fromTime, newest, ofKey } from "./reading.js";
@@ -15,14 +15,14 @@ const PREVIEW = 200;
 
 export function Messages({ topic, map, place: [segment, offset] }) {
   const at = segment === undefined ? { mode: "newest" } : { mode: "offset", segment, offset };
-  return html`<${Search} key=${`${segment}/${offset}`} topic=${topic} map=${map} first=${{ limit: "50", segment: String(anOpen(map)), offset: "0", key: "", time: anHourAgo(), ...at }} />`;
+  return html`<${Search} key=${`${segment}/${offset}`} topic=${topic} first=${{ limit: "50", segment: String(anOpen(map)), offset: "0", key: "", time: anHourAgo(), ...at }} />`;
 }
 
-function Search({ topic, map, first }) {
+function Search({ topic, first }) {
   const [form, set] = useState(first);
   const [wanted, want] = useState({ ...first, depth: DEPTH });
   const put = (name) => (value) => set({ ...form, [name]: value });
-  const found = usePolled((signal) => look(topic.name, map, wanted, signal), 0, [wanted]);
+  const found = usePolled((signal) => look(topic.name, wanted, signal), 0, [wanted]);
   const ask = (more) => {
     set({ ...form, ...more });
     want({ ...form, depth: DEPTH, ...more });
@@ -44,10 +44,11 @@ function Search({ topic, map, first }) {
     `}<//>`;
 }
 
-function look(topic, map, wanted, signal) {
+async function look(topic, wanted, signal) {
   const limit = Number(wanted.limit);
-  if (wanted.mode === "time") return fromTime(topic, map, new Date(wanted.time).toISOString(), limit, signal);
   if (wanted.mode === "offset") return fromOffset(topic, Number(wanted.segment), Number(wanted.offset), limit, signal);
+  const map = await call(path`v1/topics/${topic}/segments`, { signal }); // as it is now, and not at the page's last poll
+  if (wanted.mode === "time") return fromTime(topic, map, new Date(wanted.time).toISOString(), limit, signal);
   if (wanted.mode === "key") return ofKey(topic, map, wanted.key, limit, wanted.depth, signal);
   return newest(topic, map, limit, signal);
 }

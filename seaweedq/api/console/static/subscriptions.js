@@ -27,6 +27,7 @@ function List({ topics }) {
     const subscriptions = parts.flatMap((one) => one.subscriptions);
     return html`
       ${parts.filter((one) => one.error).map((one) => html`<${Failure} error=${one.error} title=${one.name} />`)}
+      ${parts.filter((one) => one.unreadable).map((one) => html`<p class="failure">A newer broker is needed to read these subscriptions of ${one.name}: ${one.unreadable.join(", ")}.</p>`)}
       ${subscriptions.length === 0
         ? html`<article><p>No subscription yet. The first pull creates one:</p><pre tabindex="0"><code>seaweedq pull ${names[0]} --subscription mine --start earliest</code></pre></article>`
         : html`<${All} subscriptions=${subscriptions} />`}`;
@@ -81,9 +82,13 @@ function Whole({ of: one }) {
     { title: "End", number: true, of: (lag) => count(lag.end_offset) },
     { title: "In flight", number: true, of: (lag) => count(lag.in_flight) },
     { title: "Waiting", number: true, of: (lag) => count(lag.waiting) },
+    { title: "Delayed", number: true, of: (lag) => count(lag.delayed) },
+    { title: "Dying", number: true, of: (lag) => count(lag.dying) },
+    { title: "State", of: (lag) => (lag.stalled ? html`<span class="mark bad">stalled: ${lag.stalled}</span>` : "delivers") },
   ];
   const settings = [
-    ["Ack deadline", duration(one.ack_deadline_s)], ["Attempts", one.max_attempts || "without end"], ["Dead letters to", one.dead_letter_topic || NONE],
+    ["Ack deadline", duration(one.ack_deadline_s)], ["Attempts", one.max_attempts || "without end"], ["Dead letters to", one.dead_letter_topic ? html`<a href=${`#/topics/${encodeURIComponent(one.dead_letter_topic)}`}>${one.dead_letter_topic}</a>` : NONE],
+    ["Pauses between attempts", one.backoff_s.length ? one.backoff_s.map(duration).join(", ") : NONE], ["Filter", one.filter ? html`<code>${JSON.stringify(one.filter)}</code>` : "all messages"],
     ["Most in flight", count(one.max_in_flight)], ["Pulls that wait", count(one.waiting_pulls)], ["Expires after", duration(one.expires_after_s)],
   ];
   const rows = [...one.lag].sort((a, b) => b.messages - a.messages);
@@ -98,8 +103,8 @@ function Segments({ rows, columns, name }) {
 
 async function ofTopic(name, signal) {
   try {
-    const { subscriptions } = await call(path`v1/topics/${name}/subscriptions`, { signal });
-    return { name, subscriptions };
+    const { subscriptions, unreadable } = await call(path`v1/topics/${name}/subscriptions`, { signal });
+    return { name, subscriptions, unreadable };
   } catch (error) {
     if (!(error instanceof Problem) || error.status === 0) throw error;
     return { name, subscriptions: [], error };

@@ -1,7 +1,7 @@
 // One topic: its figures, and what each of its tabs shows.
 
 import { call, path } from "./api.js";
-import { count, rate, size } from "./format.js";
+import { age, count, rate, size } from "./format.js";
 import { Files } from "./files.js";
 import { KeySpace } from "./key_space.js";
 import { Messages } from "./messages.js";
@@ -35,6 +35,7 @@ export function Topic({ name, tab = "messages", place }) {
         ["Bytes/s", size(newest(map, "bytes_per_s"))],
         ["Segments", count(topic.segments)],
         ["Hot keys", count(topic.hot_segments.length)],
+        ["Newest file", topic.newest_file_at ? `${age(topic.newest_file_at)} old` : "none"],
         ["Format", topic.format],
       ]} />
       <nav aria-label=${`Views of ${name}`} class="tabs"><ul>${TABS.map(([one, title]) => html`<li>

@@ -2,7 +2,7 @@
 
 import { call, gather, pages, path, Problem } from "./api.js";
 import { CreateTopic, DeleteTopic } from "./topic_forms.js";
-import { count, rate, size, time, NONE } from "./format.js";
+import { age, count, rate, size, time, NONE } from "./format.js";
 import { Failure, html, Input, Polled, Table, usePages, usePolled, useState } from "./ui.js";
 
 const LIST_MS = 10_000;
@@ -45,7 +45,8 @@ function List({ topics, onDelete }) {
     { title: "Messages/s", number: true, of: (row) => of(row, (one) => rate(one.messagesPerS)) },
     { title: "Bytes/s", number: true, of: (row) => of(row, (one) => size(one.bytesPerS)) },
     { title: "Segments", number: true, of: (row) => of(row, (one) => count(one.segments)) },
-    { title: "Hot keys", number: true, of: (row) => of(row, (one) => count(one.hot_segments.length)) },
+    { title: "Hot keys", number: true, of: (row) => of(row, (one) => (one.hot_segments.length ? html`<a class="mark bad" href=${`#/topics/${encodeURIComponent(row.name)}/keys`}>${count(one.hot_segments.length)}</a>` : 0)) },
+    { title: "Newest file", number: true, of: (row) => of(row, (one) => (one.newest_file_at ? age(one.newest_file_at) : "none")) },
     { title: "Format", of: (row) => row.format },
     { title: "Created", of: (row) => time(row.created_at) },
     { title: "Actions", of: (row) => html`<span class="actions">

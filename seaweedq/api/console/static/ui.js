@@ -6,10 +6,13 @@ import htm from "./vendor/htm.js";
 
 export { Fragment, useEffect, useId, useRef, useState };
 export { useMemo } from "./vendor/hooks.js";
+const REST = 19; // times as long as a load took, no other one begins
+const LONGEST_MS = 30_000;
 export const html = htm.bind(createElement);
 
 /**
- * Loads something now, and each `everyMs` (0: never) while the page is seen. Returns the newest `data`, the `error` of
+ * Loads something now, and each `everyMs` (0: never) while the page is seen, or less often where that takes long: nineteen
+ * parts of twenty of the time are left to the page and its broker. Returns the newest `data`, the `error` of
  * the last try, `at`, the time of the data, and `reload`. Whatever `deps` name anew begins anew.
  */
 export function usePolled(load, everyMs, deps) {
@@ -23,8 +26,10 @@ export function usePolled(load, everyMs, deps) {
       clearTimeout(timer);
       current.abort();
       const mine = (current = new AbortController());
+      const began = performance.now();
       if (!document.hidden) await once(load, mine.signal, set);
-      if (!isOver && mine === current && everyMs) timer = setTimeout(turn, everyMs);
+      const pause = Math.max(everyMs, REST * (performance.now() - began));
+      if (!isOver && mine === current && everyMs) timer = setTimeout(turn, Math.min(pause, LONGEST_MS));
     };
     const seen = () => document.hidden || turn();
     again.current = turn;
