@@ -15,7 +15,7 @@ WORKERS := 3
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kube chromium check sbom audit bench format clean help
+.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kube prometheus chromium check sbom audit bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -74,6 +74,13 @@ $(BIN)/minio: | $(STAMP)
 
 kube: $(STAMP)  ## Kubernetes' API server, controllers and scheduler in .venv/bin, built with Go 1.25 or newer in ten minutes of CPU: with them `make test-all` runs the chart
 	$(BIN)/python scripts/build_kube.py
+
+prometheus: $(BIN)/promtool ## Prometheus and promtool in .venv/bin, out of Debian's package: with them `make test-all` tests the rules and the dashboard
+
+# Unpacked and not installed: nothing is started, and the machine stays as it is.
+$(BIN)/promtool: | $(STAMP)
+	apt-get update -qq && folder=$$(mktemp -d) && cd $$folder && apt-get download -qq prometheus \
+	  && dpkg-deb -x prometheus_*.deb . && install usr/bin/prometheus usr/bin/promtool $(abspath $(BIN)) && rm -r $$folder
 
 chromium:       ## a browser, of Debian's packages, for the tests of the console; needs root where there is none
 	@command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

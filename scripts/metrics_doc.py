@@ -25,6 +25,8 @@ topic's segments have their rates in the [segment map](http.md#get-v1topicstopic
 A histogram has a `_bucket` for each `le`, a `_sum` and a `_count`. Its quantiles are as in
 `histogram_quantile(0.99, sum by (le) (rate(seaweedq_commit_duration_seconds_bucket{outcome="ok"}[5m])))`.
 
+There are [rules for alerts, and a dashboard](operations.md#alerts).
+
 """
 TABLE = """
 ## {group}
