@@ -108,7 +108,9 @@ class Application:
         environment = broker.environment
         self._inside = InsideLog(environment.clock)
         self.refusals, self._traffic = Refusals(environment.clock), Traffic(environment.clock)
-        self._reader = RequestReader.of(environment.settings, broker.core.budget, environment.clock, self.refusals)
+        self._reader = RequestReader.of(
+            environment.settings, broker.core.budget, environment.clock, self.refusals, self._parties
+        )
         self.unread, self.bodies = self._reader.unread, self._reader.bodies
         self.connections = Connections()
         settings = environment.settings
@@ -124,6 +126,10 @@ class Application:
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = self._make_fastapi()
+
+    def _parties(self) -> int:
+        """Returns how many share the broker: the principals, and all who are anonymous, where they may be."""
+        return self._broker.core.callers.view.count + (self._broker.environment.settings.auth != "required")
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Answers hot routes here, the others in FastAPI. Requests that still wait at shutdown get 503."""

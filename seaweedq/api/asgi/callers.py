@@ -16,6 +16,7 @@ from seaweedq.errors import Forbidden
 CALLER = "seaweedq.caller"  # the key in a scope
 CALLER_HEADER = "Seaweedq-Caller"
 _HEADER = CALLER_HEADER.lower().encode()
+ANONYMOUS_KEY = "anonymous"
 SHOWN = 200
 
 
@@ -35,6 +36,12 @@ def caller_of(scope: Scope) -> Caller:
     """Returns the caller of a request that has passed the gate."""
     found: Caller = scope[CALLER]
     return found
+
+
+def key_of(scope: Scope) -> str:
+    """Returns the name under which a caller's use is counted: a principal's uid, which no namesake has."""
+    found: Caller | None = scope.get(CALLER)
+    return (found.uid or found.principal if found else None) or ANONYMOUS_KEY
 
 
 def check_right(scope: Scope, action: Action, resource: Resource) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from seaweedq.access.accounts import Account, Accounts, RateMeter
 from seaweedq.access.caller import Caller
 from seaweedq.access.limits import NO_LIMITS, Limits
+from seaweedq.api.asgi.callers import ANONYMOUS_KEY
 from seaweedq.api.asgi.gate import RELAYED, RULE
 from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of, content_length, release_connection, staying
 from seaweedq.api.asgi.rules import WITH_BODIES, Rule
@@ -26,7 +27,6 @@ from seaweedq.errors import RateLimited
 
 METER = "seaweedq.meter"  # the key in a scope of what counts for its principal; only those with limits have one
 RETRY_S = 1.0  # when a place may have become free
-ANONYMOUS_KEY = "anonymous"
 LOOKS = 8  # uploads that are looked up at a time
 Cost = tuple[str, float]
 Opened = Callable[[str, str], None]

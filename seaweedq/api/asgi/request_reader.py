@@ -4,6 +4,7 @@ uvicorn has no deadline for receiving a request, and FastAPI none of these bound
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,7 +12,9 @@ from typing import TypeVar
 import msgspec
 from fastapi import Request
 
+from seaweedq.api.asgi.callers import key_of
 from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed_by_json
+from seaweedq.api.asgi.fair_memory import SMALL_BYTES, FairMemory
 from seaweedq.api.asgi.http import ClientGone, Receive, Scope, content_length, header, headers_of
 from seaweedq.api.asgi.incomplete_bodies import SLOW_BYTES_PER_S, Incomplete, IncompleteBodies
 from seaweedq.api.asgi.json_requests import check_free_form, decode_request
@@ -25,6 +28,10 @@ from seaweedq.errors import BadRequest, MissingContentType, Overloaded, RequestT
 from seaweedq.settings import Settings
 
 T = TypeVar("T")
+
+
+def _one() -> int:
+    return 1
 
 
 class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,13 +52,18 @@ class RequestReader:
     bodies: IncompleteBodies
     decoding: DecodingMemory
     unread: UnreadAnswers
+    fair: FairMemory
 
     @staticmethod
-    def of(settings: Settings, budget: Budget, clock: Clock, refusals: Refusals) -> "RequestReader":
-        """Returns a reader whose requests share one budget, with their answers."""
+    def of(
+        settings: Settings, budget: Budget, clock: Clock, refusals: Refusals, parties: Callable[[], int] = _one
+    ) -> "RequestReader":
+        """Returns a reader whose requests share one budget, with their answers. `parties` returns how many principals
+        share it."""
         bodies = IncompleteBodies(budget, settings.max_request_bytes, clock.monotonic_s)
         unread = UnreadAnswers(budget, clock, settings.answer_timeout_s, refusals)
-        return RequestReader(settings, budget, clock, refusals, bodies, DecodingMemory(budget), unread)
+        decoding, fair = DecodingMemory(budget), FairMemory(budget, parties)
+        return RequestReader(settings, budget, clock, refusals, bodies, decoding, unread, fair)
 
     def body(self, scope: Scope, receive: Receive) -> "Body":
         """Returns the body as a block that holds its memory: `async with reader.body(...) as content`."""
@@ -118,7 +130,7 @@ class Body:
     UnreadableBody, Overloaded, ClientGone.
     """
 
-    __slots__ = ("_deadline", "_held", "_incomplete", "_limit", "_of_peer", "_reader", "_receive", "_scope")
+    __slots__ = ("_deadline", "_fair", "_held", "_incomplete", "_limit", "_of_peer", "_reader", "_receive", "_scope")
 
     def __init__(
         self, reader: RequestReader, scope: Scope, receive: Receive, limit_bytes: int, of_peer: bool = False
@@ -126,17 +138,22 @@ class Body:
         self._reader, self._scope, self._receive = reader, scope, receive
         self._limit, self._of_peer = limit_bytes, of_peer
         self._incomplete: Incomplete | None = None
-        self._held = 0
+        self._held = self._fair = 0
 
     async def __aenter__(self) -> bytes:
         try:
             return await self._read()
         except BaseException:
-            self._reader.budget.release(self._held)
+            self._release()
             raise
 
     async def __aexit__(self, *error: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
         self._reader.budget.release(self._held)
+        if self._fair:
+            self._reader.fair.release(key_of(self._scope), self._fair)
 
     async def _read(self) -> bytes:
         stated = content_length(self._scope) or 0
@@ -161,6 +178,8 @@ class Body:
         chunk, more = await self._next(0)
         if more:
             return await self._rest(chunk)
+        if len(chunk) >= SMALL_BYTES:
+            self._take_fairly(len(chunk))
         self._hold(len(chunk))
         return chunk
 
@@ -195,7 +214,13 @@ class Body:
             self._held += size
         return b"".join(chunks)
 
+    def _take_fairly(self, size: int) -> None:
+        if not self._of_peer:
+            self._reader.fair.take(key_of(self._scope), size)
+            self._fair += size
+
     def _arrived(self, size: int) -> None:
+        self._take_fairly(size)
         if self._incomplete is None:
             self._hold(size)
         else:

@@ -90,6 +90,11 @@ class AccessView:
         name = self._by_uid.get(uid)
         return None if name is None else self.limits(name, uid)
 
+    @property
+    def count(self) -> int:
+        """Returns how many principals there are."""
+        return len(self.principals) - (DEFAULT in self.principals)
+
     def tokens_of(self, principal: str) -> Set[str]:
         """Returns the tokens that name a principal."""
         return self._by_principal.get(principal, set())
