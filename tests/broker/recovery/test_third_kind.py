@@ -1,6 +1,7 @@
 """A third kind of journal, here a toy quorum of peers, comes in without an edit in broker/: the seam is enough."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class QuorumJournal:
 
     window = 1
     unreleased_bytes = 0
+    budget = None
 
     def __init__(self, peers: Sequence[Peer], broker: str) -> None:
         self._peers, self._broker, self._next = peers, broker, 0
@@ -58,7 +60,7 @@ class QuorumJournal:
     async def settle(self) -> None:
         pass
 
-    async def pace(self) -> None:
+    async def pace(self, is_full: asyncio.Event) -> None:
         pass
 
     def release(self, below: int) -> None:
@@ -127,7 +129,9 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> list[Peer]:
     """Three peers, which all brokers of the test's loop use for their journals."""
     made = [Peer(), Peer(), Peer()]
 
-    def setup(settings: Settings, clock: Clock, ids: Ids, disk: Disk | None = None) -> JournalSetup:
+    def setup(
+        settings: Settings, clock: Clock, ids: Ids, environ: Mapping[str, str], disk: Disk | None = None
+    ) -> JournalSetup:
         home = HomeFolder(settings.home, disk or Disk(), ids)
 
         def opened(store: ObjectStore, level: Level) -> Journals:
