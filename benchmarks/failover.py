@@ -20,12 +20,15 @@ from benchmarks.cluster_processes import LEASE_S, Broker, Cluster
 from benchmarks.http import NDJSON, Connection, Failed, request
 from benchmarks.result import Result
 from seaweedq import Client
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Entry
 from seaweedq.errors import SeaweedqError
 from seaweedq.segments.keyhash import hash_key
+from seaweedq.storage.s3 import S3Store
 
 KILLS, SILENCES, SEGMENTS, ROWS, VALUE_BYTES = 10, 3, 600, 5, 100
+SEGMENTS_AT_ONCE, ENTRY_BYTES = 16, 6_000
 PAUSE_S = 0.05  # before a publish that failed is sent once more
 FIRST_S, LAST_S, SILENT_S = 2.0, 3.0, 7.0  # the targets
 STEPS = ("lease ended", "recovered", "given", "first ack", "last ack")
@@ -66,6 +69,15 @@ def failovers(folder: Path, minio: str | None = None, suffix: str = "") -> Itera
     with Cluster(folder, minio=minio) as cluster:
         kills = [end(cluster, number, Broker.kill) for number in range(KILLS)]
         silences = [end(cluster, KILLS + number, Broker.silence) for number in range(SILENCES)]
+        bare_s = uvloop.run(bare_requests(cluster.store(), max(one.segments for one in kills)))
+    bare = {
+        "limit": bare_s,
+        "limit_is": "a list and a put, then a list and a read, of as many segments at the bare store",
+    }
+    last = max(one.acked[-1] - one.lease_ended for one in kills)
+    yield Result(
+        name=f"failover, SIGKILL{suffix}, last ack since the lease ended", figure=last, better="lower", unit="s", **bare
+    )
     yield from _results(kills, f"SIGKILL{suffix}", FIRST_S, LAST_S)
     yield from _results(silences, f"silent{suffix}", SILENT_S, SILENT_S)
 
@@ -112,6 +124,25 @@ def end(cluster: Cluster, number: int, how: Callable[[Broker], None]) -> Kill:
     worst = {"plain": max(load.worst_s("plain"), acked[-1]), "idempotent": load.worst_s("idempotent")}
     times = (seen.lease_ended, seen.recovered, seen.given)
     return Kill(led, len(lost), acked, *times, load.errors, worst, load.said, os.getloadavg()[0], used_s)
+
+
+async def bare_requests(store: S3Store, segments: int) -> float:
+    """Returns the seconds that the requests take without which no segment changes hands: what its replay asks of the
+    store, and its opening, as many at a time as a replay has."""
+
+    async def ask(segment: int) -> None:
+        folder = f"bare/{segment}/"
+        await store.list(folder)
+        await store.create(f"{folder}0", bytes(ENTRY_BYTES))
+        await store.list(folder)
+        await store.read(f"{folder}0", 0, ENTRY_BYTES)
+
+    await ask(-1)
+    began = time.perf_counter()
+    await gather_bounded(SEGMENTS_AT_ONCE, ask, range(segments))
+    took_s = time.perf_counter() - began
+    await store.close()
+    return took_s
 
 
 def key_of_each(segments: Sequence[dict[str, int]]) -> list[str]:

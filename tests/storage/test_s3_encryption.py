@@ -16,7 +16,7 @@ from seaweedq.storage.s3_encryption import Encryption
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import S3Service
 
-KEY = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+KEY = "arn:aws:kms:tests"  # the key of tests/support/processes/s3_service, as MinIO reads its name
 DATA = b"12345"
 NAMES = [f"topics/t/{name}" for name in ("created", "signed", "copied", "parts")]
 

@@ -96,7 +96,8 @@ def _minio(folder: Path, port: int) -> tuple[Command, Env]:
     addresses = ["--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{free_port()}"]
     quiet = {"MINIO_UPDATE": "off", "MINIO_BROWSER": "off", "HOME": str(folder)}  # it asks nobody, serves no pages
     command = [_binary("minio"), "server", *addresses, "--certs-dir", str(folder / "certs"), str(folder / "data")]
-    return command, {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, **quiet}
+    kms = {"MINIO_KMS_SECRET_KEY": "tests:OSMM+vkKUTCvQs9YL/CVMIMt43HFhkUpqJxTmGl6rYw="}
+    return command, {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, **quiet, **kms}
 
 
 def _seaweedfs(folder: Path, port: int) -> tuple[Command, Env]:
