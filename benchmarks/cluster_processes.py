@@ -105,13 +105,15 @@ class Broker:
 
 
 class Cluster:
-    """`count` brokers; more can be added. `minio` is the binary of that server, in place of moto's."""
+    """`count` brokers; more can be added. `minio` is the binary of that server, in place of moto's. With `peer_ports`
+    each has a port for brokers."""
 
-    def __init__(self, folder: Path, count: int = 3, minio: str | None = None) -> None:
+    def __init__(self, folder: Path, count: int = 3, minio: str | None = None, peer_ports: bool = False) -> None:
         self.brokers: list[Broker] = []
         self._folder = folder
         self._count = count
         self._minio = minio
+        self._peer_ports = peer_ports
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -138,6 +140,8 @@ class Cluster:
         """One more broker, not started."""
         options = ["--coordination", f"etcd://{self.etcd}", "--lease-s", str(LEASE_S), "--log-level", "info"]
         options += ["--store", f"s3://{BUCKET}/{PREFIX}", "--s3-endpoints", self.s3, "--s3-addressing", "path"]
+        if self._peer_ports:
+            options += ["--peer-port", str(free_port())]
         self.brokers.append(broker := Broker(f"b{len(self.brokers)}", self._folder, options))
         self._stack.callback(broker.kill)
         return broker
