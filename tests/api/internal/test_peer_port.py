@@ -1,6 +1,7 @@
 """Brokers with a port for brokers: nobody else is answered there, no broker elsewhere, and it may come and go."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.api.internal.test_between_brokers import (
 )
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.peer_client import begin_session, peers_of, stamped
+from tests.support.tiers import later
 
 HIDDEN = [
     "/internal/status",
@@ -66,11 +68,10 @@ async def test_brokers_call_and_relay_at_their_ports_for_brokers_alone(
         assert "-peers" not in told, "clients need not know it"
 
 
-@pytest.mark.parametrize("path", HIDDEN)
-async def test_no_client_reaches_calls_between_brokers_at_the_port_for_clients(tmp_path: Path, path: str) -> None:
+async def test_no_client_reaches_calls_between_brokers_at_the_port_for_clients(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1, peer_ports=True) as together:
         app = together.apps["http://b0"]
-        for method in ("POST", "GET", "PUT", "OPTIONS"):
+        for path, method in itertools.product(HIDDEN, ("POST", "GET", "PUT", "OPTIONS")):
             sent: list[Any] = []
 
             async def send(message: Any, sent: list[Any] = sent) -> None:
@@ -119,10 +120,10 @@ def session_of(together: InLoop) -> Any:
     return begin_session(post, broker.core.trust.keys, broker.id)
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/v1/cluster", "/metrics", "/", TOPIC, f"{TOPIC}/messages", "/docs"])
-async def test_nobody_but_brokers_is_answered_at_the_port_for_brokers(tmp_path: Path, path: str) -> None:
+async def test_nobody_but_brokers_is_answered_at_the_port_for_brokers(tmp_path: Path) -> None:
+    paths = ("/healthz", "/v1/cluster", "/metrics", "/", TOPIC, f"{TOPIC}/messages", "/docs")
     async with in_loop(tmp_path, 1, peer_ports=True) as together, peers_at(together, 0) as http:
-        for method in ("GET", "POST", "HEAD"):
+        for path, method in itertools.product(paths, ("GET", "POST", "HEAD")):
             assert (await http.request(method, path)).status_code == 404
             claiming = await http.request(method, path, headers={CALLER_HEADER: '{"principal": "admin"}'})
             assert claiming.status_code == 404
@@ -149,15 +150,15 @@ async def roll(together: InLoop, ports: bool) -> None:
         await work(together)
 
 
-@pytest.mark.parametrize("level", [3, 4])
+@pytest.mark.parametrize("level", [later(3), 4])
 async def test_a_port_for_brokers_comes_and_goes_by_rolling_restarts_without_a_failed_request(
     tmp_path: Path, level: int
 ) -> None:
-    async with below(tmp_path, level, 3) as together:
+    async with below(tmp_path, level, 2) as together:
         await make(together)
         await work(together)
         await roll(together, ports=True)
-        assert len(together.peer_apps) == 3
+        assert len(together.peer_apps) == 2
         await roll(together, ports=False)
         assert not together.peer_apps
         for broker in [broker for broker in together.brokers if broker not in living(together)]:

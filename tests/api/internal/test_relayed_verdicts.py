@@ -17,7 +17,7 @@ from tests.api.internal.test_between_brokers import Recorded
 from tests.api.routes.test_access import Http, access
 from tests.support.brokers.in_process_cluster import InLoop
 
-BROKERS, PRINCIPALS, SEGMENTS, TOKENS = 3, 4, 6, 2
+BROKERS, PRINCIPALS, SEGMENTS, TOKENS = 3, 4, 6, 1
 CHANGING = {
     *(("DELETE", path) for path in (TOPIC, SUBSCRIPTION, "/v1/principals/{principal}", "/v1/tokens/{token}")),
     *(("POST", f"{TOPIC}/segments/{{segment}}/{verb}") for verb in ("split", "merge", "roll", "move")),

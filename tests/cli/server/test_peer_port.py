@@ -122,6 +122,35 @@ def _root(serving: Served) -> Any:
     return keys_of("another secret", cluster=serving.broker.joined.cluster).roots[0]
 
 
+SMUGGLED = [
+    b"POST /internal/status HTTP/1.1",
+    b"POST http://127.0.0.1/internal/status HTTP/1.1",
+    b"POST http://b1/internal/hello HTTP/1.1",
+    b"POST http:///internal/status HTTP/1.1",
+    b"POST //internal/status HTTP/1.1",
+    b"POST /%69nternal/status HTTP/1.1",
+    b"POST /x/../internal/status HTTP/1.1",
+    b"POST /internal/status?/../x HTTP/1.1",
+    b"POST /internal/status#x HTTP/1.1",
+    b"POST internal/status HTTP/1.1",
+    b"POST /internal/status HTTP/1.0",
+    b"GET /internal/status HTTP/1.1",
+]
+
+
+def test_a_client_reaches_no_call_between_brokers_however_it_writes_the_path(tmp_path: Path) -> None:
+    async def test(serving: Served, port: int) -> None:
+        public = int(serving.url.rpartition(":")[2])
+        for line in SMUGGLED:
+            reader, writer = await asyncio.open_connection("127.0.0.1", public)
+            writer.write(line + b"\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            status = (await reader.read()).split(b" ")[1]
+            assert status in (b"404", b"400", b"421"), (line, status)
+            writer.close()
+
+    on_uvloop(tmp_path, test)
+
+
 def test_both_ports_end_together(tmp_path: Path) -> None:
     ports: list[int] = []
 
