@@ -80,6 +80,7 @@ class TopicAnswer(Struct):
     start_offsets: dict[int, int]
     newest_file_at: datetime | None
     path: str
+    store_endpoint: str | None
 
 
 class TopicSummary(Struct):
@@ -127,6 +128,7 @@ _SHOWN = {
     "start_offsets": {},
     "newest_file_at": "2026-01-31T12:01:00Z",
     "path": "file:///var/lib/seaweedq/store/topics/flights",
+    "store_endpoint": None,
 }
 _DRY_RUN = {
     "name": "dry_run",
@@ -302,7 +304,7 @@ async def flush_topic(services: Services, request: Request, topic: str) -> Respo
 async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) -> TopicAnswer:
     """Returns the topic. The owners of a `fresh` one are not asked: each segment would be opened for it, by a request
     to the store."""
-    config = topic.record.config
+    config, settings = topic.record.config, services.reader.settings
     positions = () if fresh else (await services.positions.positions(topic, sizes=True)).values()
     written = [position.file_us for position in positions if position.file_us is not None]
     return TopicAnswer(
@@ -325,5 +327,6 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         bytes=sum(position.size_bytes for position in positions),
         start_offsets=services.catalog.start_offsets(topic),
         newest_file_at=moment(max(written)) if written else None,
-        path=f"{services.reader.settings.store_path}/topics/{topic.name}",
+        path=f"{settings.store_path}/topics/{topic.name}",
+        store_endpoint=settings.s3_endpoints.partition(",")[0].strip() or None,
     )

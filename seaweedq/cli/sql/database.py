@@ -5,6 +5,7 @@ acknowledged when it began. Tails are copied into DuckDB by pieces; it reads the
 and spills to a folder that goes with it. Files on S3 are read by s3fs, with the credentials of the caller.
 """
 
+import os
 import random
 import re
 import tempfile
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 PIECE_ROWS = 100_000  # of a tail, that are Arrow at a time
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_TRACEBACK = "Traceback (most recent call last)"
 _TAILS = "tails"  # a database of its own, so that SHOW TABLES lists topics alone
 _OF_ALL = re.compile(r"\b(show|describe|information_schema|duckdb_\w+)\b", re.IGNORECASE)
 _WORDS = re.compile(r"""\"(?:[^"]|"")+"|'[^']*'|\w+""")
@@ -133,11 +136,12 @@ class Database:
         """Returns the folder of a topic's files as DuckDB opens it."""
         import fsspec
 
-        options: Mapping[str, Any] = {"endpoint_url": self._endpoint} if self._endpoint else {}
         scheme = read.folder.partition("://")[0]
         if scheme == "file":
             return str(fsspec.core.url_to_fs(read.folder)[1])
         if scheme not in self._filesystems:
+            endpoint = self._endpoint or self._told_endpoint(read.topic)
+            options: Mapping[str, Any] = {"endpoint_url": endpoint} if endpoint else {}
             try:
                 store = fsspec.filesystem(scheme, use_listings_cache=False, **options)
             except ImportError:
@@ -145,6 +149,15 @@ class Database:
             self._connection.register_filesystem(store)
             self._filesystems.add(scheme)
         return read.folder
+
+    def _told_endpoint(self, topic: str) -> str:
+        """Returns the URL of the store that brokers name, unless the environment has one: brokers may have another way
+        there."""
+        from seaweedq.client.core.topics.calls import call, topic_path
+
+        if any(os.environ.get(name) for name in _ENDPOINTS):
+            return ""
+        return self._transport.run(call("GET", topic_path(topic))).get("store_endpoint") or ""
 
 
 @contextmanager
@@ -186,6 +199,18 @@ def _distinct(topics: Sequence[str]) -> list[str]:
 def refused(error: Exception, statement: str) -> InvalidRequest:
     """Returns the error for a statement that DuckDB does not take."""
     return InvalidRequest(" ".join(str(error).split()) + unquoted(statement))
+
+
+def of_store(error: Exception) -> str | None:
+    """Returns why a file could not be read; None for an error that has another cause. What s3fs raises has come through
+    DuckDB, as the text of a traceback."""
+    import duckdb
+
+    text = str(error)
+    if _TRACEBACK in text:
+        lines = text.partition("\nLINE 1:")[0].splitlines()
+        return next((line for line in reversed(lines) if line and not line.startswith(" ")), text)
+    return " ".join(text.split()) if isinstance(error, duckdb.IOException | FileNotFoundError) else None
 
 
 def unquoted(statement: str) -> str:

@@ -85,23 +85,21 @@ def _repeated(database: "Database", statement: str, act: Any) -> None:
     """Acts, and acts again with a new plan where a file was gone before anything was read of it."""
     import duckdb
 
-    from seaweedq.cli.sql.database import refused, unquoted
+    from seaweedq.cli.sql.database import of_store, refused, unquoted
 
     for left in reversed(range(PLANS)):
         try:
             act()
             return
-        except (duckdb.IOException, FileNotFoundError) as error:
+        except (duckdb.Error, FileNotFoundError) as error:
+            reason = of_store(error)
+            if reason is None:
+                if isinstance(error, duckdb.CatalogException) and database.unknown:
+                    text = f"there is no topic {' or '.join(map(repr, sorted(database.unknown)))}"
+                    raise TopicNotFound(text + unquoted(statement)) from None
+                raise refused(error, statement) from None
             if not left:
-                text = " ".join(str(error).split())
-                raise FileMissing(f"not all Parquet files are visible from this machine: {text}") from None
-        except duckdb.CatalogException as error:
-            if database.unknown:
-                text = f"there is no topic {' or '.join(map(repr, sorted(database.unknown)))}"
-                raise TopicNotFound(text + unquoted(statement)) from None
-            raise refused(error, statement) from None
-        except duckdb.Error as error:
-            raise refused(error, statement) from None
+                raise FileMissing(f"not all Parquet files are visible from this machine: {reason}") from None
 
 
 def _once(database: "Database", statement: str, kind: str, output: Path | None, rows: int) -> None:

@@ -234,7 +234,9 @@ def test_a_look_again_and_again_goes_on_over_errors(
 @pytest.fixture
 def on_s3(broker_process: Callable[..., BrokerProcess], moto_server: Any) -> BrokerProcess:
     """A broker on S3."""
-    return broker_process("--store", f"s3://{moto_server.place()}/prod", env=moto_server.env)
+    env = {name: value for name, value in moto_server.env.items() if name != "AWS_ENDPOINT_URL_S3"}
+    store = f"s3://{moto_server.place()}/prod"
+    return broker_process("--store", store, "--s3-endpoints", moto_server.endpoint, env=env)
 
 
 def test_on_s3_it_reads_with_the_credentials_of_the_caller(
@@ -248,5 +250,10 @@ def test_on_s3_it_reads_with_the_credentials_of_the_caller(
     for name, value in moto_server.env.items():
         if name != "AWS_ENDPOINT_URL_S3":
             monkeypatch.setenv(name, value)
-    count = ["SELECT count(_key), sum(segment) FROM t", "--s3-endpoint", moto_server.endpoint]
-    assert Shell(on_s3)(*count).split()[-2:] == ["15", "0"]
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    count = "SELECT count(_key), sum(segment) FROM t"
+    assert Shell(on_s3)(count).split()[-2:] == ["15", "0"]
+    assert Shell(on_s3)(count, "--s3-endpoint", moto_server.endpoint).split()[-2:] == ["15", "0"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    with pytest.raises(FileMissing, match=r"127\.0\.0\.1:9"):
+        Shell(on_s3)(count)
