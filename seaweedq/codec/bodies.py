@@ -57,8 +57,8 @@ def decode(
     if intake.layout.format is Format.BYTES:
         return decode_raw(body, key, intake)
     detail = f"the content type {content_type!r} is not one of {', '.join(SUPPORTED)}; other types need a bytes topic"
-    if media_type(content_type) == FORM:
-        detail += "; curl sends it where no `-H 'content-type: application/json'`, or of another type, is given"
+    if hint := hints.of_type(body, media_type(content_type) == FORM):
+        detail += f"; {hint}"
     raise UnsupportedContentType(detail, supported=list(SUPPORTED))
 
 

@@ -39,6 +39,19 @@ def of_body(body: bytes, format: Format) -> str | None:
     return f"if the body is a value, it has to be {_enveloped(body)}"
 
 
+def of_type(body: bytes, is_form: bool) -> str | None:
+    """Returns which content type a body seems to have that came under another one; a form's is what curl sends where
+    none is given. None if unknown."""
+    told = ["curl sends it where no `-H 'content-type: ...'` is given"] if is_form else []
+    first = body.lstrip().split(b"\n", 1)[0].strip()
+    if _is_json(body):
+        told.append("the body looks like JSON: send it with `-H 'content-type: application/json'`")
+    elif _is_json(first) or _joined(first):
+        told.append("the body looks like lines of JSON: send it with `-H 'content-type: application/x-ndjson'`")
+        told += [hint for hint in [_of_broken_line(first)] if hint and _joined(first)]
+    return "; ".join(told) or None
+
+
 def _of_broken_line(line: bytes) -> str | None:
     if _joined(line):
         return (

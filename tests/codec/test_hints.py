@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.codec import hints
-from seaweedq.codec.bodies import decode
+from seaweedq.codec.bodies import FORM, decode
 from seaweedq.errors import InvalidMessages, UnreadableBody, UnsupportedContentType
 from seaweedq.segments.layout import Format
 from tests.support.codec.body_samples import intake, values
@@ -67,6 +67,24 @@ def test_a_json_body_that_is_no_message_is_explained() -> None:
     assert "application/x-ndjson" in unreadable.value.fields["hint"]
     with pytest.raises(UnsupportedContentType, match="curl sends it"):
         decode("application/x-www-form-urlencoded", b'{"value":1}', intake())
+
+
+@pytest.mark.parametrize(
+    ("type", "body", "told"),
+    [
+        ("text/plain", b'{"value":1}', ["looks like JSON", "'content-type: application/json'"]),
+        ("text/plain", b'{"a":1}\n{"a":2}\n', ["looks like lines of JSON", "'content-type: application/x-ndjson'"]),
+        (FORM, b'{"a":1}\n{"a":2}\n', ["curl sends it", "'content-type: application/x-ndjson'"]),
+        (FORM, b'{"a":1}{"a":2}', ["curl sends it", "'content-type: application/x-ndjson'", JOINED]),
+        (FORM, b"a=b", ["curl sends it"]),
+        ("text/plain", b"hello", ["other types need a bytes topic"]),
+    ],
+)
+def test_a_content_type_that_was_forgotten_is_told(type: str, body: bytes, told: list[str]) -> None:
+    with pytest.raises(UnsupportedContentType) as caught:
+        decode(type, body, intake())
+    assert [text for text in told if text not in str(caught.value)] == []
+    assert ("looks like" in str(caught.value)) is any("content-type: app" in text for text in told)
 
 
 def test_a_message_in_a_list_is_not_explained_by_the_whole_body() -> None:

@@ -8,10 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from seaweedq import Client
 from seaweedq.cli.access import principal, token
 from seaweedq.cli.access.requests import grant_of, seconds_of, words_of
 from seaweedq.cli.main import app
 from seaweedq.cli.shared.common import complain
+from seaweedq.cli.topic import tail
 from seaweedq.errors import Forbidden, Unauthenticated
 from tests.support.processes.broker_process import BrokerProcess
 
@@ -93,6 +95,15 @@ def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., Bro
     with pytest.raises(Forbidden):
         run("principal", "list", **mine)
     (token,) = re.findall(r"^([0-9a-f]{16})  p  until .*  mine$", run("token", "list", **mine), re.MULTILINE)
+    run("topic", "create", "a1", **admin)
+    run("principal", "put", "p", "--grant", "describe,read:a*", **admin)
+    with pytest.MonkeyPatch.context() as patched:
+        with pytest.raises(Unauthenticated):
+            next(tail._coming(broker.url, "a1", "0-0", None))
+        patched.setenv("SEAWEEDQ_TOKEN", mine["SEAWEEDQ_TOKEN"])
+        with Client(broker.url, token_file=drawn) as client:
+            client.publish("a1", {"value": 7})
+        assert msgspec.json.decode(next(tail._coming(broker.url, "a1", "0-0", None)))["value"] == 7
     assert run("token", "revoke", token, **mine) == f"revoked {token}\n"
     with pytest.raises(Unauthenticated):
         run("whoami", **mine)

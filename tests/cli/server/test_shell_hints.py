@@ -21,10 +21,11 @@ async def test_what_a_broker_with_tokens_greets_with_works_as_pasted(tmp_path: P
     folder = tmp_path / "it's a folder"
     draw_admin_token(Settings(data_dir=folder, auth="required"))
     async with running(folder, auth="required") as broker, served(broker) as serving:
-        export, publish, show, pull, *_ = server_lines(broker.environment.settings, serving.url, "events")
+        export, publish, show, pull, sql, *_ = server_lines(broker.environment.settings, serving.url, "events")
         assert '"count":1' in await pasted(publish)
         assert '"name":"events"' in await pasted(show)
         assert '"value": {"n": 1}' in (await pasted(f"{export}\n{pull}")).replace('":', '": ').replace("  ", " ")
+        assert (await pasted(f"{export}\n{sql} --format csv")).endswith("\n0,1\n")
         of_client = lines(serving.url, "events", "file:///x", token=token_of({"SEAWEEDQ_TOKEN_FILE": "x"}))
         assert '"name":"events"' in await pasted(f"{export}\n{of_client[1]}")
 
