@@ -7,8 +7,9 @@ import pytest
 
 from seaweedq.api.asgi.problems import problem
 from seaweedq.client.core.protocol.effects import Pause, Reply, Request
-from seaweedq.client.core.protocol.retry import Patience
-from seaweedq.errors import RateLimited
+from seaweedq.client.core.protocol.problems import check
+from seaweedq.client.core.protocol.retry import Patience, unhurried
+from seaweedq.errors import RateLimited, ServerProblem
 
 
 def limited(rate: float, retry_after_s: float) -> Reply:
@@ -58,3 +59,29 @@ def test_the_answer_says_what_is_limited_and_until_when() -> None:
     assert headers["ratelimit-policy"] == '"bytes_in";q=2;w=1'
     found = msgspec.json.decode(body)
     assert (found["limit"], found["rate"], found["retry_after_s"]) == ("bytes_in", 1.5, 2.2)
+
+
+def driven(steps: Any, answers: list[Reply]) -> tuple[Any, list[float]]:
+    waits, answer = [], None
+    try:
+        while True:
+            effect = steps.send(answer)
+            if isinstance(effect, Pause):
+                waits.append(effect.seconds)
+            answer = None if isinstance(effect, Pause) else answers.pop(0)
+    except StopIteration as end:
+        return end.value, waits
+
+
+def test_a_publish_that_is_sent_once_waits_for_a_rate_and_is_not_repeated_for_anything_else() -> None:
+    patience = Patience(10, lambda: 0.0, lambda: 0.0)
+    taken = Reply(200, {}, b'{"published": 1}')
+
+    def once() -> Any:
+        return check((yield Request("POST", "/v1/topics/t/messages")))
+
+    assert driven(unhurried(once(), patience), [limited(5, 4.0), limited(5, 4.0), taken]) == (taken, [4.0, 4.0])
+    with pytest.raises(RateLimited):
+        driven(unhurried(once(), patience), [limited(5, 4.0)] * 3)
+    with pytest.raises(ServerProblem):
+        driven(unhurried(once(), patience), [Reply(503, {}, b""), taken])

@@ -23,7 +23,7 @@ from seaweedq.client.core.producing.batching import MIB, Limits
 from seaweedq.client.core.producing.delivery import Route
 from seaweedq.client.core.producing.offload import Offload, type_of
 from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
-from seaweedq.client.core.protocol.retry import OnRetry, Patience
+from seaweedq.client.core.protocol.retry import OnRetry, Patience, unhurried
 from seaweedq.client.core.protocol.wire import Published, WireMessage
 from seaweedq.client.core.topics import calls
 from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
@@ -148,10 +148,11 @@ class AsyncClient(AsyncSubscriptions):
 
         Instead of `value`, `"reference": {"upload_id": ...}` names an upload.
 
-        After an error that leaves the outcome open (ConnectionFailed), the caller must decide whether to publish again;
+        Waits where a limit refuses it, as long as the client's timeout at most; nothing was published then. After an
+        error that leaves the outcome open (ConnectionFailed), the caller must decide whether to publish again;
         a producer has no such errors.
         """
-        return await self._run(calls.publish(topic, messages))
+        return await self._run(unhurried(calls.publish(topic, messages), self._patience(self._timeout_s)))
 
     async def upload(
         self,

@@ -9,6 +9,7 @@ from seaweedq.client.core.protocol.problems import TRANSIENT, check, error_of, r
 from seaweedq.errors import ConnectionFailed, RateLimited, SeaweedqError
 
 T = TypeVar("T")
+LIMITED = 429
 # Is called before each repeat with the error, and the seconds for which it is still tried; and with None once a broker
 # has answered again.
 OnRetry: TypeAlias = Callable[[SeaweedqError | None, float], None]
@@ -77,6 +78,11 @@ class Patience:
             yield Pause(wait_s)
             attempt += 1
 
+    def rate_wait_s(self, reply: Reply) -> float:
+        """Returns how long to wait where a rate has refused a request, 0 where none has."""
+        failure = error_of(reply) if reply.status == LIMITED else None
+        return self._wait_for_rate_s(failure) if isinstance(failure, RateLimited) else 0.0
+
     def _wait_for_rate_s(self, limited: RateLimited) -> float:
         """Returns the wait that the broker has said, and up to a quarter more: all who wait for a rate would come
         back at once."""
@@ -97,5 +103,27 @@ def patiently(steps: Steps[T], patience: Patience) -> Steps[T]:
         answer, failure = None, None
         try:
             answer = (yield from patience.send(effect)) if isinstance(effect, Request) else (yield effect)
+        except Exception as error:  # the steps may expect it
+            failure = error
+
+
+def unhurried(steps: Steps[T], patience: Patience) -> Steps[T]:
+    """Runs steps whose requests are sent once each, and waits where a rate refuses one: then nothing of it was done, so
+    it is safe to send again. Raises RateLimited once the waits are longer than the patience."""
+    left_s, answer = patience.total_s, None
+    failure: Exception | None = None
+    while True:
+        try:
+            effect = steps.throw(failure) if failure else steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        failure = None
+        try:
+            answer = yield effect
+            while isinstance(effect, Request) and (wait_s := patience.rate_wait_s(answer)) and wait_s <= left_s:
+                left_s -= wait_s
+                yield Pause(wait_s)
+                answer = yield effect
         except Exception as error:  # the steps may expect it
             failure = error
