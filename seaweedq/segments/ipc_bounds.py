@@ -19,7 +19,7 @@ _V5 = 4
 _VERSION, _HEADER_TYPE, _HEADER = 0, 1, 2
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _DICTIONARY_DATA = 1
-_BUFFERS, _COMPRESSION = 2, 3
+_LENGTH, _BUFFERS, _COMPRESSION = 0, 2, 3
 
 
 def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
@@ -57,6 +57,23 @@ def may_be_compressed(body: pa.Buffer) -> bool:
     except (pa.ArrowException, OSError, UnreadableBody, struct.error):
         return True
     return False
+
+
+def is_plain_and_short(body: pa.Buffer, most_rows: int) -> bool:
+    """Tells whether a stream has at most so many rows, and nothing in it is compressed. Looks at metadata alone; of one
+    that cannot be read it tells that it is not."""
+    rows = 0
+    try:
+        for message in pa.ipc.MessageReader.open_stream(body):
+            metadata = message.metadata.to_pybytes()
+            if batch := _batch(metadata):
+                length = _scalar(metadata, batch, _LENGTH, "<q")
+                rows += length
+                if length < 0 or rows > most_rows or _field(metadata, batch, _COMPRESSION):
+                    return False
+    except (pa.ArrowException, OSError, UnreadableBody, struct.error):
+        return False
+    return True
 
 
 def _lengths(message: pa.ipc.Message) -> list[int]:

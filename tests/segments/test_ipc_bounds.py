@@ -2,8 +2,10 @@
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from seaweedq.segments.ipc_bounds import MAX_MESSAGES, may_be_compressed
+from seaweedq.segments.ipc_bounds import MAX_MESSAGES, is_plain_and_short, may_be_compressed
 
 ZSTD, LZ4 = b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 
@@ -38,3 +40,23 @@ def test_a_stream_that_cannot_be_read_may_be() -> None:
     assert may_be_compressed(pa.py_buffer(whole[: len(whole) // 2]))
     assert may_be_compressed(pa.py_buffer(b"\xff\xff\xff\xff\x10\x00\x00\x00" + bytes(8)))
     assert may_be_compressed(stream(PLAIN, count=MAX_MESSAGES))
+
+
+@given(st.lists(st.integers(0, 40), max_size=6), st.integers(0, 100))
+def test_a_streams_rows_are_counted_over_its_batches(lengths: list[int], most: int) -> None:
+    schema = pa.schema([("value", pa.string())])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for length in lengths:
+            writer.write_batch(pa.record_batch([pa.array(["x"] * length, pa.string())], schema))
+    assert is_plain_and_short(sink.getvalue(), most) == (sum(lengths) <= most)
+
+
+def test_what_is_compressed_or_no_stream_is_not_short() -> None:
+    rows = pa.record_batch({"value": ["x"] * 3})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(rows)
+    assert not is_plain_and_short(sink.getvalue(), 10)
+    assert not is_plain_and_short(pa.py_buffer(b"no stream at all"), 10)
+    assert not is_plain_and_short(sink.getvalue().slice(0, 100), 10)

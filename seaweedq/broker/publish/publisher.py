@@ -29,6 +29,8 @@ from seaweedq.segments.producers import Duplicate, Sequences
 from seaweedq.segments.row_hashes import Hashes, hash_rows
 from seaweedq.segments.rows import Single, rows_of_singles
 
+INLINE_ROWS = 2_000  # so many are cut, and decoded from Arrow, on the event loop: a thread costs more
+
 
 @dataclass(frozen=True, slots=True)
 class Producer:
@@ -159,6 +161,8 @@ class Publisher:
 
     async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> Prepared:
         routing = topic.routing or await self._ownership.routing(topic)
+        if batch.rows.num_rows <= INLINE_ROWS:
+            return Prepared(routing, batch, split(routing, batch), sequences)
         return Prepared(routing, batch, await asyncio.to_thread(split, routing, batch), sequences)
 
     async def _end(
