@@ -99,11 +99,12 @@ async def below(folder: Path, level: int, count: int) -> AsyncIterator[InLoop]:
     await together.coordination.close()
 
 
+@pytest.mark.parametrize("peer_ports", [False, True])
 async def test_nothing_that_brokers_send_has_the_secret_and_none_of_it_is_taken_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peer_ports: bool
 ) -> None:
     recorded = Recorded(monkeypatch)
-    async with in_loop(tmp_path, 3) as together:
+    async with in_loop(tmp_path, 3, peer_ports=peer_ports) as together:
         await make(together)
         await work(together)
         assert recorded.shown() == {STAMP_HEADER, HELLO_HEADER}
@@ -111,7 +112,8 @@ async def test_nothing_that_brokers_send_has_the_secret_and_none_of_it_is_taken_
         assert len(sent) > 10
         for base, request, shown in recorded.requests[:]:
             assert "secret" not in str((request.headers, shown)).lower().replace("seaweedq", "")
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(together.apps[base]), base_url=base) as http:
+            app: Any = together.peer_apps[base] if peer_ports else together.apps[base]
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as http:
                 headers = {**request.headers, **shown}
                 answer = await http.request(request.method, request.path, headers=headers, content=request.body)
             if STAMP_HEADER in shown:
