@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 # Without bytecode each process of the tests, and pytest itself, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 WEED_VERSION := 4.23
+GENERATOR_VERSION := 0.29.1
 MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 
 # Files stay together, since they share brokers, and go in the order of tests/support/tiers.py: what takes long first.
@@ -15,7 +16,7 @@ WORKERS := 3
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kube prometheus chromium check sbom audit bench format clean help
+.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kube prometheus generator chromium check sbom audit bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -81,6 +82,13 @@ prometheus: $(BIN)/promtool ## Prometheus and promtool in .venv/bin, out of Debi
 $(BIN)/promtool: | $(STAMP)
 	apt-get update -qq && folder=$$(mktemp -d) && cd $$folder && apt-get download -qq prometheus \
 	  && dpkg-deb -x prometheus_*.deb . && install usr/bin/prometheus usr/bin/promtool $(abspath $(BIN)) && rm -r $$folder
+
+generator: $(BIN)/generator ## a generator of clients in .venv/generator, apart since it wants older packages: with it `make test-all` tries a generated client
+
+$(BIN)/generator: | $(STAMP)
+	$(PYTHON) -m venv $(VENV)/generator
+	$(VENV)/generator/bin/python -m pip install --quiet openapi-python-client==$(GENERATOR_VERSION)
+	ln -sf ../generator/bin/openapi-python-client $(BIN)/generator
 
 chromium:       ## a browser, of Debian's packages, for the tests of the console; needs root where there is none
 	@command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

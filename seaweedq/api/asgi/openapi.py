@@ -12,8 +12,10 @@ import msgspec
 from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
+from seaweedq.api.asgi.operations import arrange
 from seaweedq.api.asgi.parameters import MAX_NUMBER
 from seaweedq.api.asgi.problems import Problem, responses
+from seaweedq.api.asgi.route_errors import titles
 from seaweedq.api.asgi.rules import Kind, rules_of
 from seaweedq.segments.names import NAME
 
@@ -97,6 +99,8 @@ def document_of(app: FastAPI) -> dict[str, Any]:
             for method, operation in operations.items():
                 _name_parameters(operation)
                 _name_right(path, method, operation)
+                _name_errors(path, method, operation)
+        arrange(document)
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -116,6 +120,17 @@ def _name_right(path: str, method: str, operation: dict[str, Any]) -> None:
     operation["responses"] |= {str(status): one for status, one in responses(401, 403).items()}
     if rule.action:
         operation["x-action"] = str(rule.action)
+
+
+def _name_errors(path: str, method: str, operation: dict[str, Any]) -> None:
+    """Says of each status which errors of it are the route's, in the order of statuses."""
+    answers = operation["responses"]
+    operation["responses"] = {status: answers[status] for status in sorted(answers)}
+    for status, answer in operation["responses"].items():
+        if status >= "400":
+            named = titles(int(status), method.upper(), path)
+            assert named, f"{method} {path} has no error of {status}"
+            answer["description"] = "; ".join(named)
 
 
 def _content(described: Content, example: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from seaweedq.segments.names import NAME
 
 _NAME = re.compile(NAME)
 _NUMBER = re.compile(r"[0-9]{1,19}")
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,50})?(e[+-]?[0-9]{1,3})?", re.IGNORECASE)  # as JSON writes a number
 # Characters that order the text around them anew, so that a reader sees other words than are there.
 _DIRECTIONS = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 MAX_NUMBER = 2**63 - 1
@@ -58,7 +59,7 @@ def truth(text: str, what: str) -> bool:
 
 def seconds(text: str, what: str, high: float) -> float:
     """Returns a duration from 0 to `high` seconds. Raises InvalidRequest."""
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) or float(text) > high:
+    if not _SECONDS.fullmatch(text) or float(text) > high:
         raise InvalidRequest(
             f"{what} is {text[:50]!r}; it must be a number of seconds from 0 to {high:g}", field=what, value=text[:50]
         )

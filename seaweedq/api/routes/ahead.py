@@ -47,7 +47,7 @@ async def answer(request: Request, topic: str, subscription: str) -> Response:
     raise RouteNotFound("answered ahead of FastAPI")
 
 
-async def content(request: Request) -> Response:
+async def content(request: Request, topic: str, upload: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 
