@@ -17,7 +17,7 @@ from seaweedq.api.asgi.callers import CALLER
 from seaweedq.api.asgi.gate import RULE, text_of
 from seaweedq.api.asgi.http import Scope, Send
 from seaweedq.api.asgi.problems import status_of
-from seaweedq.api.asgi.rules import CHANGING, OPEN, Kind, Rule
+from seaweedq.api.asgi.rules import OPEN, Rule
 from seaweedq.broker.audit.audit import Audit
 from seaweedq.broker.audit.events import Event, shown
 from seaweedq.errors import PeerRefused, SeaweedqError, UnreadableRequest
@@ -25,7 +25,6 @@ from seaweedq.errors import PeerRefused, SeaweedqError, UnreadableRequest
 CREATED = "seaweedq.created"  # the key in a scope of a topic that a publish or an upload has created
 _WATCHED = "seaweedq.watched"
 _DENIED = frozenset({401, 403, 429})
-_QUIET = (Action.PUBLISH, Action.CONSUME)
 _USUAL = ("session", "late")  # refusals among brokers that follow restarts
 _NO_RULE = Rule(OPEN), Resource()
 
@@ -53,14 +52,7 @@ class Audited:
     def is_change(self, scope: Scope) -> bool:
         """Returns whether a request that the gate has let in is a change, which is to be watched."""
         rule: Rule = scope[RULE][0]
-        return (
-            scope["type"] == "http"
-            and scope["method"] in CHANGING
-            and rule.kind in (Kind.ACTION, Kind.KNOWN)
-            and rule.action not in _QUIET
-            and self._audit.is_on
-            and not self._is_of_broker(scope)
-        )
+        return rule.is_change and self._audit.is_on and not self._is_of_broker(scope)
 
     def watch(self, scope: Scope) -> Callable[[Send], Send]:
         """Begins to watch a change. Returns what has its answer seen."""

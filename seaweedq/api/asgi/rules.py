@@ -11,7 +11,7 @@ that a path never has two rules.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import lru_cache
 
@@ -35,7 +35,7 @@ class Rule:
     """The rule of a route. With an `action` it is of kind ACTION; `lasts` says that the request may wait or stream, so
     that it ends with its caller's right. `costs` is what such a request takes of limits before its body is read,
     beside the stated length (or 0) of what `has_body`; a cost of 0 asks whether all is paid. `route` is the path, as in
-    the table."""
+    the table. The audit is told of each request that `is_change`."""
 
     kind: Kind
     action: Action | None = None
@@ -45,6 +45,7 @@ class Rule:
     costs: tuple[tuple[str, float], ...] = ()
     route: str = ""
     has_body: bool = False
+    is_change: bool = False
 
     def resource(self, parts: list[str]) -> Resource:
         """Returns what the action is about, from the parts of a path."""
@@ -182,7 +183,15 @@ def every() -> Iterator[tuple[str, str, Rule]]:
         has_subscription = has_topic and path.startswith(SUBSCRIPTION)
         for method in methods.split():
             costs, has_body = costs_of(method, action, lasts == LASTS), method in WITH_BODIES
-            yield method, path, Rule(kind, action, has_topic, has_subscription, lasts == LASTS, costs, path, has_body)
+            rule = Rule(kind, action, has_topic, has_subscription, lasts == LASTS, costs, path, has_body)
+            yield method, path, replace(rule, is_change=_is_change(method, rule))
+
+
+def _is_change(method: str, rule: Rule) -> bool:
+    """Returns whether a request changes something: whatever is no GET, but for what publishes and consumes, and what
+    shows a right of its own."""
+    is_judged = rule.kind in (Kind.ACTION, Kind.KNOWN)
+    return is_judged and method in CHANGING and rule.action not in (Action.PUBLISH, Action.CONSUME)
 
 
 def costs_of(method: str, action: Action | None, lasts: bool) -> tuple[tuple[str, float], ...]:

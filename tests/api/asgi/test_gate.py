@@ -283,6 +283,21 @@ def test_the_table_has_no_rule_twice() -> None:
     assert find("GET", "/v1/topics/" + "x" * 1000) is not None
 
 
+def test_which_routes_change_something() -> None:
+    changing = {(method, path.removeprefix("/v1/topics/t1/")) for method, path, rule in ROUTES if rule.is_change}
+    assert {one for one in changing if not one[1].startswith("/")} == {
+        *(("POST", f"segments/0/{verb}") for verb in ("split", "merge", "roll", "move")),
+        *((verb, "subscriptions/s1") for verb in ("PUT", "PATCH", "DELETE")),
+        *(("POST", one) for one in ("flush", "subscriptions/s1/seek")),
+    }
+    assert {(method, path) for method, path in changing if path.startswith("/")} == {
+        *((verb, "/v1/topics/t1") for verb in ("PUT", "PATCH", "DELETE")),
+        *((verb, "/v1/principals/p") for verb in ("PUT", "DELETE")),
+        *(("POST", one) for one in ("/v1/tokens", "/v1/cluster/level", "/v1/cluster/confirm")),
+        ("DELETE", f"/v1/tokens/{'0' * 16}"),
+    }
+
+
 def test_resources() -> None:
     for method, path, rule in ROUTES:
         found = find(method, path)
