@@ -51,27 +51,31 @@ def _together(columns: Sequence[Column]) -> tuple[Rows, Key]:
 
 
 def _fewer(rows: Rows, column: Key, most: int) -> Rows:
-    bands = 4 * FINE_BANDS
+    bands = FINE_BANDS
+    if len(rows) > most:  # so many columns at least must become one, so that they are sorted once and not often
+        ends = min(len(rows), 2 * FINE_BANDS * (int(column.max()) + 1))
+        column = column >> max(0, (ends // most).bit_length() - 1)
+        rows, column = _merged(rows, column, bands)
     while len(rows) > most and (bands > 1 or column.max() > 0):
         columns = int(column.max()) + 1
-        if bands > FINE_BANDS or (columns <= ROUGH_COLUMNS and bands > ROUGH_BANDS) or columns == 1:
-            bands = max(1, bands // 2)
+        if columns == 1 or (columns <= ROUGH_COLUMNS and bands > ROUGH_BANDS):
+            bands = bands // 2
         else:
             column = column // 2
-        rows, places = grouped(rows, [*_banded(rows, bands), column])
-        column = column[places]
-    order = np.lexsort((rows["segment"], rows["low"], rows["begin_ms"]))
-    return rows[order]
+        rows, column = _merged(rows, column, bands)
+    return rows[np.lexsort((rows["segment"], rows["low"], rows["begin_ms"]))]
 
 
-def _banded(rows: Rows, bands: int) -> list[Key]:
-    """Returns the keys that are equal for what is to become one: rows of one segment, and all that lie within one of
-    these equal parts of the key space."""
-    first, last = (whole(rows["low"]) * bands // KEY_SPACE, (whole(rows["high"]) - 1) * bands // KEY_SPACE)
-    within = first == last
-    segment = np.where(within, SEVERAL, whole(rows["segment"]))
-    low, high = np.where(within, first, whole(rows["low"])), np.where(within, SEVERAL, whole(rows["high"]))
-    return [high, low, segment]
+def _merged(rows: Rows, column: Key, bands: int) -> tuple[Rows, Key]:
+    """Returns one row for what is of one column and one segment, or lies within one of so many equal parts of the key
+    space; and the columns of these rows."""
+    low, high = whole(rows["low"]), whole(rows["high"])
+    first, last = low * bands // KEY_SPACE, (high - 1) * bands // KEY_SPACE
+    segment = whole(rows["segment"])
+    several = bands + segment.max(initial=0) + 1 + low  # a row of several is alone by its range
+    part = np.where(first == last, first, np.where(segment == SEVERAL, several, bands + segment))
+    rows, places = grouped(rows, [column * (part.max(initial=0) + 1) + part])
+    return rows, column[places]
 
 
 def _cell(row: tuple[int, ...], begin_us: int) -> Cell:

@@ -22,6 +22,7 @@ from seaweedq.coordination.records import SegmentRecord
 from seaweedq.segments.keyrange import KeyRange
 
 RECORD_S = 10.0
+MS_US = 1_000
 BREATH = 1_000  # segments between two turns of other tasks
 HotKeys = Callable[[], Mapping[SegmentId, HotKey]]
 
@@ -54,12 +55,13 @@ class HistoryRecorder:
         """Takes the last reports into the history, where that is due and this broker leads."""
         if not self._election.is_leader:
             return
-        term, now_us, now_s = self._election.leader_compare().revision, self._clock.now_us(), self._clock.monotonic_s()
+        term, now_s = self._election.leader_compare().revision, self._clock.monotonic_s()
+        now_us = self._clock.now_us() // MS_US * MS_US  # as cells tell it, so that their times can be asked for
         known, history = self._known, self.history
-        if history is None or term != known.term or now_us <= known.at_us:
+        if history is None or term != known.term or now_us < known.at_us:
             self.history, known, self._due_s = History(now_us), _Known(term, now_us, {}, frozenset()), now_s
             self._known = replace(known, counted=(await self._look(known, now_us))[1], answered=self._answered())
-        elif now_s >= self._due_s:
+        elif now_s >= self._due_s and now_us > known.at_us:
             taken, counted = await self._look(known, now_us)
             self._known = _Known(term, now_us, counted, self._answered())
             await asyncio.to_thread(history.add, now_us, taken)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from seaweedq.client import Client
 
 CELLS = 10_000
+WIDE = 110  # columns from which a row has room for the last hour
 EXAMPLES = "Examples: seaweedq topic history flights · seaweedq topic history flights --plot flights.png"
 
 
@@ -33,9 +34,12 @@ def history(
 
     if plot:
         _check(plot)
+    from rich.console import Console
+
+    console = Console()
     with connect(url) as client:
         segments = [Segment.of(answer) for answer in client.segments(topic)]
-        hour = _last_hour(client, topic)
+        hour = _last_hour(client, topic) if plot or console.width >= WIDE else None
     now = datetime.now(UTC)
     if plot:
         from seaweedq.cli.topic import history_picture
@@ -44,7 +48,6 @@ def history(
         history_picture.save(layout, plot)
         say(f"{layout.title}; drawn into {plot}")
         return
-    from rich.console import Console
     from rich.table import Table
 
     caption = "times are UTC; " + ("last hour and highest are messages/s" if hour else "rates are means of a life")
@@ -54,7 +57,7 @@ def history(
         table.add_column(name, justify="right" if figure else "left", no_wrap=name not in ("after", "before"))
     for row in history_layout.rows(segments, now, hour):
         table.add_row(*row)
-    Console().print(table)
+    console.print(table)
 
 
 def _last_hour(client: "Client", topic: str) -> "LastHour | None":

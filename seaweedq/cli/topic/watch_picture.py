@@ -85,7 +85,7 @@ def _head(
 
 def _past(watched: Watched, frame: Frame) -> list[RenderableType]:
     """Returns the rates of the last minutes, the newest below, where the leader tells them and there is room."""
-    if watched.hour is None or (frame.lines is not None and frame.lines < ROOMY):
+    if watched.hour is None or (frame.lines or 0) < ROOMY:
         return []
     now = watched.now.at
     found: list[RenderableType] = [_line(Text(f"the last {PAST // timedelta(minutes=1)} min, the newest below", "dim"))]

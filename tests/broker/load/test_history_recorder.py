@@ -159,5 +159,5 @@ async def test_a_request_names_times_and_cells(hand: Hand) -> None:
             ({"cells": "1"}, "cells"),
         ):
             answer = await http.get("/v1/topics/t/history", params=wrong)
-            assert (answer.status_code, answer.json()["field"]) == (400, field)
+            assert (answer.status_code, answer.json()["field"]) == (422, field)
         assert (await http.get("/v1/topics/nobody/history")).status_code == 404

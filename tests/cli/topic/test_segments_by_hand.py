@@ -181,6 +181,8 @@ def test_the_history_as_a_table_and_as_a_picture(run: Run, real_client: Client, 
     assert [row[0] for row in rows[1:-1]] == ["0", "1", "2", "3"]
     assert rows[1][6:9] == ["1", "2", "300"]
     assert rows[2][6:8] == ["0", "3"]
+    wide = run("history", "past", columns=140).splitlines()[0].split()
+    assert wide[-5:] == ["last", "hour", "highest", "hot", "key"]
     assert "4 segments, 1 open, 1 split, 1 merge; drawn into" in run(
         "history", "past", "--plot", str(tmp_path / "a.png")
     )

@@ -6,7 +6,7 @@ import { coloursOf, fitted, paint, point, projection } from "./key_space_canvas.
 import { ALL_KEYS, boxAt, cellsOf, changesOf, colourOf, livesOf, moved, presentOf, scaleOf, shadeOf, within, zoomed } from "./key_space_view.js";
 import { Field, Figures, Fragment, html, Polled, Table, useEffect, useMemo, usePages, usePolled, useRef, useState } from "./ui.js";
 
-const POLL_MS = 5_000;
+const POLL_MS = 10_000;
 const HOUR_MS = 3_600_000;
 const SHORT_MS = 120_000; // a history that has just begun is not drawn wider
 const MOST_CELLS = 8_000;
