@@ -7,10 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.console.test_console import FAINT, UNNAMED
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import Served, served
-from tests.support.browser import Page, browser, chromium
+from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium
 
 pytestmark = pytest.mark.skipif(
     not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import Served, served
-from tests.support.browser import Page, browser, chromium
+from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium
 
 pytestmark = pytest.mark.skipif(
     not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
@@ -160,32 +160,3 @@ async def test_errors_are_told_and_a_broker_that_ends_leaves_what_it_said_last(t
         serving.stop.ask()
         await asyncio.wait_for(serving.ended, 20)
         await page.shows("Not up to date", serving.broker.id)
-
-
-# The fields, buttons and links that have no name for those who do not see them.
-UNNAMED = """[...document.querySelectorAll('input, select, textarea, button, a, [role=img], [role=region]')]
-    .filter((one) => ![one.ariaLabel, one.innerText, ...[...(one.labels || [])].map((label) => label.textContent)]
-        .some((name) => (name || "").trim()))
-    .map((one) => one.outerHTML)"""
-
-# The texts whose contrast with what is behind them is below 4.5 (WCAG AA). Buttons that are off may be faint.
-FAINT = """(() => {
-    const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-    const parse = (text) => text.match(/[0-9.]+/g).map(Number);
-    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-    const behind = (one) => {
-        for (; one; one = one.parentElement) {
-            const found = parse(getComputedStyle(one).backgroundColor);
-            if (found.length < 4 || found[3] === 1) return found;
-        }
-        return parse(getComputedStyle(document.documentElement).backgroundColor);
-    };
-    const faint = [];
-    for (const one of document.querySelectorAll('main *, header *, footer *')) {
-        const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-        if (!own || one.closest(':disabled') || !one.offsetParent) continue;
-        const [a, b] = [light(parse(getComputedStyle(one).color)), light(behind(one))].sort((a, b) => b - a);
-        if ((a + 0.05) / (b + 0.05) < 4.5) faint.push([one.tagName, one.innerText, getComputedStyle(one).color]);
-    }
-    return faint;
-})()"""

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.console.test_console import FAINT, PAGES, UNNAMED, console, fill
+from tests.api.console.test_console import PAGES, console, fill
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served
-from tests.support.browser import Page, browser, chromium
+from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium
 from tests.support.console_answers import Past
 from tests.support.http.prefix_proxy import Answers, PrefixProxy, proxied
 

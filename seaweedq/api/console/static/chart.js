@@ -1,6 +1,6 @@
 // A line over time. uPlot draws it on a canvas; its values are in the text beside it, too.
 
-import { html, useEffect, useRef } from "./ui.js";
+import { html, onTheme, useEffect, useRef } from "./ui.js";
 
 const HEIGHT = 180;
 const LEAST_S = 60; // of time, on the axis
@@ -11,21 +11,17 @@ export function Chart({ data, label }) {
   const plot = useRef(null);
   useEffect(() => {
     const place = box.current; // which is no more in `box` when this ends
-    const theme = matchMedia("(prefers-color-scheme: dark)");
     const make = () => {
       plot.current?.destroy();
       plot.current = new window.uPlot(options(place, label), data, place);
     };
     const fit = new ResizeObserver(() => plot.current?.setSize({ width: place.clientWidth, height: HEIGHT }));
-    const themed = new MutationObserver(make);
+    const forget = onTheme(make);
     make();
     fit.observe(place);
-    themed.observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    theme.addEventListener("change", make);
     return () => {
       fit.disconnect();
-      themed.disconnect();
-      theme.removeEventListener("change", make);
+      forget();
       plot.current.destroy();
     };
   }, []);

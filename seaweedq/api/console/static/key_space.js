@@ -4,7 +4,7 @@ import { call, path } from "./api.js";
 import { age, count, duration, KEY_SPACE, NONE, rate, share, size, time } from "./format.js";
 import { coloursOf, fitted, paint, point, projection } from "./key_space_canvas.js";
 import { ALL_KEYS, boxAt, cellsOf, changesOf, colourOf, livesOf, moved, presentOf, scaleOf, shadeOf, within, zoomed } from "./key_space_view.js";
-import { Field, Figures, Fragment, html, Polled, Table, useEffect, useMemo, usePages, usePolled, useRef, useState } from "./ui.js";
+import { Field, Figures, Fragment, html, onTheme, Polled, Table, useEffect, useMemo, usePages, usePolled, useRef, useState } from "./ui.js";
 
 const POLL_MS = 10_000;
 const HOUR_MS = 3_600_000;
@@ -129,14 +129,11 @@ function useCanvas(plane, data, part, at) {
   useEffect(() => {
     const place = plane.current; // which is no more in `plane` when this ends
     const measure = () => setShown((before) => ({ width: place.clientWidth, height: place.clientHeight, theme: before.theme + 1 }));
-    const [fit, themed, system] = [new ResizeObserver(measure), new MutationObserver(measure), matchMedia("(prefers-color-scheme: dark)")];
+    const [fit, forget] = [new ResizeObserver(measure), onTheme(measure)];
     fit.observe(place);
-    themed.observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    system.addEventListener("change", measure);
     return () => {
       fit.disconnect();
-      themed.disconnect();
-      system.removeEventListener("change", measure);
+      forget();
     };
   }, []);
   const colours = useMemo(() => plane.current && coloursOf(plane.current), [shown]);
@@ -240,14 +237,8 @@ function useDark() {
   const [isDark, set] = useState(false);
   useEffect(() => {
     const look = () => set(coloursOf(document.body).isDark);
-    const [themed, system] = [new MutationObserver(look), matchMedia("(prefers-color-scheme: dark)")];
     look();
-    themed.observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    system.addEventListener("change", look);
-    return () => {
-      themed.disconnect();
-      system.removeEventListener("change", look);
-    };
+    return onTheme(look);
   }, []);
   return isDark;
 }

@@ -55,6 +55,17 @@ async function once(load, signal, set) {
   }
 }
 
+/** Calls `act` whenever the page's colours change; returns what ends that. */
+export function onTheme(act) {
+  const [chosen, system] = [new MutationObserver(act), matchMedia("(prefers-color-scheme: dark)")];
+  chosen.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  system.addEventListener("change", act);
+  return () => {
+    chosen.disconnect();
+    system.removeEventListener("change", act);
+  };
+}
+
 /** Runs what a button asks for; returns [run, whether it runs, its error]. */
 export function useAction(act) {
   const [state, set] = useState({ isRunning: false, error: null });
