@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from seaweedq.client.core.protocol.effects import Steps, Work
 from seaweedq.client.core.protocol.retry import Patience
-from seaweedq.client.core.tables.file_scan import FileScan
 from seaweedq.client.core.tables.segment_rows import SEGMENT, fetch_rows
 from seaweedq.client.core.tables.table_plan import FilePart, Rows, parts, plan, uncovered
 from seaweedq.client.core.topics.calls import described, segments, with_removed
@@ -53,6 +52,8 @@ class TableRead:
         """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files, unless
         `storage` has others. Blocks. Raises FileMissing if a file is not there, unless `gone` says that retention has
         taken it."""
+        from seaweedq.client.core.tables.file_scan import FileScan  # costs 0.3 s, which who reads otherwise is spared
+
         scan = FileScan(self.folder, self.schema, self.columns.names, self.storage)
         yield from map(self.conformed, scan.batches(self.files, gone))
 
