@@ -30,7 +30,7 @@ content_type_overrides:
 """
 ENDLESS = ("streamTopic", "streamSubscription")
 CHECKS = "not_a_server_error,status_code_conformance,response_schema_conformance"
-WALKS, REACHED, LASTS_S = 15, 6, 240
+WALKS, REACHED, LASTS_S = 40, 8, 240
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,7 @@ def test_a_generated_client_publishes_pulls_and_acks(broker: BrokerProcess, gene
     acked = call("subscriptions", "ack_messages", "orders", "billing", body=models.AckRequest(ids=published.ids))
     assert (acked.acked, acked.unknown) == (1, [])
     problem = call("topics", "get_topic", "absent", status=404)
+    client.get_httpx_client().close()
     assert problem.status == 404
     assert problem.type_.endswith("topic-not-found")
 
@@ -109,7 +110,7 @@ def _is_endless(operation: Any) -> bool:
     return isinstance(operation, dict) and operation.get("operationId") in ENDLESS
 
 
-def test_links_lead_to_most_operations_and_no_answer_is_strange(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_walks_along_the_links_meet_no_strange_answer(broker: BrokerProcess, tmp_path: Path) -> None:
     document = impatient(httpx.get(f"{broker.url}/openapi.json", trust_env=False).json())
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     command = [sys.executable, "-m", "schemathesis.cli", "run", "openapi.json", "--url", broker.url]
@@ -120,4 +121,4 @@ def test_links_lead_to_most_operations_and_no_answer_is_strange(broker: BrokerPr
     assert done.returncode == 0, done.stdout[-8000:]
     text = httpx.get(f"{broker.url}/metrics", trust_env=False).text
     answered = set(re.findall(r'^seaweedq_http_responses_total\{method="(\w+)",route="([^"]+)",status="2', text, re.M))
-    assert len(answered) >= REACHED, sorted(answered)
+    assert len(answered) >= REACHED, (sorted(answered), done.stdout[-3000:])
