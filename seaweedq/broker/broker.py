@@ -131,7 +131,8 @@ class Broker:
         self._spawn(serving.reshaping.reshaper.run(), "reshaping")
         self._spawn(serving.subscribing.handoff.run(), "handover")
         self._spawn(serving.letters.run(), "dead letters")
-        self._spawn(serving.audit.run(), "audit")
+        if self.core.audit.mode == "topic":
+            self._spawn(serving.audit.run(), "audit")
         self._spawn(serving.loads.run(), "loads")
         self._spawn(serving.maintenance.tick_often(), "ticks")
         self._spawn(serving.maintenance.checkpoint_often(), "checkpoints")
