@@ -142,7 +142,7 @@ async def roll(together: InLoop, ports: bool) -> None:
     for broker in living(together):
         await broker.drain()
         await broker.stop()
-        together.leave(broker)
+        together.unlisten(broker)
         await settled(together)
         await work(together)
         await together.begin_again(broker)

@@ -105,7 +105,7 @@ class InLoop:
         await broker.start()
         return broker
 
-    def leave(self, broker: Broker) -> None:
+    def unlisten(self, broker: Broker) -> None:
         """Nobody listens at its ports any more."""
         del self.apps[broker.environment.url]
         self.peer_apps.pop(broker.environment.peer_url, None)
@@ -121,7 +121,7 @@ class InLoop:
 
     async def vanish(self, broker: Broker) -> None:
         """End it as SIGKILL does. Its lease lives on."""
-        self.leave(broker)
+        self.unlisten(broker)
         ended, broker._tasks = broker._tasks, {}
         tasks = [*ended, broker.joined.membership._renewal, broker.joined.election._task]
         for task in filter(None, tasks):
