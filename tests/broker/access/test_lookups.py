@@ -183,7 +183,11 @@ async def test_those_who_ask_at_once_share_a_read(two: Two) -> None:
     assert len(two.coordination.reads) == 2, "the token and its principal"
 
 
-@pytest.mark.parametrize("text", ["sq1_", "sq1_" + "0" * 90, "x" * 100, draw(SystemIds())[:-1] + "x", "é"])
+@pytest.mark.parametrize(
+    "text",
+    ["sq1_", "sq1_" + "0" * 90, "x" * 100, draw(SystemIds())[:-1] + "x", "é"],
+    ids=["prefix", "zeros", "long", "checksum", "not-ascii"],
+)
 async def test_what_is_no_token_is_not_read(two: Two, text: str) -> None:
     assert not await two.late.learn(text.encode())
     assert not two.coordination.reads
