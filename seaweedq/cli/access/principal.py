@@ -1,29 +1,52 @@
 """`seaweedq principal`: creates, shows, lists and removes principals."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.cli.access.requests import GRANT, grant_of, words_of
+from seaweedq.cli.access.requests import GRANT, LIMIT, grant_of, limit_of, limits_in_words, words_of
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run, say
+from seaweedq.errors import PrincipalNotFound
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.protocol.effects import Steps
 
 app = typer.Typer(no_args_is_help=True, help="Who may do what: create, show, list and remove principals.")
 Name = Annotated[str, typer.Argument(help="Name of the principal.", show_default=False)]
 
 
-@app.command(epilog="Example: seaweedq principal put importer --grant 'describe,publish:flights*'")
+@app.command(epilog="Example: seaweedq principal put importer --grant 'describe,publish:flights*' --limit requests=100")
 def put(
     name: Name,
     grant: Annotated[list[str] | None, typer.Option(help=GRANT, show_default=False)] = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="No token of it counts meanwhile.")] = False,
+    limit: Annotated[list[str] | None, typer.Option(help=LIMIT, show_default=False)] = None,
+    disabled: Annotated[
+        bool | None, typer.Option("--disabled/--enabled", help="Disabled, no token of it counts.", show_default=False)
+    ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create a principal, or replace all that it may do. Its limits become none."""
+    """Create a principal, or change one: grants replace those that it has; what is not given stays as it is."""
+    grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
+    found = run(url, _changed(f"/v1/principals/{name}", grants, limits, disabled))
+    say(f"{name} may {_words(found)}")
+
+
+def _changed(
+    path: str, grants: list[dict[str, list[str]]], limits: dict[str, float | None], disabled: bool | None
+) -> "Steps[Any]":
+    """Puts what a principal has and what is given together: the broker replaces all of it."""
     from seaweedq.client.core.topics.calls import call
 
-    body = {"grants": [grant_of(one) for one in grant or []], "disabled": disabled}
-    found = run(url, call("PUT", f"/v1/principals/{name}", body))
-    say(f"{name} may {words_of(found['grants']) or 'do nothing'}")
+    try:
+        there = yield from call("GET", path)
+    except PrincipalNotFound:
+        there = {"grants": [], "limits": {}, "disabled": False}
+    body = {
+        "grants": grants or there["grants"],
+        "limits": there["limits"] | limits,
+        "disabled": there["disabled"] if disabled is None else disabled,
+    }
+    return (yield from call("PUT", path, body))
 
 
 @app.command(epilog="Example: seaweedq principal show importer")
@@ -44,7 +67,8 @@ def list_principals(url: Url = DEFAULT_URL) -> None:
     from seaweedq.client.core.topics.calls import pages
 
     for one in run(url, pages("/v1/principals", "principals")):
-        say(printable(f"{one['name']}{' (disabled)' if one['disabled'] else ''}  {words_of(one['grants'])}"))
+        state = " (disabled)" if one["disabled"] else ""
+        say(printable(f"{one['name']}{state}  {words_of(one['grants'])}  {limits_in_words(one['limits'])}").rstrip())
 
 
 @app.command(epilog="Example: seaweedq principal remove importer")
@@ -54,3 +78,9 @@ def remove(name: Name, url: Url = DEFAULT_URL) -> None:
 
     run(url, call("DELETE", f"/v1/principals/{name}"))
     say(f"removed {name} and all its tokens")
+
+
+def _words(found: dict[str, Any]) -> str:
+    """Returns what a principal may do, and how much."""
+    limits = limits_in_words(found["limits"])
+    return (words_of(found["grants"]) or "do nothing") + (f", at most {limits}" if limits else "")

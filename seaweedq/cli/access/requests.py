@@ -1,4 +1,4 @@
-"""Grants and times as words, which the commands of this room have in common."""
+"""Grants, limits and times as words, which the commands of this room have in common."""
 
 import re
 from typing import Any
@@ -6,9 +6,12 @@ from typing import Any
 import typer
 
 from seaweedq.access.actions import Action
+from seaweedq.access.limits import RATES, Limits
 from seaweedq.cli.shared.common import printable
 
 GRANT = "`actions:topics:subscriptions`, each a list with commas, as `describe,publish:flights*`; may be repeated."
+LIMIT = "`NAME=NUMBER`, as `requests=100`; `NAME=none` takes it away; may be repeated. Others stay as they are."
+NO_BOUND = "none"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -22,6 +25,19 @@ def grant_of(text: str) -> dict[str, list[str]]:
     return dict(zip(("actions", "topics", "subscriptions"), parts, strict=False))
 
 
+def limit_of(text: str) -> tuple[str, float | None]:
+    """Returns the name of a limit and its number, None for no bound. Raises BadParameter."""
+    name, _, number = text.partition("=")
+    if name not in Limits.__struct_fields__:
+        every = ", ".join(Limits.__struct_fields__)
+        raise typer.BadParameter(f"{name!r} is no limit; limits are {every}", param_hint="--limit")
+    if number == NO_BOUND:
+        return name, None
+    if not re.fullmatch(r"[0-9]{1,16}(\.[0-9]{1,9})?" if name in RATES else r"[0-9]{1,16}", number):
+        raise typer.BadParameter(f"{text!r} has no such number: {LIMIT}", param_hint="--limit")
+    return name, float(number) if name in RATES else int(number)
+
+
 def seconds_of(text: str) -> float:
     """Returns a duration such as 30d in seconds. Raises BadParameter."""
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
@@ -33,3 +49,10 @@ def seconds_of(text: str) -> float:
 def words_of(grants: list[dict[str, Any]]) -> str:
     """Returns grants as the command line takes them."""
     return printable(" ".join(":".join(",".join(names) for names in one.values() if names) for one in grants))
+
+
+def limits_in_words(limits: dict[str, float | None]) -> str:
+    """Returns the limits that there are as the command line takes them."""
+    return printable(
+        " ".join(f"{name}={number!r}".removesuffix(".0") for name, number in limits.items() if number is not None)
+    )

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from seaweedq import Client
 from seaweedq.cli.access import principal, token
-from seaweedq.cli.access.requests import grant_of, seconds_of, words_of
+from seaweedq.cli.access.requests import grant_of, limit_of, limits_in_words, seconds_of, words_of
 from seaweedq.cli.main import app
 from seaweedq.cli.shared.common import complain
 from seaweedq.cli.topic import tail
@@ -27,6 +27,19 @@ def test_grants_as_words(text: str) -> None:
 def test_grants_that_are_none(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         grant_of(text)
+
+
+@pytest.mark.parametrize("text", ["requests=0.5", "bytes_in=1000000000000000", "topics=3"])
+def test_limits_as_words(text: str) -> None:
+    assert limits_in_words(dict([limit_of(text)])) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "requests", "fly=1", "requests=", "requests=nan", "requests=-1", "requests=1e400", "topics=1.5"]
+)
+def test_limits_that_are_none(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        limit_of(text)
 
 
 def test_an_action_that_is_none_is_told_with_all_that_are() -> None:
@@ -96,7 +109,17 @@ def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., Bro
         run("principal", "list", **mine)
     (token,) = re.findall(r"^([0-9a-f]{16})  p  until .*  mine$", run("token", "list", **mine), re.MULTILINE)
     run("topic", "create", "a1", **admin)
-    run("principal", "put", "p", "--grant", "describe,read:a*", **admin)
+    put = ("principal", "put", "p")
+    assert run(*put, "--limit", "requests=500", "--limit", "topics=7", **admin) == (
+        "p may describe:a*:*, at most requests=500 topics=7\n"
+    )
+    assert run(*put, "--grant", "describe,read:a*", "--limit", "topics=none", "--disabled", **admin) == (
+        "p may describe,read:a*:*, at most requests=500\n"
+    )
+    assert run(*put, **admin) == "p may describe,read:a*:*, at most requests=500\n"
+    assert "p (disabled)  describe,read:a*:*  requests=500\n" in run("principal", "list", **admin)
+    run(*put, "--enabled", **admin)
+    assert run("principal", "put", "*", "--limit", "changes=50", **admin) == "* may do nothing, at most changes=50\n"
     with pytest.MonkeyPatch.context() as patched:
         with pytest.raises(Unauthenticated):
             next(tail._coming(broker.url, "a1", "0-0", None))
