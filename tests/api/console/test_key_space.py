@@ -146,6 +146,7 @@ async def test_nothing_no_leader_and_a_broker_that_ends_while_it_is_looked_at(
         monkeypatch.setattr(serving.broker.joined.election, "leader", nobody)
         await page.shows("Not up to date", "no broker leads")
         await page.open(f"{serving.url}/#/topics")
+        await page.until("document.querySelector('h1').innerText === 'Topics'")  # else the page goes on as it was
         await page.open(f"{serving.url}/#/topics/idle/keys")
         await page.shows("That did not work", "no broker leads")
         monkeypatch.undo()
