@@ -97,6 +97,7 @@ def main() -> int:
     parser.add_argument("--brokers", type=int)
     parser.add_argument("--member", type=int)
     parser.add_argument("--port", type=int)
+    parser.add_argument("--peer-port", type=int)
     given = parser.parse_args()
     return Broker(given.data_dir, given.member, given.port).run()
 
