@@ -1,7 +1,7 @@
 """The callers of requests: who a token stands for now, and the requests that last only as long as theirs may.
 
-A request that waits or streams is *held*. With each change of principals and tokens, and each LOOK_S for those whose
-time is over, the held ones are judged again, and one that may no longer do what it does is ended.
+A request that waits or streams is *held*. With each change of principals and tokens those that it is about, and each
+LOOK_S, for times that are over, all of them are judged again, and one that may no longer do what it does is ended.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from seaweedq.access.caller import NEVER_US, Caller
 from seaweedq.access.tokens import id_of
 from seaweedq.broker.access.admin_token import LOOK_S, AdminToken
 from seaweedq.broker.access.lookups import TokenLookups
-from seaweedq.broker.access.view import AccessView
+from seaweedq.broker.access.view import AccessView, Touched
 from seaweedq.clock import Clock
 from seaweedq.coordination.interface import Coordination
 
@@ -89,8 +89,8 @@ class Callers:
             self._look()
             await asyncio.sleep(LOOK_S)
 
-    def _look(self) -> None:
-        for held in list(self._held):
+    def _look(self, touched: Touched = None) -> None:
+        for held in [one for one in self._held if touched is None or one.caller.token in touched]:
             now = self.again(held.caller)
             if now is None or not judge(now, held.action, held.resource):
                 self._held.discard(held)

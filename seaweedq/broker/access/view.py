@@ -8,10 +8,12 @@ its parent by a crash never counts again, since ids are never drawn twice.
 
 A limit that a principal has not is that of the record named DEFAULT, if that has it; so it is for those who are
 anonymous, together. What is asked at each change of a token is kept by principal, by parent and by expiry: none of it
-costs as many steps as there are tokens.
+costs as many steps as there are tokens. Nor is anything that was found forgotten at such a change, but for that token
+and those that came of it: whoever has a token can issue others all the time, and would have all brokers find all
+callers again.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from heapq import heappop, heappush
 
 from seaweedq.access.caller import ANONYMOUS, DEFAULT, NEVER_US, Caller
@@ -27,26 +29,30 @@ MAX_DEPTH = 8  # tokens that came one of the other
 PREFIXES = (keys.PRINCIPALS.prefix(), keys.TOKENS.prefix())
 
 
-def _nothing() -> None:
+Touched = Collection[str] | None  # the ids of tokens that a change is about; None: of all
+
+
+def _nothing(touched: Touched) -> None:
     pass
 
 
 class AccessView:
-    """Principals by name, tokens by id. `changed` is called after each change; `loaded` says that all were read."""
+    """Principals by name, tokens by id. `changed` is called after each change, with the tokens that it is about;
+    `loaded` says that all were read."""
 
-    def __init__(self, coordination: Coordination, changed: Callable[[], None] = _nothing) -> None:
+    def __init__(self, coordination: Coordination, changed: Callable[[Touched], None] = _nothing) -> None:
         self.principals: dict[str, PrincipalRecord] = {}
         self.tokens: dict[str, TokenRecord] = {}
         self.loaded = False
         self.anonymous = ANONYMOUS
-        self.found: dict[bytes, Caller] = {}  # those that were found, by digest, until anything changes
+        self.found: dict[bytes, Caller] = {}  # those that were found, by digest, until a change is about them
         self._by_digest: dict[bytes, str] = {}
         self._by_uid: dict[str, str] = {}
         self._by_principal: dict[str, set[str]] = {}
         self._by_parent: dict[str, set[str]] = {}
         self._expiries: list[tuple[int, str]] = []  # a heap, with tokens that have gone
-        self._callers: dict[str, Caller | None] = {}  # by token, until anything changes
-        self._completed: dict[str, Limits] = {}  # by principal, until anything changes
+        self._callers: dict[str, Caller | None] = {}  # by token, until a change is about it
+        self._completed: dict[str, Limits] = {}  # by principal, until a change is about it
         self._changed = changed
         self._view = View(coordination, PREFIXES, self._apply)
         self.follow = self._view.follow
@@ -150,16 +156,22 @@ class AccessView:
         return found
 
     def _apply(self, change: Change) -> None:
-        if keys.PRINCIPALS.matches(change.key):
-            self._apply_principal(change)
-        elif keys.TOKENS.matches(change.key):
-            self._apply_token(change)
-        self.found.clear()
-        self._callers.clear()
-        self._completed.clear()
-        self._changed()
+        is_principal = keys.PRINCIPALS.matches(change.key)
+        touched = self._apply_principal(change) if is_principal else self._apply_token(change)
+        self._forget(touched)
+        self._changed(touched)
 
-    def _apply_principal(self, change: Change) -> None:
+    def _forget(self, touched: Touched) -> None:
+        if touched is None:
+            self.found.clear()
+            self._callers.clear()
+            return
+        for token in touched:
+            self._callers.pop(token, None)
+            if record := self.tokens.get(token):
+                self.found.pop(bytes.fromhex(record.digest), None)
+
+    def _apply_principal(self, change: Change) -> Touched:
         (name,) = keys.PRINCIPALS.parse(change.key)
         if before := self.principals.pop(name, None):
             self._by_uid.pop(before.uid, None)
@@ -168,20 +180,27 @@ class AccessView:
             if not isinstance(found, Unreadable):
                 self.principals[name] = found.record
                 self._by_uid[found.record.uid] = name
-        if name == DEFAULT:
-            limits = self._default
-            self.anonymous = Caller(None, layers=(EVERYTHING,), limits=limits) if limits != NO_LIMITS else ANONYMOUS
+        if name != DEFAULT:
+            self._completed.pop(name, None)
+            return self.tokens_of(name)
+        self._completed.clear()
+        limits = self._default
+        self.anonymous = Caller(None, layers=(EVERYTHING,), limits=limits) if limits != NO_LIMITS else ANONYMOUS
+        return None
 
-    def _apply_token(self, change: Change) -> None:
+    def _apply_token(self, change: Change) -> Touched:
         (token,) = keys.TOKENS.parse(change.key)
         if before := self.tokens.pop(token, None):
-            self._by_digest.pop(bytes.fromhex(before.digest), None)
+            digest = bytes.fromhex(before.digest)
+            self._by_digest.pop(digest, None)
+            self.found.pop(digest, None)
             _discard(self._by_principal, before.principal, token)
             _discard(self._by_parent, before.parent, token)
         if change.value is not None:
             found = keys.TOKENS.read(Entry(change.key, change.value, change.revision))
             if not isinstance(found, Unreadable):
                 self._take_token(token, found.record)
+        return {token, *self.descendants(token)}
 
     def _take_token(self, token: str, record: TokenRecord) -> None:
         self.tokens[token] = record
