@@ -122,7 +122,8 @@ class Application:
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
         self._audited = Audited(broker.core.audit, self._peers.was_found, self.addresses.of)
-        self._rates = Rates(environment.clock, broker.core.accounts, broker.core.callers, broker.core.catalog)
+        core, most_bytes = broker.core, settings.max_request_bytes
+        self._rates = Rates(environment.clock, core.accounts, core.callers, core.catalog, most_bytes)
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = self._make_fastapi()

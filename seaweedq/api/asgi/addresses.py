@@ -46,7 +46,9 @@ class Addresses:
             return peer
         for text in reversed((header(scope, FORWARDED) or "").split(",")[-MAX_HOPS:]):
             address = _bare(text.strip())
-            if address and not self._is_trusted(address):
+            if not address:
+                break  # a trusted proxy knows no address there: what stands before that the client may have written
+            if not self._is_trusted(address):
                 return address
         return peer
 

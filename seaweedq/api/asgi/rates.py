@@ -34,13 +34,16 @@ IsOpen = Callable[[str, str], Awaitable[bool]]
 
 
 class Rates:
-    """The limits of callers, and of topics, at one broker."""
+    """The limits of callers, and of topics, at one broker. A length over `most_bytes` is stated of a body that no route
+    reads: it costs no more than the largest one that comes. Else whoever may publish to a topic, or is anonymous, could
+    leave it in debt for years by one header."""
 
-    def __init__(self, clock: Clock, accounts: Accounts, callers: Callers, catalog: Catalog) -> None:
+    def __init__(self, clock: Clock, accounts: Accounts, callers: Callers, catalog: Catalog, most_bytes: int) -> None:
         self._catalog = catalog
         self.clock = clock
         self.accounts = accounts
         self._callers = callers
+        self._most_bytes = most_bytes
 
     def admit(self, caller: Caller, scope: Scope) -> None:
         """Takes what is known of a request's cost. Raises RateLimited."""
@@ -52,7 +55,7 @@ class Rates:
         now_s = self.clock.monotonic_s()
         account = self.accounts.known(caller.uid or ANONYMOUS_KEY, limits, now_s) or self._account(caller, now_s)
         meter: Meter = account.counting or self._counting(account)
-        meter.take(_costs(scope), now_s)
+        meter.take(self._costs(scope), now_s)
         if limits.connections is not None:
             meter.count_connection(scope)
         scope[METER] = meter
@@ -68,11 +71,18 @@ class Rates:
         if caller.limits is not NO_LIMITS:
             accounts.insert(0, self._account(caller, now_s))
         meter = Meter(self, accounts)
-        meter.take(_costs(scope), now_s)
+        meter.take(self._costs(scope), now_s)
         if caller.limits.connections is not None:
             meter.count_connection(scope)
         scope[METER] = meter
         return True
+
+    def _costs(self, scope: Scope) -> Sequence[Cost]:
+        """Returns what is known of a request before its body is read."""
+        rule: Rule = scope[RULE][0]
+        if not rule.has_body:
+            return rule.costs
+        return (*rule.costs, ("bytes_in", min(content_length(scope) or 0, self._most_bytes)))
 
     def _counting(self, account: Account) -> "Meter":
         """Returns what counts for one account alone, which is made once."""
@@ -307,12 +317,6 @@ async def opening(scope: Scope, is_open: IsOpen) -> AsyncIterator[Opened]:
 
 def _nothing(topic: str, upload: str) -> None:
     pass
-
-
-def _costs(scope: Scope) -> Sequence[Cost]:
-    """Returns what is known of a request before its body is read."""
-    rule: Rule = scope[RULE][0]
-    return (*rule.costs, ("bytes_in", content_length(scope) or 0)) if rule.has_body else rule.costs
 
 
 def _size(message: MutableMapping[str, Any]) -> int:

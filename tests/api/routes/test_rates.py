@@ -19,6 +19,7 @@ from tests.api.routes.test_access import EVERYTHING, Http, access
 from tests.support.brokers.in_process_cluster import until
 
 ONE = {"value": 1}
+LARGEST = 1_000_000  # bytes of a body
 
 
 async def test_a_principal_over_its_rate_gets_429_and_another_is_served(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ class Local:
         self.accounts = Accounts(clock.now_s)
         self.accounts.live(brokers)
         self.known = Known()
-        self.rates = Rates(clock, self.accounts, self.known, self)  # type: ignore[arg-type]
+        self.rates = Rates(clock, self.accounts, self.known, self, LARGEST)  # type: ignore[arg-type]
         self.limited: dict[str, Any] = {}
 
     def admit(self, caller: Caller, given: dict[str, Any]) -> None:
@@ -123,6 +124,18 @@ def test_each_broker_lets_in_an_even_share_and_what_one_limit_refuses_costs_no_o
     assert not let_in(rates, caller, scope()), "the share is larger from now on"
     clock.now_s = 13
     assert sum(let_in(rates, caller, scope()) for _ in range(100)) == 41
+
+
+def test_a_body_that_nobody_reads_costs_no_more_than_the_largest_that_comes() -> None:
+    """A stated length is only a claim: by one header a topic, or all who are anonymous, would be in debt for years."""
+    clock = Still()
+    rates = Local(clock)
+    caller = principal("u", bytes_in=LARGEST)
+    assert let_in(rates, caller, scope("POST", 10**15))
+    assert let_in(rates, caller, scope("POST", 10**15)), "nothing is owed"
+    assert not let_in(rates, caller, scope("POST", 1))
+    clock.now_s = 1
+    assert let_in(rates, caller, scope("POST", 1))
 
 
 def test_a_caller_without_limits_and_an_anonymous_one_are_let_in() -> None:
