@@ -3,7 +3,8 @@
 An event is a line of the log at once, and goes into the queue. What the queue has no room for is lost for the topic,
 and counted; denials have half of it, so that none displaces a change. Of denials, PER_S a second have events of their
 own for known principals, and as many for strangers; the others are counted, and one event a second says how many there
-were for each reason. So neither a flood of strangers nor one principal hides what others are denied.
+were for each reason. So a flood of strangers hides nothing that principals are denied. One principal can have denials
+of others counted alone, as can many of them; changes have lines and rows in any case, as far as there is room.
 
 A broker that is killed loses what is in the queue: about a second. The log has it.
 """
