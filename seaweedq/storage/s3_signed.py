@@ -12,6 +12,7 @@ headers and, as botocore's is set up to do, no body.
 
 import hashlib
 import hmac
+import logging
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,11 @@ _PORTS = {"http": 80, "https": 443}
 _UNSIGNED = {"user-agent": "seaweedq"}
 _KINDS = {"PutObject", "GetObject", "ListObjectsV2"}
 _REFUSED = {301, 302, 307, 308, 400, 401, 403}  # of a request that the store did not accept: nothing has happened
+_DAMAGED = {"RequestTimeout", "IncompleteBody", "BadDigest"}  # codes of 400 that say nothing about a signature
+_MOST_REFUSED = 1_000  # keys of refused puts that are remembered
+
+
+logger = logging.getLogger("seaweedq")
 
 
 class Credentials(Protocol):
@@ -79,13 +85,13 @@ class Place:
         if signing_name != "s3" or version not in ("s3v4", "v4") or options[0] != "aws.auth#sigv4" or not region:
             return None
         parts = urlsplit(request.url)
+        name = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else f"{parts.hostname}"
         end = f"/{_quoted(asked['Key'])}" if "Key" in asked else ""
         if not parts.path.endswith(end):
             return None
         root = parts.path.removesuffix(end).rstrip("/")
         plain = parts.port is None or parts.port == _PORTS.get(parts.scheme)
-        host = f"{parts.hostname}" if plain else f"{parts.hostname}:{parts.port}"
-        return Place(f"{parts.scheme}://{parts.netloc}", host, root, region)
+        return Place(f"{parts.scheme}://{parts.netloc}", name if plain else f"{name}:{parts.port}", root, region)
 
     def request(
         self,
@@ -125,7 +131,8 @@ class Place:
 
 class SignedRequests:
     """The requests of one bucket that are signed here. `place` is None as long as botocore has to make them all: until
-    one of its own has worked, and for ever where the store accepts a request from it that was refused from here.
+    one of its own has worked, and for ever where the store accepts a request from it that was refused from here, or
+    where a version of botocore lacks the private parts that are used here.
 
     A get that is refused is botocore's at once. A put is sent once, so the next one of that key is.
     """
@@ -164,21 +171,31 @@ class SignedRequests:
         if self.place is None or key in self._refused:
             self._refused.discard(key or "")
             return None
-        keys = await client._request_signer._credentials.get_frozen_credentials()
-        request = self.place.request(method, key, query, headers, body, keys, get_current_datetime())
+        try:
+            keys = await client._request_signer._credentials.get_frozen_credentials()
+            request = self.place.request(method, key, query, headers, body, keys, get_current_datetime())
+            dispatch = client._endpoint.http_session.send
+        except (AttributeError, TypeError) as error:  # of another botocore; nothing is sent
+            self.place = None
+            logger.warning("requests to S3 are botocore's alone from now on: its private parts have changed: %r", error)
+            return None
         if body is not None:
             request.headers["content-length"] = str(len(body))
-        answer = await client._endpoint.http_session.send(request)
+        answer = await dispatch(request)
         data: bytes = await answer.content
         status = int(answer.status_code)
-        if status in _REFUSED:
+        if status == 200 and body is not None and data and _is_error(data):
+            status = 500  # as botocore has it: S3 may find out behind the head that it has failed
+        if status < 300:
+            return Answer(answer.headers, data)
+        error = Answered(status, _found(_CODE, data) or f"{status}", _found(_MESSAGE, data))
+        if status in _REFUSED and error.code not in _DAMAGED:
             if body is None:
                 return None
+            if len(self._refused) >= _MOST_REFUSED:
+                self._refused.clear()
             self._refused.add(key or "")
-        if status >= 300:
-            code, message = _CODE.search(data), _MESSAGE.search(data)
-            raise Answered(status, code[1].decode() if code else f"{status}", message[1].decode() if message else "")
-        return Answer(answer.headers, data)
+        raise error
 
     def _look(
         self,
@@ -189,8 +206,13 @@ class SignedRequests:
         operation_name: str,
         **_: Any,
     ) -> None:
-        if not self._is_known and operation_name in _KINDS and not request.context.get("is_presign_request"):
-            self._learnt = Place.learnt(request, signing_name, region_name, signature_version)
+        if self._is_known or operation_name not in _KINDS:
+            return
+        try:
+            if not request.context.get("is_presign_request"):
+                self._learnt = Place.learnt(request, signing_name, region_name, signature_version)
+        except (AttributeError, KeyError, TypeError, ValueError):  # of another botocore, which makes the request
+            self._learnt = None
 
 
 def read_page(body: bytes) -> tuple[Sequence[Listed], bool]:
@@ -216,6 +238,19 @@ def _listed(fields: Mapping[str, str], encoded: bool) -> Listed:
     except ValueError:
         time = parse_timestamp(modified)
     return Listed(unquote_plus(name) if encoded else name, int(fields["Size"]), int(time.timestamp() * 1_000_000))
+
+
+def _is_error(body: bytes) -> bool:
+    """Tells whether the body of a good status is an error nevertheless, or none that can be read."""
+    try:
+        return _tag(ET.fromstring(body)) == "Error"
+    except ET.ParseError:
+        return True
+
+
+def _found(part: re.Pattern[bytes], body: bytes) -> str:
+    found = part.search(body)
+    return found[1].decode(errors="replace") if found else ""
 
 
 def _tag(part: ET.Element) -> str:

@@ -14,15 +14,16 @@ from botocore.credentials import Credentials
 
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.s3 import S3Store
-from seaweedq.storage.s3_signed import Place, read_page
+from seaweedq.storage.s3_signed import _MOST_REFUSED, Answered, Place, SignedRequests, read_page
 from tests.support.processes.s3_service import S3Service
-from tests.support.storage.store_proxy import Exchange, answers, proxy_of, through
+from tests.support.storage.store_proxy import Exchange, Fault, answers, proxy_of, through
 
 NOW = datetime(2026, 11, 23, 6, 30, tzinfo=UTC)
-KEYS = ("q/topics/t/00000001", "a b+c~é=&/x%20y", "-_.~!*'()@:$,;")
+KEYS = ("q/topics/t/00000001", "a b+c~é=&/x%20y", "-_.~!*'()@:$,;", "a//b/../c/./e\u0301\u00e9/")
 PLACES = (
     Place("http://127.0.0.1:9000", "127.0.0.1:9000", "/bucket", "us-east-1"),
     Place("https://bucket.s3.eu-west-1.amazonaws.com", "bucket.s3.eu-west-1.amazonaws.com", "", "eu-west-1"),
+    Place("http://[::1]:9000", "[::1]:9000", "/bucket", "us-east-1"),
 )
 QUERY = {"list-type": "2", "prefix": "q/a b+&=", "max-keys": "1000", "encoding-type": "url", "start-after": "q/é"}
 PAGE = """<?xml version="1.0" encoding="UTF-8"?>
@@ -36,7 +37,7 @@ def keys(request: pytest.FixtureRequest) -> Credentials:
     return Credentials("AKIDEXAMPLE", "the/secret+key", request.param)
 
 
-@pytest.mark.parametrize("place", PLACES, ids=["path", "virtual"])
+@pytest.mark.parametrize("place", PLACES, ids=["path", "virtual", "ipv6"])
 @pytest.mark.parametrize("key", [*KEYS, None])
 def test_a_signature_is_that_of_botocore(place: Place, key: str | None, keys: Credentials) -> None:
     headers = {"range": "bytes=0-9", "if-none-match": "*", "x-amz-checksum-crc32": "NSRBwg=="}
@@ -59,6 +60,8 @@ def test_a_signature_is_that_of_botocore(place: Place, key: str | None, keys: Cr
         ("https://bucket.s3.eu-west-1.amazonaws.com/a%20b", "a b", PLACES[1]),
         ("https://bucket.s3.eu-west-1.amazonaws.com/?list-type=2", None, PLACES[1]),
         ("https://bucket.s3.eu-west-1.amazonaws.com/another", "a b", None),
+        ("http://[::1]:9000/bucket/a%20b", "a b", Place("http://[::1]:9000", "[::1]:9000", "/bucket", "us-east-1")),
+        ("http://[::1]/bucket", None, Place("http://[::1]", "[::1]", "/bucket", "us-east-1")),
     ],
 )
 def test_a_place_is_learnt_from_a_request(url: str, key: str | None, found: Place | None) -> None:
@@ -179,3 +182,104 @@ async def test_a_refusal_that_botocore_gets_too_is_an_error(s3: S3Service, names
             assert error.value.fields["code"] == "AccessDenied"
         assert store._bucket._signed.place
         await store.close()
+
+
+async def test_a_good_status_with_an_error_in_the_body_is_no_answer(s3: S3Service, names: Iterator[str]) -> None:
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
+        await store.list("o/")
+        for fault in (answers(200, "InternalError"), _with_body(200, b"cut <off")):
+            proxy.inject(fault, times=1)
+            with pytest.raises(StoreUnavailable, match="answered 500"):
+                await store.create(next(names), b"not stored")
+            assert proxy.methods == ["PUT"]
+        assert store._bucket._signed.place
+        await store.close()
+
+
+async def test_a_message_in_no_known_encoding_is_an_error_all_the_same(s3: S3Service, names: Iterator[str]) -> None:
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
+        await store.list("o/")
+        proxy.inject(_with_body(503, b"<Error><Code>Slow\xff</Code><Message>\xe9</Message></Error>"))
+        with pytest.raises(StoreUnavailable, match="answered 503"):
+            await store.create(next(names), b"")
+        await store.close()
+
+
+async def test_a_request_that_was_damaged_on_its_way_says_nothing_about_signatures(
+    s3: S3Service, names: Iterator[str]
+) -> None:
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
+        await store.list("o/")
+        proxy.inject(answers(400, "RequestTimeout"), times=1)
+        with pytest.raises(StoreUnavailable):
+            await store.create(name := next(names), b"once")
+        assert await store.create(name, b"once")
+        assert store._bucket._signed.place
+        await store.close()
+
+
+@pytest.mark.parametrize("part", ["_request_signer", "_endpoint"])
+async def test_without_the_private_parts_of_botocore_it_makes_all_requests(
+    s3: S3Service, names: Iterator[str], part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Newer:
+        """Its client, where one part has another name."""
+
+        def __init__(self, client: object) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> object:
+            if name == part:
+                raise AttributeError(name)
+            return getattr(self._client, name)
+
+    store = S3Store(f"s3://{s3.place()}/below", s3.endpoint)
+    await store.list("o/")
+    signed = store._bucket._signed
+    send = signed.send
+    with mock.patch.object(signed, "send", lambda client, *asked: send(Newer(client), *asked)):
+        assert await store.create(name := next(names), b"0123")
+        assert await store.read(name, 1, 3) == b"12"
+    assert signed.place is None
+    assert caplog.text.count("private parts have changed") == 1
+    await store.close()
+
+
+def test_a_request_that_is_not_as_expected_is_botocores_alone() -> None:
+    signed = SignedRequests()
+    signed._look(SimpleNamespace(url="http://[bad"), "s3", "r", "s3v4", "PutObject")
+    assert signed._learnt is None
+
+
+async def test_refused_puts_that_never_come_again_take_bounded_memory() -> None:
+    place = PLACES[0]
+    signed = SignedRequests()
+    signed.place = place
+
+    async def refuse(_: object) -> SimpleNamespace:
+        return SimpleNamespace(status_code=403, content=_refusal(), headers={})
+
+    async def _refusal() -> bytes:
+        return b"<Error><Code>AccessDenied</Code></Error>"
+
+    async def frozen() -> Credentials:
+        return Credentials("a", "b")
+
+    client = SimpleNamespace(
+        _request_signer=SimpleNamespace(_credentials=SimpleNamespace(get_frozen_credentials=frozen)),
+        _endpoint=SimpleNamespace(http_session=SimpleNamespace(send=refuse)),
+    )
+    for number in range(2 * _MOST_REFUSED):
+        with pytest.raises(Answered):
+            await signed.send(client, "PUT", f"k/{number}", {}, {}, b"")
+    assert len(signed._refused) <= _MOST_REFUSED
+
+
+def _with_body(status: int, body: bytes) -> Fault:
+    async def fault(exchange: Exchange) -> None:
+        exchange.client.write(f"HTTP/1.1 {status} Is\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    return fault
