@@ -19,7 +19,7 @@ _V5 = 4
 _VERSION, _HEADER_TYPE, _HEADER = 0, 1, 2
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _DICTIONARY_DATA = 1
-_LENGTH, _BUFFERS, _COMPRESSION = 0, 2, 3
+_LENGTH, _BUFFERS, _COMPRESSION, _VIEWS = 0, 2, 3, 4
 
 
 def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
@@ -45,35 +45,54 @@ def stated_bytes(message: pa.ipc.Message) -> int:
     return sum(_lengths(message))
 
 
-def may_be_compressed(body: pa.Buffer) -> bool:
-    """Tells whether a message says that its buffers are compressed. Looks at metadata alone. A stream that cannot be
-    read, or is too long for `check_bounds`, may be."""
+def may_expand(body: pa.Buffer) -> bool:
+    """Tells whether columns may take far more bytes than the stream: compressed ones, dictionaries and views do. Looks
+    at metadata alone. A stream that cannot be read, or is too long for `check_bounds`, may."""
     try:
         for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
-            metadata = message.metadata.to_pybytes()
-            batch = _batch(metadata)
-            if number >= MAX_MESSAGES or (batch and _field(metadata, batch, _COMPRESSION)):
+            _plain_batch(message.metadata.to_pybytes())
+            if number >= MAX_MESSAGES:
                 return True
-    except (pa.ArrowException, OSError, UnreadableBody, struct.error):
+    except _UNFIT:
         return True
     return False
 
 
 def is_plain_and_short(body: pa.Buffer, most_rows: int) -> bool:
-    """Tells whether a stream has at most so many rows, and nothing in it is compressed. Looks at metadata alone; of one
-    that cannot be read it tells that it is not."""
-    rows = 0
+    """Tells whether a stream has at most so many rows, and columns that take no more bytes than it. Looks at metadata
+    alone; of one that cannot be read it tells that it is not."""
+    rows = size = 0
     try:
         for message in pa.ipc.MessageReader.open_stream(body):
             metadata = message.metadata.to_pybytes()
-            if batch := _batch(metadata):
+            if batch := _plain_batch(metadata):
                 length = _scalar(metadata, batch, _LENGTH, "<q")
-                rows += length
-                if length < 0 or rows > most_rows or _field(metadata, batch, _COMPRESSION):
+                rows, size = rows + length, size + sum(_batch_lengths(metadata, batch, None))
+                if length < 0 or rows > most_rows or size > body.size:  # buffers may share bytes
                     return False
-    except (pa.ArrowException, OSError, UnreadableBody, struct.error):
+    except _UNFIT:
         return False
     return True
+
+
+class _Expands(Exception):
+    """Raised for a record batch whose columns may take far more bytes than it."""
+
+
+_UNFIT = (pa.ArrowException, OSError, UnreadableBody, struct.error, _Expands)
+
+
+def _plain_batch(metadata: bytes) -> int:
+    """Returns as `_batch`. Raises _Expands too."""
+    root = struct.unpack_from("<I", metadata)[0]
+    batch = _batch(metadata)
+    if batch and (
+        _scalar(metadata, root, _HEADER_TYPE, "<B") == _DICTIONARY_BATCH
+        or _field(metadata, batch, _COMPRESSION)
+        or _field(metadata, batch, _VIEWS)
+    ):
+        raise _Expands
+    return batch
 
 
 def _lengths(message: pa.ipc.Message) -> list[int]:

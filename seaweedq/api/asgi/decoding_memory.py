@@ -14,7 +14,7 @@ import pyarrow as pa
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies
 from seaweedq.concurrency.futures import mark_retrieved
-from seaweedq.segments.ipc_bounds import may_be_compressed
+from seaweedq.segments.ipc_bounds import may_expand
 
 T = TypeVar("T")
 SAME_SIZE = 5  # copies of the body that a decoder may hold
@@ -28,7 +28,7 @@ def needed(media: str, content: bytes, bare: bool, limit_bytes: int) -> int:
     """Returns how many bytes the decoding of a body may need: an estimate, measured for the worst that clients can
     send. `limit_bytes` bounds what Arrow data may be, decompressed."""
     if media == bodies.ARROW:
-        if may_be_compressed(pa.py_buffer(content)):
+        if may_expand(pa.py_buffer(content)):
             return SAME_SIZE * limit_bytes
         return ARROW_SIZE * len(content)
     if media not in (bodies.JSON, bodies.NDJSON):

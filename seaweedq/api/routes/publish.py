@@ -133,17 +133,17 @@ class _Posted:
 
     async def rows(self, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
         """Returns the messages, as rows."""
-        if len(self.content) <= INLINE_BYTES or self._is_short():
+        if self._is_short():
             return bodies.decode(self.media, self.content, intake, self.bare, self.key)
         bare = intake.bare if self.bare is None else self.bare
         size = needed(bodies.media_type(self.media), self.content, bare, intake.max_request_bytes)
         return await memory.run(size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
 
     def _is_short(self) -> bool:
-        """Tells whether the body is Arrow that is decoded in a fraction of a millisecond."""
-        if len(self.content) > INLINE_ARROW_BYTES or bodies.media_type(self.media) != bodies.ARROW:
-            return False
-        return is_plain_and_short(pa.py_buffer(self.content), INLINE_ROWS)
+        """Tells whether the body is decoded in a fraction of a millisecond: a few bytes of Arrow may become many."""
+        if bodies.media_type(self.media) != bodies.ARROW:
+            return len(self.content) <= INLINE_BYTES
+        return len(self.content) <= INLINE_ARROW_BYTES and is_plain_and_short(pa.py_buffer(self.content), INLINE_ROWS)
 
     def single(self, intake: Intake) -> Single | None:
         """Returns the one message of a small JSON body, None where `rows` has to decode the body."""
