@@ -50,8 +50,9 @@ def _is_large(keys: pa.Array) -> bool:
 
 def _ends(keys: pa.Array) -> Numbers:
     """Returns where each key begins in the column's bytes, and where the last one ends."""
-    offsets = np.frombuffer(keys.buffers()[1], np.int64 if _is_large(keys) else np.int32)
-    return cast(Numbers, offsets[keys.offset : keys.offset + len(keys) + 1])
+    kind = np.dtype(np.int64 if _is_large(keys) else np.int32)
+    # As many as there are: a request's buffer may be longer, and no multiple of a number.
+    return cast(Numbers, np.frombuffer(keys.buffers()[1], kind, len(keys) + 1, keys.offset * kind.itemsize))
 
 
 def _words(keys: pa.Array, ends: Numbers) -> Words:

@@ -36,6 +36,13 @@ def test_a_null_hashes_to_zero_also_where_bytes_stand_under_it() -> None:
     assert hash_keys(keys).tolist() == [hash_key("abcd"), 0] * (FEW_KEYS // 2)
 
 
+def test_offsets_may_have_bytes_behind_them() -> None:
+    offsets = pa.py_buffer(np.arange(0, 4 * FEW_KEYS + 1, 4, dtype=np.int32).tobytes() + b"odd")
+    keys = pa.StringArray.from_buffers(FEW_KEYS, offsets, pa.py_buffer(b"abcd" * FEW_KEYS))
+    keys.validate(full=True)
+    assert hash_keys(keys.slice(3)).tolist() == [hash_key("abcd")] * (FEW_KEYS - 3)
+
+
 @pytest.mark.parametrize("times", [1, FEW_KEYS])
 def test_bytes_that_only_claim_to_be_text_hash_as_bytes(times: int) -> None:
     keys = pa.array([b"\xff\xfe"] * times, pa.binary()).view(pa.string())
