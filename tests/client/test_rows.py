@@ -6,6 +6,7 @@ import sys
 
 import httpx
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -67,6 +68,12 @@ def test_a_stream_of_rows_says_what_their_lines_say(rows: list[tuple[str | None,
 )
 def test_what_has_to_be_looked_at_again_is_no_row(value: object, key: str | None) -> None:
     assert row_of(value, key, MOST_BYTES) is None
+
+
+def test_bytes_of_a_subclass_are_bytes() -> None:
+    value = np.bytes_(b"x")
+    assert row_of(value, None, MOST_BYTES) is None
+    assert envelope(value) == envelope(b"x")
 
 
 def test_what_json_cannot_express_is_refused_by_send_itself() -> None:
