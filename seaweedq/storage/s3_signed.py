@@ -188,14 +188,14 @@ class SignedRequests:
             status = 500  # as botocore has it: S3 may find out behind the head that it has failed
         if status < 300:
             return Answer(answer.headers, data)
-        error = Answered(status, _found(_CODE, data) or f"{status}", _found(_MESSAGE, data))
-        if status in _REFUSED and error.code not in _DAMAGED:
+        failed = Answered(status, _found(_CODE, data) or f"{status}", _found(_MESSAGE, data))
+        if status in _REFUSED and failed.code not in _DAMAGED:
             if body is None:
                 return None
             if len(self._refused) >= _MOST_REFUSED:
                 self._refused.clear()
             self._refused.add(key or "")
-        raise error
+        raise failed
 
     def _look(
         self,

@@ -10,12 +10,8 @@ from seaweedq.client.core.protocol.wire import BytesEnvelope, Envelope, encode
 
 MOST_BYTES = 64 * 1024  # of a value: larger ones are lines, which may go by reference
 FEWEST = 100  # rows that are worth an Arrow stream, and for a short program the import of pyarrow
-_LINES = (
-    bytes,
-    bytearray,
-    memoryview,
-    msgspec.Raw,
-)  # are looked at, or copied, as they become lines: bytes are those of a subclass, such as numpy.bytes_
+# Values that are looked at, or copied, as they become lines; bytes are those of a subclass, such as numpy.bytes_.
+_LINES = (bytes, bytearray, memoryview, msgspec.Raw)
 _LINE_BYTES = 40  # of a line beside its key and its value
 
 
