@@ -2,6 +2,7 @@
 the browser's own log."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from seaweedq.segments.keyhash import hash_key
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import Served, served
 from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium
@@ -107,14 +109,14 @@ async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Pa
         await page.fill("Messages", "key")
         await page.fill("Key", "nobody")
         await page.click("Show")
-        await page.shows("1 messages were searched, which are all", "No message here")
+        await page.shows("1 message searched: no others can have this key", "No message here")
         await page.fill("Key", "ada")
         await page.click("Show")
         await page.shows("0-0")
         await http.post("/v1/topics/orders/messages", json={"messages": [{"key": "bob", "value": {"big": 1}}]})
         await page.fill("Key", "bob")
         await page.click("Show")
-        await page.shows("2 messages were searched", "0-1")
+        await page.shows("2 messages searched", "0-1")
         await page.fill("Messages", "time")
         await page.click("Show")
         await page.shows("0-0")
@@ -139,6 +141,39 @@ async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Pa
         await page.click("Delete")
         await page.shows("No topics yet")
         assert (await http.get("/v1/topics/orders")).status_code == 404
+
+
+KEYS = ["", "ada", "abcd", "k\u00e4se", "\u6d77\u85fb", "customer-1234567"]
+
+
+async def test_a_search_for_a_key_looks_where_it_can_be_and_follows_what_was_asked(tmp_path: Path) -> None:
+    async with console(tmp_path) as (page, serving, http):
+        await http.put("/v1/topics/orders", json={"initial_segments": 8})
+        messages = [{"key": f"k{n}", "value": n} for n in range(64)]
+        await http.post("/v1/topics/orders/messages", json={"messages": messages})
+        await page.open(f"{serving.url}/#/topics/orders")
+        await page.shows("The newest", "k63")
+        hashes = f"import('./console/key_hash.js').then((one) => {json.dumps(KEYS)}.map(one.hashOf))"
+        assert await page.run(hashes) == [hash_key(key) for key in KEYS]
+
+        await page.fill("Messages", "key")
+        await page.fill("Key", "k9")
+        await page.click("Show")
+        (segment,) = [
+            one
+            for one in (await http.get("/v1/topics/orders/segments")).json()["segments"]
+            if one["low"] <= hash_key("k9") < one["high"]
+        ]
+        assert 1 < segment["end_offset"] < 32
+        await page.shows(f"{segment['end_offset']} messages searched: no others can have this key")
+        assert await page.run("document.querySelectorAll('.messages tbody tr').length") == 1
+
+        await page.open(f"{serving.url}/#/topics/orders/messages/{segment['id']}/0")
+        await page.shows("From an offset on", "Next messages")
+        await page.fill("Messages", "newest")  # and nothing is asked for yet
+        await page.click("Next messages")
+        await page.shows("No message here")
+        assert await page.run("document.querySelector('select').value") == "offset"
 
 
 async def test_errors_are_told_and_a_broker_that_ends_leaves_what_it_said_last(tmp_path: Path, long_run: None) -> None:

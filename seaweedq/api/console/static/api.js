@@ -96,12 +96,12 @@ export async function bytesOf(url) {
 /** Returns all parts of a list that comes in pages. */
 export async function pages(url, name, signal) {
   const found = [];
-  let token = "";
+  let next = "";
   do {
-    const page = await call(token ? `${url}?page_token=${encodeURIComponent(token)}` : url, { signal });
+    const page = await call(next ? `${url}?page_token=${encodeURIComponent(next)}` : url, { signal });
     found.push(...page[name]);
-    token = page.next_page_token;
-  } while (token);
+    next = page.next_page_token;
+  } while (next);
   return found;
 }
 

@@ -4,6 +4,8 @@ import { html, onTheme, useEffect, useRef } from "./ui.js";
 
 const HEIGHT = 180;
 const LEAST_S = 60; // of time, on the axis
+const TIME_PX = 80; // between two times, so that they do not touch
+const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 
 /** `data` is [seconds since 1970, values]. */
 export function Chart({ data, label }) {
@@ -38,7 +40,7 @@ function options(place, label) {
     height: HEIGHT,
     legend: { show: false },
     scales: { x: { range: shown }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
-    axes: [axis, { ...axis, size: 60 }],
+    axes: [{ ...axis, space: TIME_PX, values: (_, times) => times.map((one) => clock.format(one * 1000)) }, { ...axis, size: 60 }],
     series: [{}, { label, stroke: accent, width: 2, value: (_, value) => (value == null ? "–" : value.toFixed(1)) }],
   };
 }

@@ -1,7 +1,7 @@
 // The Parquet files of a topic, and lines to paste that open its directory.
 
 import { call, path } from "./api.js";
-import { age, count, NONE, size } from "./format.js";
+import { age, count, counted, NONE, size } from "./format.js";
 import { Code, Failure, html, Polled, Table, useAction, usePages, usePolled, useState } from "./ui.js";
 
 const PAGE = 50;
@@ -34,7 +34,7 @@ function List({ files }) {
     { title: "Size", number: true, of: (one) => size(one.bytes) },
     { title: "Newest message", number: true, of: (one) => (one.max_timestamp ? `${age(one.max_timestamp)} ago` : NONE) },
   ];
-  return html`<p>${count(files.length)} files, ${size(files.reduce((sum, one) => sum + one.bytes, 0))}</p>
+  return html`<p>${counted(files.length, "file")}, ${size(files.reduce((sum, one) => sum + one.bytes, 0))}</p>
     <${Table} label="Files" columns=${columns} rows=${rows} keyOf=${(one) => `${one.segment}/${one.name}`} />${buttons}`;
 }
 

@@ -12,6 +12,11 @@ export function count(value) {
   return value == null ? NONE : whole.format(value);
 }
 
+/** Returns a count with what it counts. */
+export function counted(value, thing) {
+  return `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
+}
+
 /** Returns a rate, with three digits where it is small. */
 export function rate(value) {
   if (value == null) return NONE;

@@ -2,7 +2,7 @@
 
 import { Download } from "./access.js";
 import { call, path } from "./api.js";
-import { count, NONE, size, time } from "./format.js";
+import { count, counted, NONE, size, time } from "./format.js";
 import { pretty } from "./json.js";
 import { fromOffset, fromTime, newest, ofKey } from "./reading.js";
 import { submits } from "./topic_forms.js";
@@ -23,12 +23,12 @@ function Search({ topic, first }) {
   const [wanted, want] = useState({ ...first, depth: DEPTH });
   const put = (name) => (value) => set({ ...form, [name]: value });
   const found = usePolled((signal) => look(topic.name, wanted, signal), 0, [wanted]);
-  const ask = (more) => {
-    set({ ...form, ...more });
-    want({ ...form, depth: DEPTH, ...more });
+  const more = (changed) => { // of what is shown, whatever was typed since
+    set({ ...wanted, ...changed });
+    want({ ...wanted, ...changed });
   };
   return html`
-    <form onSubmit=${submits(() => ask({}))} class="search">
+    <form onSubmit=${submits(() => want({ ...form, depth: DEPTH }))} class="search">
       <${Select} label="Messages" value=${form.mode} onValue=${put("mode")} options=${MODES} />
       ${form.mode === "time" && html`<${Input} label="Time, here" type="datetime-local" step="1" required value=${form.time} onValue=${put("time")} />`}
       ${form.mode === "offset" && html`<${Input} label="Segment" type="number" min="0" required value=${form.segment} onValue=${put("segment")} />
@@ -38,9 +38,9 @@ function Search({ topic, first }) {
       <button type="submit">Show</button>
     </form>
     <${Polled} of=${found}>${(data) => html`
-      <${Notes} of=${data} wanted=${wanted} ask=${ask} />
+      <${Notes} of=${data} wanted=${wanted} more=${more} />
       ${data.messages.length === 0 ? html`<p>No message here.</p>` : html`<${List} topic=${topic} messages=${data.messages} />`}
-      ${wanted.mode === "offset" && !data.isEnd && html`<button type="button" class="outline" onClick=${() => ask({ offset: String(data.next) })}>Next messages</button>`}
+      ${wanted.mode === "offset" && !data.isEnd && html`<button type="button" class="outline" onClick=${() => more({ offset: String(data.next) })}>Next messages</button>`}
     `}<//>`;
 }
 
@@ -53,12 +53,12 @@ async function look(topic, wanted, signal) {
   return newest(topic, map, limit, signal);
 }
 
-function Notes({ of: data, wanted, ask }) {
+function Notes({ of: data, wanted, more }) {
   return html`<${Fragment}>
-    ${data.leftOut > 0 && html`<p>Of ${count(data.leftOut)} more segments nothing is shown.</p>`}
-    ${data.searched !== undefined && html`<p>${count(data.searched)} messages were searched${data.isWhole ? ", which are all" : html`, the newest of each segment.
-      <button type="button" class="outline small" onClick=${() => ask({ depth: wanted.depth * 10 })}>Search further back</button>`}</p>`}
-    ${data.successors?.length > 0 && html`<p>This segment is sealed; ${data.successors.map((id) => html`<button type="button" class="outline small" onClick=${() => ask({ segment: String(id), offset: "0" })}>segment ${id}</button> `)} follows.</p>`}
+    ${data.leftOut > 0 && html`<p>Of ${counted(data.leftOut, "more segment")} nothing is shown.</p>`}
+    ${data.searched !== undefined && html`<p>${counted(data.searched, "message")} searched${data.isWhole ? ": no others can have this key" : html`: the newest of those that can have this key.
+      <button type="button" class="outline small" onClick=${() => more({ depth: wanted.depth * 10 })}>Search further back</button>`}</p>`}
+    ${data.successors?.length > 0 && html`<p>This segment is sealed; ${data.successors.map((id) => html`<button type="button" class="outline small" onClick=${() => more({ segment: String(id), offset: "0" })}>segment ${id}</button> `)} follows.</p>`}
   <//>`;
 }
 

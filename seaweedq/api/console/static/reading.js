@@ -1,6 +1,7 @@
 // Finds messages of a topic over the routes of its segments. Nothing of this needs a subscription, or acks anything.
 
 import { call, gather, path } from "./api.js";
+import { hashOf } from "./key_hash.js";
 
 const PAGE = 1_000;
 const MOST_SEGMENTS = 32; // of one look: each costs a request
@@ -32,14 +33,18 @@ export async function fromOffset(topic, segment, offset, limit, signal) {
   return { messages: page.messages, next: page.next_offset, isEnd: page.next_offset === offset, successors: page.successors };
 }
 
-/** Returns the newest messages of a key, of so many that are looked at, which are the newest of each segment. */
+/** Returns the newest messages of a key, of so many that are looked at, the newest first, in segments that can have it. */
 export async function ofKey(topic, map, key, limit, depth, signal) {
-  const segments = [...map.segments].sort((a, b) => (a.state === "open" ? 0 : 1) - (b.state === "open" ? 0 : 1) || b.id - a.id);
+  const hash = hashOf(key);
+  const segments = map.segments.filter((one) => one.low <= hash && hash < one.high).sort((a, b) => (a.state === "open" ? 0 : 1) - (b.state === "open" ? 0 : 1) || b.id - a.id);
   const found = [];
   let searched = 0;
   let isWhole = true;
   for (const one of segments) {
-    if (one.state !== "open" && found.length >= limit) break;
+    if (found.length >= limit) {
+      isWhole = false;
+      break;
+    }
     let high = one.end_offset;
     while (high > one.start_offset && searched < depth) {
       const low = Math.max(one.start_offset, high - PAGE);

@@ -21,7 +21,7 @@ export function Segments({ map, rates }) {
     { title: "To", number: true, of: (one) => count(one.end_offset) },
     { title: "Owner", of: (one) => one.owner || (one.state === "open" ? html`<span class="mark bad">unassigned</span>` : NONE) },
     { title: "Age", number: true, of: (one) => age(one.created_at) },
-    { title: "Follow", of: (one) => one.successors.join(", ") || NONE },
+    { title: "Successors", of: (one) => one.successors.join(", ") || NONE },
   ];
   return html`
     <h2>Messages a second</h2>

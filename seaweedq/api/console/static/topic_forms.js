@@ -54,7 +54,7 @@ function Buttons({ onClose, isRunning, isOff = false, text, kind = "" }) {
   </footer>`;
 }
 
-/** What can be changed: [group, member, label, kind, help]. An empty field is the default. */
+/** The members that can be changed: [group, member, label, kind]. An empty field is the default. */
 const MEMBERS = [
   ["flush", "max_age_s", "A file is written after, in seconds", "float"],
   ["flush", "max_bytes", "A file is written at, in bytes", "int"],
