@@ -112,12 +112,13 @@ def _name_parameters(operation: dict[str, Any]) -> None:
 
 
 def _name_right(path: str, method: str, operation: dict[str, Any]) -> None:
-    """Says of a route that it needs a token, where one is required, and for which action."""
+    """Says of a route that it needs a token, where one is required, and for which action; and that limits may refuse
+    it."""
     rule = rules_of(path)[method.upper()]
     if rule.kind in (Kind.OPEN, Kind.OWN_RIGHT):
         return
     operation["security"] = [{"token": []}]
-    operation["responses"] |= {str(status): one for status, one in responses(401, 403).items()}
+    operation["responses"] |= {str(status): one for status, one in responses(401, 403, 429).items()}
     if rule.action:
         operation["x-action"] = str(rule.action)
 

@@ -7,19 +7,22 @@ from seaweedq import errors
 from seaweedq.api.asgi.problems import STATUS
 from seaweedq.api.asgi.rules import SEGMENT, SUBSCRIPTION, TOPIC, UPLOAD
 
-PUBLISH, SPLIT = f"POST {TOPIC}/messages", f"POST {SEGMENT}/split"
-CHANGES = tuple(f"POST {SEGMENT}/{change}" for change in ("split", "merge", "roll", "move"))
+PUBLISH = f"POST {TOPIC}/messages"
+RESHAPES = tuple(f"POST {SEGMENT}/{change}" for change in ("split", "merge", "roll"))
+# A first publish or upload creates its topic, a subscription its topic for dead letters.
+CREATES = (f"PUT {TOPIC}", PUBLISH, f"POST {TOPIC}/uploads", f"PUT {SUBSCRIPTION}", f"PATCH {SUBSCRIPTION}")
 LEASED = tuple(f"POST {SUBSCRIPTION}/{verb}" for verb in ("pull", "ack", "nack", "extend"))
 READ = (f"GET {SEGMENT}/messages", f"GET {TOPIC}/stream", f"GET {TOPIC}/offsets")
 OF_UPLOADS = (f"* {UPLOAD}", f"POST {TOPIC}/uploads", f"* {TOPIC}/imports", PUBLISH)
 NEVER: tuple[str, ...] = ()
-# The beginnings of the routes, `*` for each method; an error that is not here is one of every route with its status.
+# Routes; `*` is each method, and all that is below the path. An error that is not here is one of every route with its
+# status.
 ROUTES_OF: dict[type[errors.SeaweedqError], tuple[str, ...]] = {
     errors.ForeignOrigin: NEVER,  # of every route, and nothing that a client of the document meets
     errors.PeerRefused: NEVER,
     errors.RouteNotFound: NEVER,
     errors.InvalidPositions: (f"GET {TOPIC}/stream", f"GET {SUBSCRIPTION}/stream"),
-    errors.TopicNotFound: (f"* {TOPIC}", "PUT /v1/principals"),
+    errors.TopicNotFound: (f"* {TOPIC}", "PUT /v1/principals/{principal}"),
     errors.SegmentNotFound: (f"* {SEGMENT}",),
     errors.SubscriptionNotFound: (f"* {SUBSCRIPTION}",),
     errors.PrincipalNotFound: ("* /v1/principals", "POST /v1/tokens"),
@@ -28,7 +31,7 @@ ROUTES_OF: dict[type[errors.SeaweedqError], tuple[str, ...]] = {
     errors.PayloadNotFound: (f"GET {SEGMENT}/messages/{{offset}}/payload", f"GET {UPLOAD}/content"),
     errors.TopicConflict: (f"PUT {TOPIC}", f"PATCH {TOPIC}", f"PUT {SUBSCRIPTION}", f"PATCH {SUBSCRIPTION}"),
     errors.SubscriptionConflict: (f"* {SUBSCRIPTION}",),
-    errors.SegmentConflict: CHANGES,
+    errors.SegmentConflict: (*RESHAPES, f"POST {SEGMENT}/move"),
     errors.TopicBeingDeleted: (f"* {TOPIC}",),
     errors.SequenceOutOfOrder: (PUBLISH, f"POST {TOPIC}/imports"),
     errors.NoDeadLetters: (f"POST {SUBSCRIPTION}/nack",),
@@ -48,8 +51,8 @@ ROUTES_OF: dict[type[errors.SeaweedqError], tuple[str, ...]] = {
     errors.InvalidUpload: OF_UPLOADS,
     errors.InvalidImport: (f"POST {TOPIC}/imports",),
     errors.TooManyUploads: (f"POST {TOPIC}/uploads",),
-    errors.TooManyTopics: (f"PUT {TOPIC}", PUBLISH),
-    errors.TooManySegments: (f"PUT {TOPIC}", PUBLISH, SPLIT),
+    errors.TooManyTopics: CREATES,
+    errors.TooManySegments: (*CREATES, *RESHAPES, f"POST {SUBSCRIPTION}/seek"),
     errors.Unavailable: NEVER,
     errors.PartlyTaken: (PUBLISH, f"POST {TOPIC}/imports"),
     errors.PeerTooOld: (f"* {TOPIC}",),
@@ -70,7 +73,7 @@ def _is_of(kind: type[errors.SeaweedqError], method: str, path: str) -> bool:
     routes = ROUTES_OF.get(kind)
     if routes is None:
         return True
+    named = (route.split(" ", 1) for route in routes)
     return any(
-        one in ("*", method) and (path == start or path.startswith((f"{start}/", f"{start}?")))
-        for one, start in (route.split(" ", 1) for route in routes)
+        (one == method and path == start) or (one == "*" and f"{path}/".startswith(f"{start}/")) for one, start in named
     )

@@ -63,6 +63,13 @@ def test_each_route_has_its_own_errors_and_no_others(document: dict[str, Any]) -
     assert errors("getPrincipal", "404") == ["Principal not found"]
     assert errors("pullMessages", "404") == ["Subscription not found", "Topic not found"]
     assert errors("revokeToken", "404") == ["Token not found"]
+    assert errors("getTopic", "429") == errors("signParts", "429") == ["A limit is reached"]
+    too_many = ["A limit is reached", "The cluster has too many segments", "The cluster has too many topics"]
+    assert errors("createSubscription", "429") == errors("publishMessages", "429") == too_many
+    assert errors("createUpload", "429") == [*too_many, "Too many open uploads"]
+    assert errors("mergeSegments", "429") == too_many[:2]
+    for operation in found.values():
+        assert ("429" in operation["responses"]) == ("security" in operation)
     shown = "; ".join(errors("getCluster", "503")).lower()
     assert "journal" not in shown
     assert "segment" not in shown
