@@ -134,7 +134,7 @@ def _watch(database: "Database", statement: str, rows: int, every_s: float) -> N
 
     from seaweedq.cli.data.pull import Interrupts
 
-    console = _console()
+    console, shown = _console(), None
     with Interrupts() as interrupts:
         looks = interrupts.until_stopped(_looks(database, statement, rows, every_s))
         if not console.is_terminal:
@@ -144,7 +144,8 @@ def _watch(database: "Database", statement: str, rows: int, every_s: float) -> N
         with Live(console=console, screen=True, auto_refresh=False) as live:
             for shown in looks:
                 live.update(shown, refresh=True)
-        console.print(shown)
+        if shown is not None:  # else the first look was interrupted
+            console.print(shown)
 
 
 def _looks(database: "Database", statement: str, rows: int, every_s: float) -> "Iterator[RenderableType]":

@@ -1,0 +1,79 @@
+"""`seaweedq top` and `seaweedq sql --watch` in a terminal: they draw again and again on a screen of their own, and
+leave the last picture behind when Ctrl-C ends them."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from io import StringIO
+from typing import cast
+
+import pytest
+from rich.console import Console
+
+from seaweedq import Client
+from seaweedq.cli.sql import sql
+from seaweedq.cli.sql.database import Database
+from tests.support.processes.broker_process import BrokerProcess
+
+OWN_SCREEN, USUAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+PATIENCE_S = 60.0
+
+
+def shown(terminal: int) -> Iterator[bytes]:
+    """All that a terminal has got so far, as more comes, until its program has closed it."""
+    text, until_s = b"", time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        if select.select([terminal], [], [], 1.0)[0]:
+            try:
+                piece = os.read(terminal, 65_536)
+            except OSError:  # as Linux says it
+                return
+            text += piece
+            yield text
+    raise AssertionError(text)
+
+
+@pytest.mark.parametrize(
+    ("command", "drawn"),
+    [
+        (("top", "--every-s", "0.5"), b"live_screen"),
+        (
+            ("sql", "SELECT count(*) AS messages_there FROM live_screen", "--watch", "--every-s", "0.1"),
+            b"messages_there",
+        ),
+    ],
+)
+def test_it_draws_again_until_ctrl_c_and_leaves_the_last_picture(
+    command: tuple[str, ...], drawn: bytes, real_broker: BrokerProcess, real_client: Client
+) -> None:
+    real_client.publish("live_screen", [{"value": 1}])
+    terminal, end = pty.openpty()
+    given = [sys.executable, "-m", "seaweedq", *command, "--url", real_broker.url]
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
+    with subprocess.Popen(given, stdin=end, stdout=end, stderr=end, env=env) as process:
+        os.close(end)
+        text, stopped = b"", False
+        for text in shown(terminal):
+            if text.count(drawn) > 2 and not stopped:
+                stopped = True
+                process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0, text
+    os.close(terminal)
+    before, _, after = text.partition(USUAL_SCREEN)
+    assert before.index(OWN_SCREEN) < before.index(drawn)
+    assert after.count(drawn) >= 1
+    assert b"Traceback" not in text
+    real_client.delete_topic("live_screen")
+
+
+def test_a_watch_that_ends_before_its_first_look_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = StringIO()
+    monkeypatch.setattr(sql, "_console", lambda: Console(file=screen, force_terminal=True))
+    monkeypatch.setattr(sql, "_looks", lambda *given: iter(()))
+    sql._watch(cast(Database, None), "SELECT 1", 10, 1.0)
+    assert "SELECT" not in screen.getvalue()
