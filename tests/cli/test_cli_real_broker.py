@@ -74,7 +74,7 @@ def test_ndjson_csv_and_envelopes_come_out_as_messages(run, tmp_path):
 
 def test_invalid_records_are_named_in_one_line_and_what_was_published_beside_them_is_said(run, client):
     said, named = run("publish", "mixed", stdin='{"n": 1}\nno json\n{"n": 2}\n', code=1).strip().splitlines()
-    assert said == "published 1 messages to mixed; the others were not published:"
+    assert said == "published 1 message to mixed; the others were not published:"
     assert named == "seaweedq: stdin:2: not JSON (column 1)"
     assert client.topic("mixed")["messages"] == 1
 
@@ -105,7 +105,7 @@ def test_files_are_listed_with_their_rows(run, client):
     assert (found.first_offset, found.next_offset, found.path) == (0, 5, f"segment=0/{found.name}")
     (line,) = run("topic", "files", "filed", "--json").splitlines()
     assert json.loads(line)["bytes"] == found.bytes
-    assert f"1 files, 5 rows, {found.bytes:,} bytes in file://" in run("topic", "files", "filed", "--segment", "0")
+    assert f"1 file, 5 rows, {found.bytes:,} bytes in file://" in run("topic", "files", "filed", "--segment", "0")
     assert "'nope'" in run("topic", "files", "nope", code=1)
 
 
@@ -150,7 +150,7 @@ def test_an_interrupt_ends_a_follow_and_what_was_printed_is_acked(real_broker, c
         process.send_signal(number)
         rest, complaint = process.communicate(timeout=20)
     assert [line["value"] for line in lines] == list(range(50))
-    said = f"pulled 50 messages of {topic}, which are acked\n".encode()
+    said = f"pulled 50 messages of {topic}: acked\n".encode()
     assert (rest, complaint, process.returncode) == (b"", said, 0)
     assert _lag(client, topic, "s") == 0
 

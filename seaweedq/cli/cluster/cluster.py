@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, run, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, counted, run, say
 
 EXAMPLES = "Examples: seaweedq cluster · seaweedq cluster --json | jq .level · seaweedq cluster level"
 LEVEL = "Examples: seaweedq cluster level · seaweedq cluster level 2"
@@ -37,6 +37,8 @@ def cluster(
         say(line)
     say()
     _print_brokers(facts["brokers"])
+    for line in left_lines(facts["left_behind"]):
+        say(line)
 
 
 @app.command(epilog=LEVEL)
@@ -88,6 +90,15 @@ def level_lines(facts: dict[str, Any]) -> list[str]:
     if newest > possible:
         lines.append(f"level {newest} is not read by {', '.join(too_old)}")
     return lines
+
+
+def left_lines(left: list[dict[str, Any]]) -> list[str]:
+    """Returns what brokers that are gone have left, in words; nothing where nothing waits."""
+    lines = [
+        f"{one['broker'] or 'no broker yet'}: {one['state']}, {counted(one['segments'], 'segment')}: {one['why']}"
+        for one in left
+    ]
+    return ["", "What waits for an owner or a recovery:", *lines] if lines else []
 
 
 def _print_brokers(brokers: list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted, say
 from seaweedq.errors import ClientError, Unavailable
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def import_file(
             complain(f"the brokers continue the import; to see its result: {again}")
             raise
     took_s = time.monotonic() - started_s
-    say(f"imported {done.count:,} rows into {topic} in {took_s:.1f} s ({done.count / max(took_s, 1e-9):,.0f}/s)")
+    rate = done.count / max(took_s, 1e-9)
+    say(f"imported {counted(done.count, 'row')} into {topic} in {took_s:.1f} s ({rate:,.0f}/s)")
 
 
 def _format(file: Path | None, format: str | None) -> "Format":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, say
 from seaweedq.errors import SeaweedqError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -154,16 +154,17 @@ def _publish_records(
             publication.flush()
         except (SeaweedqError, OSError):
             _flush(producer)
-            say(f"published {publication.taken:,} messages to {topic}; the others were not published:")
+            say(f"published {counted(publication.taken, 'message')} to {topic}; the others were not published:")
             raise
         except KeyboardInterrupt:
-            say(f"published {publication.taken:,} messages to {topic}; of {publication.waiting:,} more it is not known")
+            unknown = f"of {publication.waiting:,} more it is not known"
+            say(f"published {counted(publication.taken, 'message')} to {topic}; {unknown}")
             # No typer.Exit: that is an Exception, at which the producer would publish all that it holds first.
             raise SystemExit(INTERRUPTED) from None
     took_s = time.monotonic() - started_s
     skipped = f", skipped {publication.skipped:,}" if publication.skipped else ""
     rate = publication.taken / max(took_s, 1e-9)
-    say(f"published {publication.taken:,} messages to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}")
+    say(f"published {counted(publication.taken, 'message')} to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}")
 
 
 def _reach(client: "Client", topic: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 import typer
 
 from seaweedq.cli.data.outage import Outage
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, place
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place
 
 if TYPE_CHECKING:
     from seaweedq.client import Message
@@ -74,7 +74,7 @@ def pull(
         count = _print_all(interrupts.until_stopped(lines), max, answer)
     if interrupts.stopped:
         done = "given back" if nack else "not acked" if no_ack else "acked"
-        typer.echo(f"pulled {count:,} messages of {topic}, which are {done}", err=True)
+        typer.echo(f"pulled {counted(count, 'message')} of {topic}: {done}", err=True)
 
 
 def _lines(messages: Iterator["Message"]) -> Iterator[tuple["Message", bytes]]:

@@ -5,6 +5,8 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any
 
+from seaweedq.cli.shared.common import counted
+
 GIB = 1024**3
 FEW_FILES = 4_096
 LITTLE_SPACE = 2 * GIB
@@ -34,7 +36,7 @@ def files(limit: int, connections: int) -> Finding:
     """Judges the limit of open files, which lets a broker take so many connections."""
     if limit >= FEW_FILES:
         return Finding(Verdict.OK, "descriptors", f"{limit:,} files may be open")
-    told = f"{limit:,} files may be open, enough for {connections:,} connections; raise the limit (nofile)"
+    told = f"{limit:,} files may be open, enough for {counted(connections, 'connection')}; raise the limit (nofile)"
     return Finding(Verdict.WARN, "descriptors", told)
 
 
@@ -78,7 +80,7 @@ def cluster(facts: dict[str, Any]) -> list[Finding]:
     """Judges what brokers say of their cluster (GET /v1/cluster)."""
     brokers = facts["brokers"]
     versions = sorted({one["version"] or "unknown" for one in brokers})
-    found = [Finding(Verdict.OK, "cluster", f"{len(brokers)} brokers, level {facts['level']}")]
+    found = [Finding(Verdict.OK, "cluster", f"{counted(len(brokers), 'broker')}, level {facts['level']}")]
     if not facts["leader"]:
         found.append(
             Finding(Verdict.FAIL, "leader", "no broker leads: segments that lose their owner stay without one")

@@ -118,6 +118,11 @@ def printable(text: str) -> str:
     return _OBEYED.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
 
 
+def counted(number: int, thing: str) -> str:
+    """Returns a number with what it counts, as "1 message" or "2,310 messages"."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def complain(text: str) -> None:
     """Prints an error to stderr, on one line."""
     print(f"seaweedq: {printable(text)}", file=sys.stderr)  # noqa: T201

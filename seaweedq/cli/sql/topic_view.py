@@ -8,6 +8,8 @@ row is in it twice, whatever brokers flush meanwhile.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from seaweedq.cli.shared.common import counted
+
 if TYPE_CHECKING:
     from seaweedq.client.core.tables.table import TableRead
     from seaweedq.client.core.tables.table_plan import FilePart
@@ -48,11 +50,12 @@ def explained(read: "TableRead") -> Iterator[str]:
     """Yields, line by line, where the rows of a topic come from."""
     rows = sum(part.end - part.start for part in read.files)
     size, tail = sum(part.file.bytes for part in read.files), sum(map(len, read.tail))
-    yield f"{read.topic}: {rows:,} rows of {len(read.files):,} files ({size:,} bytes) in {read.folder}"
+    whole = f"{counted(rows, 'row')} of {counted(len(read.files), 'file')} ({counted(size, 'byte')})"
+    yield f"{read.topic}: {whole} in {read.folder}"
     for part in read.files:
         some = "" if part.is_whole else f", of which offsets {part.start:,} to {part.end - 1:,}"
         count = part.file.next_offset - part.file.first_offset
-        yield f"  {part.file.path}  {count:,} rows, {part.file.bytes:,} bytes{some}"
-    yield f"{read.topic}: {tail:,} rows of brokers, which are in no file yet"
+        yield f"  {part.file.path}  {counted(count, 'row')}, {counted(part.file.bytes, 'byte')}{some}"
+    yield f"{read.topic}: {counted(tail, 'row')} of brokers, in no file yet"
     for one in read.tail:
         yield f"  segment {one.segment}  offsets {one.start:,} to {one.end - 1:,}"

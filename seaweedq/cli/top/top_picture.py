@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from seaweedq.cli.shared.common import printable
+from seaweedq.cli.shared.common import counted, printable
 from seaweedq.cli.top.busiest import Loads, TopicLoad
 from seaweedq.cli.topic.lineage import Segment, share
 from seaweedq.cli.topic.watch_bar import colour, short
@@ -22,7 +22,7 @@ def picture(loads: Loads, topics: int, now: datetime, lines: int | None, trouble
     room = max(2 * FEWEST, lines - FIXED) if lines else len(busiest) + len(segments)
     for_segments = min(len(segments), max(FEWEST, room // 2, room - len(busiest)))
     shown = busiest[: room - for_segments]
-    more = Text(f"and {topics - len(shown):,} topics with less" if topics > len(shown) else "", style="dim")
+    more = Text(f"and {counted(topics - len(shown), 'topic')} with less" if topics > len(shown) else "", style="dim")
     return Group(
         _head(loads, topics, now),
         Text(trouble, style="red"),
@@ -37,7 +37,8 @@ def _head(loads: Loads, topics: int, now: datetime) -> Text:
     owners = set().union(*(load.owners for load in known))
     messages, size = sum(load.rate() for load in known), sum(load.bytes_per_s for load in known)
     facts = (
-        f"{topics:,} topics, {sum(len(load.open) for load in known):,} open segments, {len(owners):,} owners, "
+        f"{counted(topics, 'topic')}, {counted(sum(len(load.open) for load in known), 'open segment')}, "
+        f"{counted(len(owners), 'owner')}, "
         f"{short(messages)} messages/s, {size / 1e6:.2f} MB/s"
     )
     return Text.assemble((f"{now:%H:%M:%S} UTC  ", "dim"), facts, no_wrap=True, overflow="ellipsis")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, say
 
 CREATE = "Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier"
 SET = """Examples: seaweedq topic set flights --retention-max-age-s 604800 --keep-unread ·
@@ -129,7 +129,7 @@ def change(
             say(f"topic {topic} is changed")
             return
         found = client.preview_retention(topic, **config["retention"])
-    said = f"{found['files']:,} files, {found['bytes']:,} bytes, {found['messages']:,} messages"
+    said = ", ".join(counted(found[f"{thing}s"], thing) for thing in ("file", "byte", "message"))
     say(f"the retention would take {said}, of which {found['unread']:,} are not acked by some subscription")
 
 

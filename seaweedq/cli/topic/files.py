@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, say
 
 if TYPE_CHECKING:
     from seaweedq.client.core.topics.topic_files import TopicFile
@@ -38,7 +38,7 @@ def files(
         table.add_row(*_row(one))
     Console().print(table)
     rows, size = sum(one.next_offset - one.first_offset for one in found), sum(one.bytes for one in found)
-    say(f"{len(found):,} files, {rows:,} rows, {size:,} bytes in {facts['path']}")
+    say(f"{counted(len(found), 'file')}, {counted(rows, 'row')}, {counted(size, 'byte')} in {facts['path']}")
 
 
 def _row(file: "TopicFile") -> tuple[str, ...]:

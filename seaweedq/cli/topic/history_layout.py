@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from seaweedq.cli.shared.common import counted
 from seaweedq.cli.topic.last_hour import Cell, LastHour
 from seaweedq.cli.topic.lineage import KEY_SPACE, Segment, changes, share
 from seaweedq.cli.topic.watch_bar import short
@@ -82,10 +83,11 @@ def title(topic: str, segments: Sequence[Segment]) -> str:
     counts: dict[str, int] = {}
     for change in changes(segments):
         counts[change.kind] = counts.get(change.kind, 0) + 1
-    told = [f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in sorted(counts.items(), reverse=True)]
+    told = [counted(count, kind) for kind, count in sorted(counts.items(), reverse=True)]
     opened = sum(segment.is_open for segment in segments)
     messages = sum(segment.end_offset for segment in segments)
-    return f"{topic}: " + ", ".join([f"{messages:,} messages", f"{len(segments):,} segments, {opened:,} open", *told])
+    held = [counted(messages, "message"), counted(len(segments), "segment"), f"{opened:,} open"]
+    return f"{topic}: {', '.join([*held, *told])}"
 
 
 def rows(segments: Iterable[Segment], now: datetime, hour: LastHour | None = None) -> list[tuple[str, ...]]:

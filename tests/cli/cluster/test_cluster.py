@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from seaweedq.cli.cluster import cluster
-from seaweedq.cli.cluster.cluster import level_lines
+from seaweedq.cli.cluster.cluster import left_lines, level_lines
 from seaweedq.cli.main import app
 from seaweedq.levels import HIGHEST, VERSION
 from tests.support.processes.broker_process import BrokerProcess
@@ -29,6 +29,25 @@ from tests.support.processes.broker_process import BrokerProcess
 def test_the_level_in_words(facts: tuple[Any, ...], lines: list[str]) -> None:
     names = ("level", "level_written", "level_possible", "level_newest", "too_old")
     assert level_lines(dict(zip(names, facts, strict=True))) == lines
+
+
+def test_what_brokers_that_are_gone_have_left_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert left_lines([]) == []
+    left = [
+        {"broker": "a", "state": "recovering", "why": "a broker replays it", "segments": 1, "topics": ["t"]},
+        {"broker": None, "state": "unassigned", "why": "no broker takes segments now", "segments": 1200, "topics": []},
+    ]
+    lines = [
+        "",
+        "What waits for an owner or a recovery:",
+        "a: recovering, 1 segment: a broker replays it",
+        "no broker yet: unassigned, 1,200 segments: no broker takes segments now",
+    ]
+    assert left_lines(left) == lines
+    levels = {"level": 4, "level_written": 4, "level_possible": 4, "level_newest": 4, "too_old": []}
+    facts = {"cluster": "c", "store": "s", **levels, "brokers": [], "left_behind": left}
+    monkeypatch.setattr(cluster, "run", lambda url, steps: facts)
+    assert "\n".join(lines) in run("cluster")
 
 
 def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:

@@ -36,7 +36,7 @@ def test_a_plan_is_told_with_files_and_rows_of_brokers() -> None:
         "t: 15 rows of 2 files (2,000 bytes) in file:///x/t",
         "  segment=3/a  10 rows, 1,000 bytes",
         "  segment=3/b  10 rows, 1,000 bytes, of which offsets 15 to 19",
-        "t: 2 rows of brokers, which are in no file yet",
+        "t: 2 rows of brokers, in no file yet",
         "  segment 4  offsets 7 to 8",
     ]
 

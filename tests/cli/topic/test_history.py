@@ -38,7 +38,7 @@ def test_the_boxes_tile_the_plane() -> None:
 
 def test_the_title_counts() -> None:
     assert layout().title == "flights: 15,595 messages, 6 segments, 2 open, 1 split, 1 roll, 1 merge"
-    assert lay_out("t", [segment(0)], after(1)).title == "t: 0 messages, 1 segments, 1 open"
+    assert lay_out("t", [segment(0)], after(1)).title == "t: 0 messages, 1 segment, 1 open"
 
 
 def test_colours_span_one_to_four_decades() -> None:
