@@ -51,7 +51,7 @@ def test_an_option_sets_its_field_alone(real_broker: BrokerProcess, real_client:
 
 
 def test_a_value_that_is_not_valid_is_told_with_its_bound(real_broker: BrokerProcess) -> None:
-    with pytest.raises(InvalidRequest, match=r"scaling\.min_segments is 9: at most max_segments, which is 8"):
+    with pytest.raises(InvalidRequest, match="--min-segments is 9: at most --max-segments, which is 8"):
         CliRunner().invoke(
             app,
             ["topic", "create", "crossed", "--min-segments", "9", "--max-segments", "8", "--url", real_broker.url],
