@@ -2,7 +2,8 @@
 // other texts than were published.
 
 const KEPT = "\u0000number:";
-const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+// Between its escapes a string is taken at once: one that is taken by characters overflows the stack beyond some MiB.
+const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
 /** Parses JSON; a number that a float would show otherwise is a text that `pretty` knows. */
 export function parse(text) {
