@@ -5,7 +5,8 @@ between requests or for the rest of one. Where none is quiet the new one is in t
 brokers ask, and anything else once there is a place. Beyond the reserve it is sent away.
 
 Each address has a bound of its own, at which its oldest quiet connection makes room; where none of them is quiet the
-new one is in the reserve. Addresses that do not count are empty.
+new one is in the reserve. Addresses that do not count are empty. A connection on which a broker of the cluster has
+shown itself counts for no address: it relays what clients of many addresses ask.
 
 Streams, and requests that wait for messages, are busy for as long as their clients like: they have three quarters of
 the places at most, so that others can work.
@@ -99,6 +100,10 @@ class Connections:
         self._regular.discard(connection)
         self._reserved.discard(connection)
         self._quiet.pop(connection, None)
+        self.exempt(connection)
+
+    def exempt(self, connection: Connection) -> None:
+        """Has a connection count for its address no more."""
         address = self._addresses.pop(connection, "")
         if address in self._by_address:
             self._by_address[address].pop(connection, None)

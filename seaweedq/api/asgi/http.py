@@ -41,6 +41,9 @@ class Connection(Protocol):
     def go(self) -> None:
         """Ends such a request."""
 
+    def exempt(self) -> None:
+        """Counts for its address no more: a broker of this cluster is at its other end."""
+
 
 class ClientGone(Exception):
     """Raised where the client went away before its request was complete: nobody is there to answer."""

@@ -200,6 +200,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """Ends such a request."""
         self._bounds.connections.go(self)
 
+    def exempt(self) -> None:
+        """Counts for its address no more: a broker of this cluster is at its other end."""
+        self._bounds.connections.exempt(self)
+
     def timeout_keep_alive_handler(self) -> None:
         """Closes a connection that was idle for too long."""
         super().timeout_keep_alive_handler()

@@ -174,6 +174,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """Ends it."""
         self._place.go()
 
+    def exempt(self) -> None:
+        """Counts for its address no more."""
+        self._place.exempt()
+
     def handle_connect(self, event: Any) -> None:
         """Begins with a handshake that is a good one: the library answers the others in plain text, and logs each."""
         try:

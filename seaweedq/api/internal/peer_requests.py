@@ -5,7 +5,7 @@ It also tells the port for brokers from the one for clients: at the first nobody
 broker is, once all know the first.
 """
 
-from seaweedq.api.asgi.http import Scope, header, headers_of
+from seaweedq.api.asgi.http import Scope, connection_of, header, headers_of
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.broker.rpc.client import SECRET_HEADER
 from seaweedq.broker.rpc.peer_gate import PeerGate
@@ -33,7 +33,9 @@ class PeerRequests:
         """Tells whether a broker of this cluster sent the request. Raises PeerRefused where the request claims it, and
         it is not so: it must not be relayed once more, and so round and round."""
         if _SENDER not in scope:
-            scope[_SENDER] = self._sender(scope)
+            sender = scope[_SENDER] = self._sender(scope)
+            if sender and (connection := connection_of(scope)):
+                connection.exempt()
         return bool(scope[_SENDER])
 
     def was_found(self, scope: Scope) -> bool:

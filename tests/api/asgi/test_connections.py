@@ -208,3 +208,19 @@ def test_an_address_has_a_bound_of_its_own_at_which_its_own_quiet_ones_make_room
         connections.leave(one)
     assert not connections._by_address
     assert not connections._addresses
+
+
+def test_a_connection_of_a_broker_counts_for_no_address() -> None:
+    """It relays the pulls of thousands of clients, which wait, each on a connection of its own."""
+    connections = Connections(20, 2)
+    connections.most_per_address = 2
+    for _ in range(10):
+        one = One()
+        assert connections.enter(one, "192.0.2.1") is Place.REGULAR
+        connections.works(one)
+        connections.exempt(one)
+    assert not connections._by_address
+    client = One()
+    assert connections.enter(client, "192.0.2.1") is Place.REGULAR
+    connections.leave(client)
+    assert not connections._addresses

@@ -105,6 +105,9 @@ class Listener:
     def go(self) -> None:
         """As the server's connection."""
 
+    def exempt(self) -> None:
+        """As the server's connection."""
+
     async def receive(self) -> dict[str, Any]:
         """As ASGI: the request has no body, and then the client goes at some time."""
         await self.gone.wait()
