@@ -1,0 +1,114 @@
+"""Records docs/images/readme.svg: a broker, and three terminals in which commands run that publish, count and watch.
+
+What is drawn is what the commands printed, at the pace at which they did. It needs nothing but this package with its
+extras `server` and `sql`: `python scripts/record_readme.py`.
+"""
+
+import codecs
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from pathlib import Path
+
+from terminal_svg import Frame, Pane, Screen, film
+
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "readme.svg"
+TITLE = (
+    "Three terminals: one publishes some thousand messages a second, one counts them with DuckDB, "
+    "and one shows how the topic splits into four segments"
+)
+PUBLISH = """while sleep 0.2; do seq -f '{"sensor": "s%g"}' 300; done | seaweedq publish readings"""
+COUNT = 'seaweedq sql --watch --every-s 1 "SELECT count(*) AS messages FROM readings"'
+WATCH = "seaweedq topic watch readings"
+CREATE = "seaweedq topic create readings --key-field sensor --target-messages-per-s 100 --max-segments 4 --cool-down-s 2"
+SECONDS, BETWEEN_S = 24.0, 0.3
+
+
+class Terminal:
+    """A command in a terminal of its own."""
+
+    def __init__(self, pane: Pane, environment: dict[str, str], folder: str) -> None:
+        self.screen = pane.screen
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.fd, inside = pty.openpty()
+        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", self.screen.rows, self.screen.columns, 0, 0))
+        self.process = subprocess.Popen(
+            ["bash", "-c", pane.command],
+            env=environment,
+            cwd=folder,
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            start_new_session=True,
+        )
+        os.close(inside)
+
+    def read(self) -> None:
+        """Takes what the command has printed meanwhile."""
+        self.screen.feed(self.decoder.decode(os.read(self.fd, 1 << 16)))
+
+    def end(self) -> None:
+        """Ends the command and all that it has started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.fd)
+
+
+def record(panes: list[Pane], environment: dict[str, str], folder: str) -> list[Frame]:
+    """Runs the commands of all panes, and returns what was to be seen."""
+    terminals = [Terminal(pane, environment, folder) for pane in panes]
+    begin, frames = time.monotonic(), list[Frame]()
+    try:
+        while (now := time.monotonic() - begin) < SECONDS:
+            ready, _, _ = select.select([terminal.fd for terminal in terminals], [], [], 0.05)
+            for terminal in terminals:
+                if terminal.fd in ready:
+                    terminal.read()
+            shown = tuple(terminal.screen.lines() for terminal in terminals)
+            if not frames or (shown != frames[-1].shown and now - frames[-1].at_s > BETWEEN_S):
+                frames.append(Frame(now, shown))
+    finally:
+        for terminal in terminals:
+            terminal.end()
+    return frames
+
+
+def main() -> int:
+    """Starts a broker, records, and writes the picture."""
+    panes = [
+        Pane(Screen(105, 1), PUBLISH, 0, 0),
+        Pane(Screen(105, 3), COUNT, 0, 4),
+        Pane(Screen(105, 16), WATCH, 0, 10),
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEAWEEDQ_")} | {
+        "TERM": "xterm-256color",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        serve = ["seaweedq", "serve", "--port", "0", "--name", "laptop"]
+        broker = subprocess.Popen(
+            serve, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert broker.stdout is not None
+        environment["SEAWEEDQ_URL"] = broker.stdout.readline().split(" at ")[1].split(",")[0]
+        try:
+            subprocess.run(["bash", "-c", CREATE], env=environment, cwd=folder, check=True)
+            frames = record(panes, environment, folder)
+        finally:
+            broker.terminate()
+            broker.wait()
+    PICTURE.write_text(film(panes, frames, TITLE))
+    print(f"{PICTURE}: {len(frames)} frames, {PICTURE.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
