@@ -28,7 +28,8 @@ TITLE = (
 PUBLISH = """while sleep 0.2; do seq -f '{"sensor": "s%g"}' 300; done | seaweedq publish readings"""
 COUNT = 'seaweedq sql --watch --every-s 1 "SELECT count(*) AS messages FROM readings"'
 WATCH = "seaweedq topic watch readings"
-CREATE = "seaweedq topic create readings --key-field sensor --target-messages-per-s 100 --max-segments 4 --cool-down-s 2"
+SCALING = "--target-messages-per-s 100 --max-segments 4 --cool-down-s 2"
+CREATE = f"seaweedq topic create readings --key-field sensor {SCALING}"
 SECONDS, BETWEEN_S = 24.0, 0.3
 
 

@@ -1,8 +1,9 @@
 """The README's commands, and those of the pages below docs/, run as they are written, in order, against a real broker.
 
 The text stays plain because ports come from the environment: the broker reads SEAWEEDQ_PORT, and curl, the commands and
-the Python blocks read SEAWEEDQ_URL. A page without a block `seaweedq serve` gets a broker beforehand; where a page has one, what
-stands before it runs behind it, for those who read first and start the broker then. A .curlrc makes curl fail where the answer is an error. Only blocks marked `sh` and `python` are run.
+the Python blocks read SEAWEEDQ_URL. A page without a block `seaweedq serve` gets a broker beforehand. Where a page has
+one, what stands above it runs after it: readers look first, and start a broker then. A .curlrc makes curl fail where
+the answer is an error. Only blocks marked `sh` and `python` are run.
 """
 
 import os
@@ -96,7 +97,13 @@ def page(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Page:
     return Page(tmp_path, broker_process(data_dir=tmp_path / "seaweedq-data", start=False))
 
 
-LATER = {"docs/files.md", "docs/cli.md", "docs/operations.md", "docs/spark.md"}  # many commands, each a process
+LATER = {  # many commands, each a process
+    "docs/tutorial.md",
+    "docs/files.md",
+    "docs/cli.md",
+    "docs/operations.md",
+    "docs/spark.md",
+}
 
 
 @pytest.mark.parametrize("name", [later(name) if name in LATER else name for name in PAGES])

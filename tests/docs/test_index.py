@@ -1,0 +1,15 @@
+"""docs/README.md lists each page of the documentation once."""
+
+import re
+from collections import Counter
+
+from tests.support.paths import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def test_each_page_is_listed_once() -> None:
+    index = (DOCS / "README.md").read_text().partition("## Tutorial")[2]
+    listed = Counter(re.findall(r"\]\(([\w-]+\.md|decisions/README\.md)\)", index))
+    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"} | {"decisions/README.md"}
+    assert listed == Counter(pages)
