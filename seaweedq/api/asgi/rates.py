@@ -55,9 +55,9 @@ class Rates:
         now_s = self.clock.monotonic_s()
         account = self.accounts.known(caller.uid or ANONYMOUS_KEY, limits, now_s) or self._account(caller, now_s)
         meter: Meter = account.counting or self._counting(account)
-        meter.take(self._costs(scope), now_s)
         if limits.connections is not None:
             meter.count_connection(scope)
+        meter.take(self._costs(scope), now_s)
         scope[METER] = meter
 
     def _admit_to_topic(self, caller: Caller, scope: Scope) -> bool:
@@ -71,9 +71,9 @@ class Rates:
         if caller.limits is not NO_LIMITS:
             accounts.insert(0, self._account(caller, now_s))
         meter = Meter(self, accounts)
-        meter.take(self._costs(scope), now_s)
         if caller.limits.connections is not None:
             meter.count_connection(scope)
+        meter.take(self._costs(scope), now_s)
         scope[METER] = meter
         return True
 

@@ -311,6 +311,15 @@ def test_connections_are_shared_evenly_and_belong_to_who_has_spoken_last() -> No
     assert let_in(rates, other, on(lines[3]))
 
 
+def test_a_connection_that_has_no_place_costs_nothing_else() -> None:
+    rates, lines = Local(Still()), [Line(), Line()]
+    caller = principal("u", requests=2, connections=1)
+    assert let_in(rates, caller, {**scope(), "extensions": {CONNECTION: lines[0]}})
+    for _ in range(50):
+        assert not let_in(rates, caller, {**scope(), "extensions": {CONNECTION: lines[1]}})
+    assert let_in(rates, caller, {**scope(), "extensions": {CONNECTION: lines[0]}})
+
+
 async def test_open_uploads_have_places_and_those_that_ended_elsewhere_give_theirs_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
