@@ -16,8 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from seaweedq.broker.rpc import p256
-from seaweedq.broker.rpc.peer_certificates import SEED_BYTES, SERIAL_BYTES, Authority, Pair
+from seaweedq.broker.rpc.peer_certificates import SEED_BYTES, SERIAL_BYTES, Authority, Pair, private_key
 from seaweedq.broker.rpc.peer_keys import PeerKeys, RootKeys
 from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import Ids
@@ -33,11 +32,11 @@ class _Side:
 
 
 class PeerTls:
-    """The contexts of one life of a broker. Making them takes some hundredths of a second a secret."""
+    """The contexts of one life of a broker."""
 
     def __init__(self, keys: PeerKeys, me: str, ids: Ids) -> None:
         authorities = [Authority.of(one) for one in keys.roots]
-        key = p256.private_key(_random(ids, SEED_BYTES))
+        key = private_key(_random(ids, SEED_BYTES))
         trusted = "".join(one.certificate for one in authorities)
         self._sides: dict[RootKeys, _Side] = {}
         for root, authority in zip(keys.roots, authorities, strict=True):

@@ -16,14 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import starmap
+from typing import TYPE_CHECKING
 
 from seaweedq.broker.rpc.peer_keys import PEERS_FROM, LinkRoot, PeerKeys, RootKeys
-from seaweedq.broker.rpc.peer_tls import PeerTls
 from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import Ids
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
+
+if TYPE_CHECKING:
+    from seaweedq.broker.rpc.peer_tls import PeerTls
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +52,10 @@ class PeerTrust:
         self.keys, self.me, self._marked = keys, me, marked
 
     @cached_property
-    def tls(self) -> PeerTls:
+    def tls(self) -> "PeerTls":
         """Returns the contexts of ports for brokers. They are made when they are first needed, which takes a while."""
+        from seaweedq.broker.rpc.peer_tls import PeerTls  # which imports cryptography
+
         return PeerTls(self.keys, self.me, self._ids)
 
     @property

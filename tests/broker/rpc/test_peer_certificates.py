@@ -6,11 +6,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from seaweedq.broker.rpc.peer_certificates import Authority
+from seaweedq.broker.rpc.peer_certificates import SEED_BYTES, Authority, private_key
 from tests.support.brokers.peer_keys import keys_of
 
 (ROOT,) = keys_of("sesame").roots
 BROKER = "Broker-1.0123456789abcdef"
+KEY = private_key(bytes(range(SEED_BYTES)))
 
 
 def read(pem: str) -> x509.Certificate:
@@ -39,7 +40,7 @@ def test_an_authority_signs_certificates_and_no_authorities_from_1970_to_2100() 
 @pytest.mark.parametrize("serial", [1, 127, 128, 255, 256, (1 << 127) - 1])
 def test_a_broker_gets_a_certificate_under_its_name_for_its_key(serial: int) -> None:
     authority = Authority.of(ROOT)
-    pair = authority.issue(BROKER, 12_345, serial)
+    pair = authority.issue(BROKER, KEY, serial)
     found = read(pair.certificate)
     found.verify_directly_issued_by(read(authority.certificate))
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -51,6 +52,7 @@ def test_a_broker_gets_a_certificate_under_its_name_for_its_key(serial: int) -> 
 
 def test_neither_key_is_shown() -> None:
     authority = Authority.of(ROOT)
-    shown = repr((authority, authority.issue(BROKER, 12_345, 1)))
+    shown = repr((authority, authority.issue(BROKER, KEY, 1)))
     assert "PRIVATE" not in shown
-    assert str(authority._key) not in shown
+    for key in (authority._key, KEY):
+        assert str(key.private_numbers().private_value) not in shown

@@ -129,6 +129,17 @@ def test_each_life_has_a_key_of_its_own_and_leaves_no_file(tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
 
 
+def test_only_a_port_for_brokers_makes_a_broker_import_cryptography() -> None:
+    code = (
+        "import sys, seaweedq.api.app, seaweedq.broker.broker; from seaweedq.broker.rpc.peer_trust import PeerTrust;"
+        "from seaweedq.clock import SystemIds; trust = PeerTrust(['a'], lambda: 4, SystemIds());"
+        "assert 'cryptography' not in sys.modules; from tests.support.brokers.peer_keys import keys_of;"
+        "trust.begin(keys_of('a'), 'b.1'); trust.tls; assert 'cryptography' in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("years", [later(-50), 50])
 def test_clocks_that_are_wrong_by_fifty_years_do_not_matter(years: int) -> None:
     code = (

@@ -79,8 +79,8 @@ def test_a_broker_with_a_certificate_advertises_no_plain_http(tmp_path: Any) -> 
     refused = CliRunner().invoke(app, ["serve", *given])
     assert refused.exit_code != 0
     assert isinstance(refused.exception, InvalidRequest)
-    assert "setting advertise_url='http://127.0.0.1:1'" in str(refused.exception)
-    assert "tls_cert_file" in str(refused.exception)
+    assert "setting --advertise-url='http://127.0.0.1:1'" in str(refused.exception)
+    assert "--tls-cert-file" in str(refused.exception)
     assert refused.exception.fields["field"] == "advertise_url"
     assert not (tmp_path / "data").exists()
 
