@@ -19,7 +19,7 @@ from seaweedq.client.core.protocol.effects import ARROW, NDJSON
 from seaweedq.client.core.protocol.wire import envelope
 from seaweedq.errors import InvalidMessages, MessageTooLarge
 from tests.support.client import kinds
-from tests.support.client.fake_cluster import FakeCluster, lines_of
+from tests.support.client.fake_cluster import FakeCluster, lines_of, problem
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 KEYS = st.none() | TEXTS
@@ -145,6 +145,27 @@ def test_rows_are_arrow_where_the_topic_takes_them_and_they_are_many(
     monkeypatch: pytest.MonkeyPatch, value: object, facts: dict[str, str], count: int, expected: str
 ) -> None:
     assert types(sent(monkeypatch, value, facts, count)) == [expected]
+
+
+def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster(facts={"format": "bytes"})
+    with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
+        producer = client.producer("t", linger_ms=10_000)
+        producer._follow()
+        monkeypatch.setattr(producer, "_refresh_map", lambda now_s: None)
+        cluster.facts = {"format": "json"}
+        cluster.faults = [lambda request: problem(422, "invalid-request", "the column 'value' is binary")]
+        for batch in range(3):
+            for n in range(FEWEST):
+                producer.send(b"x", key=f"{batch}-{n}")
+            producer.flush()
+        assert types(cluster) == [ARROW, NDJSON, NDJSON, NDJSON]
+        assert len(cluster.messages) == 3 * FEWEST
+        producer._follow()
+        for n in range(FEWEST):
+            producer.send("x")
+        producer.close()
+        assert types(cluster)[-1] == ARROW
 
 
 def test_without_pyarrow_rows_are_lines() -> None:

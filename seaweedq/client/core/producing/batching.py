@@ -48,6 +48,8 @@ class Batch(Generic[D]):
 
     Its messages are `lines`, or as long as `rows` is set those rows; they are sent as `content_type`.
 
+    `is_unfit`: a broker takes no such columns, so the topic is not what it was.
+
     A `held` batch reserves its position: its content comes later, and all later batches wait. By then it may have
     failed, with `error`. `upload_id` is the upload that its content names.
     """
@@ -57,6 +59,7 @@ class Batch(Generic[D]):
     opened_s: float
     lines: list[bytes] = field(default_factory=list)
     rows: Rows | None = None
+    is_unfit: bool = False
     size: int = 0
     count: int = 0
     sequence: int = -1

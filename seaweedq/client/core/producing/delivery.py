@@ -86,8 +86,9 @@ class Route:
             if batch.content_type == ARROW and batch.rows is not None and (rows := batch.rows.stream()) is not None:
                 try:
                     return (yield from self._publish(stream, batch, [rows], {"ids": "true"}))
-                except (InvalidMessages, InvalidRequest, MessageTooLarge):
-                    pass  # it took none of them; of lines it names each that it refuses
+                except (InvalidMessages, InvalidRequest, MessageTooLarge) as error:
+                    # It took none of them; of lines it names each that it refuses.
+                    batch.is_unfit = isinstance(error, InvalidRequest)
             batch.unroll()
             try:
                 return (yield from self._publish_valid(stream, batch, batch.lines))

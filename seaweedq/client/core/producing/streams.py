@@ -131,7 +131,7 @@ class Partition(Generic[D]):
         whole = self._stream()
         self.routing: Routing[D] = Routing((0,), (whole,), whole, None)
         self.pending_bytes = 0
-        self._rule: KeyRule | None = None  # unknown so far
+        self._rule: KeyRule | None = None  # not known, or not any more
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -195,6 +195,8 @@ class Partition(Generic[D]):
         """Records that a batch succeeded or failed."""
         stream.batcher.finish()
         self.pending_bytes -= batch.size
+        if batch.is_unfit:
+            self._rule = None  # until `follow` brings one, all go as lines: none is to be sent twice
         self._forget_idle()
 
     @property

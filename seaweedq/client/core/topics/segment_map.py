@@ -77,6 +77,6 @@ def fetch_map(topic: str) -> Steps[SegmentMap]:
 
 
 def fetch_rule(topic: str) -> Steps[KeyRule]:
-    """Fetches a topic's rule, which never changes."""
+    """Fetches a topic's rule, which changes only where another topic takes its name."""
     facts: dict[str, Any] = yield from call("GET", topic_path(topic))
     return KeyRule.of(facts)
