@@ -21,7 +21,8 @@ class PutBudget:
         self._per_s = per_s
         self._tokens = float(BURST)
         self._at_s = now_s
-        self._window_s, self._in_window, self._rate = now_s, 0, 0.0
+        self._window_s, self._in_window = now_s, 0
+        self._rate: float | None = None  # of the last whole window
 
     def spend(self, now_s: float) -> None:
         """Counts one put that begins now."""
@@ -40,7 +41,7 @@ class PutBudget:
         """Returns how many puts a second there were over the last whole RATE_S; before that, since the beginning."""
         if (passed_s := now_s - self._window_s) >= RATE_S:
             self._rate, self._window_s, self._in_window = self._in_window / passed_s, now_s, 0
-        return self._rate or self._in_window / max(passed_s, 1.0)
+        return self._in_window / max(passed_s, 1.0) if self._rate is None else self._rate
 
     def _now(self, now_s: float) -> float:
         return min(self._tokens + (now_s - self._at_s) * self._per_s, BURST)

@@ -78,6 +78,8 @@ def test_the_rate_is_that_of_the_last_whole_window() -> None:
     spent(budget, RATE_S - 1, 240)
     assert budget.rate(RATE_S) == pytest.approx(1)
     assert budget.rate(2 * RATE_S) == 0
+    spent(budget, 2 * RATE_S, 50)
+    assert budget.rate(2 * RATE_S + 1) == 0, "a window without puts is one all the same"
 
 
 def test_where_a_recovery_would_read_many_slots_puts_lie_apart() -> None:
