@@ -162,7 +162,7 @@ def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known(monkeypa
         assert types(cluster) == [ARROW, NDJSON, NDJSON, NDJSON]
         assert len(cluster.messages) == 3 * FEWEST
         producer._follow()
-        for n in range(FEWEST):
+        for _ in range(FEWEST):
             producer.send("x")
         producer.close()
         assert types(cluster)[-1] == ARROW
