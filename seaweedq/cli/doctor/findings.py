@@ -15,7 +15,7 @@ CLOCK_S = 2.0  # stores and HTTP tell whole seconds
 
 
 class Verdict(StrEnum):
-    """How bad a finding is; `FAIL` makes the exit code 1."""
+    """The weight of a finding; `FAIL` makes the exit code 1."""
 
     OK = "ok"
     NOTE = "note"

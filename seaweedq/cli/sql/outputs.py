@@ -1,4 +1,4 @@
-"""What a statement finds, as a table for people, or as CSV, JSON or Parquet, which DuckDB writes itself.
+"""The rows that a statement finds, as a table for people, or as CSV, JSON or Parquet, which DuckDB writes itself.
 
 Neither holds the whole result: a table shows its first rows alone, and the others are written as they come. To stdout
 they go through a named pipe, since DuckDB writes to paths.

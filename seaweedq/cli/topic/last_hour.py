@@ -10,7 +10,7 @@ from seaweedq.cli.topic.lineage import KEY_SPACE, Segment
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What came into a range of keys from `begin` to `end`: messages a second. `segment` is None for several."""
+    """The messages a second that came into a range of keys from `begin` to `end`. `segment` is None for several."""
 
     begin: datetime
     end: datetime
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What a segment took: its mean and its highest rate, and the key that was too hot to split it."""
+    """The mean and the highest rate of a segment, and the key that was too hot to split it."""
 
     mean: float
     highest: float

@@ -199,7 +199,7 @@ function usePointer(plane, shown, part, pointAt, choose, draw) {
   }, []);
 }
 
-/** What is known of a place: its segment, then and now. */
+/** The facts about a place: its segment, then and now. */
 function Place({ at, box, data }) {
   const one = box && box.segment != null ? data.segments.get(box.segment) : data.segments.get(boxAt(data.lives, at)?.id);
   const took = box && box.rate !== undefined;

@@ -1,4 +1,4 @@
-// What the picture of the key space shows, as plain data: the part of time and keys that is seen, boxes, changes,
+// The contents of the picture of the key space, as plain data: the part of time and keys that is seen, boxes, changes,
 // colours, and which box is at a place. Nothing here draws, asks a broker, or knows the page.
 
 import { KEY_SPACE } from "./format.js";

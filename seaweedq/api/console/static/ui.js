@@ -91,7 +91,7 @@ export function Failure({ error, title }) {
   </div>`;
 }
 
-/** What was polled: its error, beside what was loaded before it, or that it loads. `children` takes the data. */
+/** Shows the data of a poll by `children`, which takes them; beside them the error of the last try, or that it loads. */
 export function Polled({ of, children }) {
   const { data, error, at, reload } = of;
   if (data === undefined && !error) return html`<p aria-busy="true">Loading</p>`;
