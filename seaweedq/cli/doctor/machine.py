@@ -1,4 +1,4 @@
-"""The looks of `seaweedq doctor` at a machine where a broker would run: descriptors, data folder, store, clock, coordination.
+"""The looks of `seaweedq doctor` at a broker's machine: descriptors, data folder, store, clock, coordination.
 
 It writes little: a file in the data folder, and below `_probe/` in the store what each start of a broker writes there;
 it removes both. What the first broker makes it leaves to it, who may be another user.

@@ -1,4 +1,4 @@
-"""The questions of `seaweedq doctor` to brokers that run: about the cluster, and of each whether it is ready, and its clock."""
+"""The questions of `seaweedq doctor` to brokers that run: about the cluster, each one's readiness, and its clock."""
 
 import time
 from collections.abc import Iterator

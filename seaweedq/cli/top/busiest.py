@@ -45,7 +45,7 @@ class TopicLoad:
 
 @dataclass
 class Loads:
-    """The load of each topic that was looked at; `turn` is the place in the list of those that are looked at in turn."""
+    """The known load of each topic; `turn` is the place in the list of those that are looked at in turn."""
 
     known: dict[str, TopicLoad] = field(default_factory=dict)
     turn: int = 0
