@@ -17,11 +17,12 @@ from seaweedq.client.core.producing.offload import Sent
 from seaweedq.client.core.producing.rows import row_of
 from seaweedq.client.core.producing.streams import Partition
 from seaweedq.client.core.protocol.broker_choice import Brokers
-from seaweedq.client.core.protocol.effects import Attempt, Pause, Reply, Request
+from seaweedq.client.core.protocol.effects import NDJSON, Attempt, Pause, Reply, Request
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.protocol.wire import envelope
 from seaweedq.errors import ConnectionFailed
 from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
+from tests.support.client.fake_cluster import problem
 from tests.support.tiers import examples
 
 KEYS = [*(key_in(cell) for cell in range(CELLS)), None]
@@ -127,7 +128,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         n=st.integers(0, 20),
-        fault=st.sampled_from(["", "", "", "lost", "down", "busy", "partly"]),
+        fault=st.sampled_from(["", "", "", "lost", "down", "busy", "partly", "unfit"]),
         cell=st.integers(0, 7),
     )
     def answer(self, n, fault, cell):
@@ -147,6 +148,9 @@ class Machine(RuleBasedStateMachine):
             return ConnectionFailed("refused", sent=False)
         if fault == "busy":
             return Reply(503, {}, b"", attempt.url)
+        if fault == "unfit" and request.params.get("ids"):  # rows, which may have been taken before
+            refusal = problem(422, "invalid-request")
+            return Reply(422, refusal.headers, refusal.content, attempt.url)
         sent = httpx.Request(
             request.method, attempt.url + request.path, headers=request.headers, content=request.content
         )
@@ -232,3 +236,17 @@ def _rows(cluster, attempt):
 
 TestPartition = Machine.TestCase
 TestPartition.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("fault", ["lost", "partly"])
+def test_rows_that_were_taken_in_part_and_then_refused_are_lines_under_the_same_sequences(fault):
+    machine = Machine()
+    machine.look()
+    machine.follow()
+    machine.send_rows(KEYS[:3])
+    machine.let_go()
+    machine.answer(0, fault, 1)
+    machine.answer(0, "unfit", 0)
+    assert machine.flights[0][0].attempt.request.headers["Content-Type"] == NDJSON
+    assert len(machine.cluster.taken) == (3 if fault == "lost" else 2)
+    machine.teardown()
