@@ -141,10 +141,6 @@ class Settings(BaseSettings):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
         description="This broker's name. Its id is the name and a random number drawn at each start.",
     )
-    host: str = Field(
-        "127.0.0.1",
-        description="Address to listen on. On any but a loopback address a broker starts only where `auth` is said.",
-    )
     auth: Literal["auto", "none", "required"] = Field(
         "auto",
         description="Whether requests need a token. `required`: all but probes and links to payloads. `none`: those "
@@ -190,6 +186,10 @@ class Settings(BaseSettings):
         "",
         description="Certificate authority by which this broker checks other brokers whose URLs are https, PEM. Empty: "
         "those of the system. It is read at the start.",
+    )
+    host: str = Field(
+        "127.0.0.1",
+        description="Address to listen on. On any but a loopback address a broker starts only where `auth` is said.",
     )
     port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 selects a free one.")
     peer_port: int = Field(

@@ -90,6 +90,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.ServerProblem: 500,
     errors.ConnectionFailed: 500,
     errors.FileMissing: 500,
+    errors.MissingExtra: 500,
 }
 
 

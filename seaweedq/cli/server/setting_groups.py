@@ -9,6 +9,7 @@ GROUPS = {
     "data_dir": "Store",
     "coordination": "Coordination",
     "journal": "Cluster",
+    "auth": "Access",
     "host": "Address and log",
     "auto_create_topics": "Topics",
     "max_message_bytes": "Requests and connections",

@@ -146,6 +146,7 @@ async def test_an_answer_that_is_lost(cluster: Lives, about: Callable[[SegmentRe
         page = await read(cluster, broker, 0)
         assert [message["value"] for message in page["messages"]] == [1, 2, 3]
         assert (page["sealed"], page["successors"]) == (True, [1, 2])
+    await until(lambda: not one.serving.publishing.ownership.locks.held())
     assert not one.serving.publishing.ownership.locks.held()
     await one.serving.reshaping.planner.plan(topic, [1])
     await done(cluster, sealed=2)
