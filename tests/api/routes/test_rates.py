@@ -176,6 +176,35 @@ async def publish(http: Http, token: str, count: int, topic: str = "t") -> httpx
     return await http("POST", f"/v1/topics/{topic}/messages", token, json=content)
 
 
+def test_the_account_of_what_is_under_way_is_kept() -> None:
+    """Else limits that a topic loses and gets again would let in as many pulls once more."""
+    accounts = Accounts(0.0)
+    kept = accounts.of("t/1", Limits(waiting_pulls=1), lambda: None, 0.0)
+    kept.waiting = 1
+    for number in range(2 * SWEEP_AT):
+        accounts.of(f"u{number}", Limits(requests=1), lambda: None, 0.0)
+    assert accounts.known("t/1", Limits(waiting_pulls=1), 0.0) is kept
+
+
+async def test_who_waits_until_all_is_paid_goes_by_a_limit_that_was_raised_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Still()
+    rates = Local(clock)
+    rates.admit(principal("u", bytes_out=1), given := scope())
+    given[METER].spend("bytes_out", 1000)
+    slept: list[float] = []
+
+    async def sleep(wait_s: float) -> None:
+        slept.append(wait_s)
+        clock.now_s += 1
+        rates.known.principals["u"] = principal("u", bytes_out=1000)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await given[METER].paid("bytes_out")
+    assert len(slept) <= 3, slept
+
+
 async def test_messages_are_paid_for_by_the_next_publish(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("slow", EVERYTHING, limits={"messages": 2})

@@ -109,3 +109,17 @@ def test_a_token_that_is_issued_has_nobody_elses_found_or_judged_again(monkeypat
         assert not judged
         callers.view.take([change_of(TOKENS[0], None, 5)])
         assert ended == ["ended"]
+
+
+def test_a_token_counts_until_it_expires_and_not_a_moment_longer() -> None:
+    clock = SimpleNamespace(monotonic_s=lambda: 0.0, now_us=lambda: 4)
+    callers = Callers(SimpleNamespace(), clock, AdminToken(None))  # type: ignore[arg-type]
+    callers.view.take([change_of("a", PrincipalRecord("u0", (), 1), 1)])
+    callers.view.take([change_of(TOKENS[0], ("a", "u0", 5, None, None), 2)])
+    callers.view.take([change_of(TOKENS[1], ("a", "u0", 9, None, TOKENS[0]), 3)])
+    digests = [number.to_bytes(32, "big") for number in range(2)]
+    found = [callers.find(one) for one in digests]
+    assert all(found)
+    clock.now_us = lambda: 5
+    assert [callers.find(one) for one in digests] == [None, None], "with the one from which it came"
+    assert [callers.again(one) for one in found if one] == [None, None]
