@@ -106,6 +106,20 @@ async def test_a_token_works_on_all_brokers_and_ends_on_all(tmp_path: Path) -> N
         assert [await http.status("GET", "/v1/whoami", token, broker) for broker in range(3)] == [401] * 3
 
 
+async def test_tokens_of_one_principal_have_a_bound_and_leave_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seaweedq.broker.access.principals.MOST_OF_ONE", 2)
+    async with access(tmp_path) as http:
+        for name in ("p", "q"):
+            await http.principal(name, EVERYTHING)
+        token = await http.token(principal="p")
+        await http.token(token)
+        refused = await http("POST", "/v1/tokens", token, json={})
+        assert (refused.status_code, refused.json()["bound"]) == (422, 2)
+        assert await http.status("POST", "/v1/tokens", http.admin, json={"principal": "q"}) == 201
+
+
 async def test_notes_of_tokens_have_no_control_characters(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("p", EVERYTHING)

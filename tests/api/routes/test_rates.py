@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 from seaweedq.access.accounts import SWEEP_AT, Account, Accounts
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.limits import Limits
-from seaweedq.api.asgi.gate import RULE
+from seaweedq.api.asgi.gate import RELAYED, RULE
 from seaweedq.api.asgi.http import CONNECTION, release_connection
 from seaweedq.api.asgi.rates import METER, Rates
 from seaweedq.api.asgi.rules import find
@@ -174,6 +175,15 @@ def test_what_was_counted_of_principals_that_are_no_more_is_forgotten() -> None:
 async def publish(http: Http, token: str, count: int, topic: str = "t") -> httpx.Response:
     content = {"messages": [{"value": number} for number in range(count)]}
     return await http("POST", f"/v1/topics/{topic}/messages", token, json=content)
+
+
+def test_a_request_counts_to_its_topic_where_a_client_has_sent_it_and_not_where_it_is_relayed() -> None:
+    rates = Local(Still())
+    record = SimpleNamespace(config=SimpleNamespace(limits=Limits(requests=1)), incarnation=1)
+    rates.limited = {"t": SimpleNamespace(name="t", record=record)}
+    relayed = {**scope("POST", 1), RELAYED: True}
+    assert all(let_in(rates, ANONYMOUS, dict(relayed)) for _ in range(20))
+    assert sum(let_in(rates, ANONYMOUS, scope("POST", 1)) for _ in range(20)) == 2
 
 
 def test_the_account_of_what_is_under_way_is_kept() -> None:
