@@ -15,7 +15,10 @@ SENT = (
     "Accept, Authorization, Content-Encoding, Content-Type, If-Range, Last-Event-ID, Producer-Id, Producer-Sequence, "
     "Range"
 )
-SHOWN = "Accept-Ranges, Content-Length, Content-Range, ETag, Location, RateLimit, RateLimit-Policy, Retry-After"
+SHOWN = (
+    "Accept-Ranges, Content-Length, Content-Range, ETag, Lease, Location, Next-Offset, RateLimit, RateLimit-Policy, "
+    "Retry-After, Sealed, Successors"
+)
 MAX_AGE_S = 600  # for which a browser need not ask again
 
 

@@ -43,6 +43,16 @@ async def test_a_listed_origin_may_ask_with_a_token_and_a_foreign_one_may_not(tm
         assert [one.headers["vary"] for one in (made, foreign)] == ["Origin"] * 2, "caches keep them apart"
 
 
+async def test_a_page_may_read_the_headers_by_which_it_goes_on(tmp_path: Path) -> None:
+    async with access(tmp_path, cors_origins=ORIGIN) as http:
+        headers = {"origin": ORIGIN, "accept": "application/vnd.apache.arrow.stream"}
+        await http("PUT", "/v1/topics/t", http.admin)
+        page = await http("GET", "/v1/topics/t/segments/0/messages", http.admin, headers=headers)
+        assert page.headers["next-offset"] == "0"
+        shown = page.headers["access-control-expose-headers"].lower().split(", ")
+        assert {"next-offset", "sealed", "successors", "lease"} <= {*shown}
+
+
 async def test_by_default_no_origin_may(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         preflight = await http("OPTIONS", "/v1/topics/t", headers={"origin": ORIGIN, **ASKS})
