@@ -147,7 +147,12 @@ def test_an_interrupt_ends_it_amid_an_upload_and_leaves_nothing(real_broker, rea
     path, command = tmp_path / "large", ("publish", "cli-interrupted", "--file", tmp_path / "large")
     with path.open("wb") as file:
         file.truncate(1024 * MIB)
-    with subprocess.Popen(_command(real_broker, *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        _command(real_broker, *command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's background job ignores
+    ) as process:
         _wait(lambda: any(size > 8 * MIB for size in _coming(real_broker)))
         process.send_signal(signal.SIGINT)
         out, complaint = process.communicate(timeout=30)
