@@ -228,4 +228,7 @@ def test_arrow_is_answered_with_ids_where_they_are_asked_for(real_broker) -> Non
         at = "/v1/topics/asked/messages"
         assert "ids" not in http.post(at, content=body).json()
         assert http.post(at, content=body, params={"ids": "1"}).json()["ids"] == ["0-2", "0-3"]
-        assert http.post(at, content=body, params={"ids": "perhaps"}).status_code == 422
+        for content, kind in ((body, ARROW), (b"1", NDJSON)):
+            refused = http.post(at, content=content, params={"ids": "perhaps"}, headers={"content-type": kind})
+            assert refused.status_code == 422
+        assert http.get("/v1/topics/asked").json()["messages"] == 4, "what is refused is not stored"

@@ -168,6 +168,7 @@ class Publish:
         producer = _producer(scope)
         options = query(scope)
         bare, key = truth(options["bare"], "bare") if "bare" in options else None, options.get("key")
+        ids = truth(options.get("ids", "false"), "ids")  # before anything is stored: a refusal stores nothing
         async with self.reader.body(scope, receive) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
             posted = _Posted(header(scope, b"content-type"), content, bare, key)
@@ -184,7 +185,7 @@ class Publish:
             if isinstance(found, Answer):
                 return found
             published = found
-        with_ids = bodies.media_type(posted.media) != bodies.ARROW or truth(options.get("ids", "false"), "ids")
+        with_ids = ids or bodies.media_type(posted.media) != bodies.ARROW
         if published.count > INLINE_COUNT:
             size = ID_BYTES * published.count if with_ids else 0
             return Answer(200, await self.reader.decoding.run_at_once(size, _answer, published, with_ids))
