@@ -19,7 +19,7 @@ MOST_REPORTED = 2_000  # limits in a report, the most wanted ones: others have a
 
 
 class RateMeter(Bucket):
-    """What is left of one limit of a rate, and what was used since the last report. It `wants` more while it is in debt
+    """The rest of one limit of a rate, and what was used since the last report. It `wants` more while it is in debt
     behind a refusal: whoever waits as it was told asks for nothing meanwhile."""
 
     __slots__ = ("wanting", "whole")

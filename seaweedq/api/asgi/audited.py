@@ -31,7 +31,7 @@ _NO_RULE = Rule(OPEN), Resource()
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of a change so far: its status, 0 before there is one; why it was denied; the token it has made."""
+    """A change as far as it is known: its status, 0 before there is one; why it was denied; the token it has made."""
 
     status: int = 0
     reason: str | None = None

@@ -22,7 +22,7 @@ SOCKET = "WEBSOCKET"  # in the place of a method
 
 
 class Kind(Enum):
-    """What a rule asks for."""
+    """The kinds of rights that rules ask for."""
 
     OPEN = auto()
     OWN_RIGHT = auto()

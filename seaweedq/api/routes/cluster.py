@@ -54,7 +54,7 @@ class BrokerAnswer(Struct):
 
 
 class LeftAnswer(Struct):
-    """What a broker that is gone has left (null: segments that never had one): segments without an owner, some of their
+    """The rest of a broker that is gone (null: segments that never had one): segments without an owner, some of their
     topics, whether its journal is `recovering`, `partly-recovered` or `needs-newer-broker`, or its segments are only
     `unassigned`; and why."""
 

@@ -26,7 +26,7 @@ FEWEST, CELLS, MOST = 100, 2_000, 20_000
 
 
 class CellAnswer(Struct, omit_defaults=True):
-    """What came into a half-open range of key hashes, from `time` on for so many `seconds`: while a segment is split or
+    """The load of a half-open range of key hashes, from `time` on for so many `seconds`: while a segment is split or
     merged its cell ends, and those of its successors begin. `segment` is null where it is several neighbours. `hot_key`
     is there where one key had too large a share for a split to help."""
 
