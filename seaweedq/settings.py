@@ -372,9 +372,9 @@ class Settings(BaseSettings):
         None,
         ge=0,
         le=10_000,
-        description="Object journal: puts of a broker a second in the long run; 1,000 more may come at once after a "
-        "rest. Fewer cost less and publishes wait longer for one; 0: no bound. Empty: 8 where the store charges for "
-        "puts (S3 without an endpoint, or one of a provider that does), else 0.",
+        description="Object journal: puts of a broker a second in the long run, at least 0.5; 1,000 more may come at "
+        "once after a rest. Fewer cost less and publishes wait longer for one; 0: no bound. Empty: 8 where the store "
+        "charges for puts (S3 without an endpoint, or one of a provider that does), else 0.",
     )
     journal_linger_s: float | None = Field(
         None,
@@ -459,6 +459,14 @@ class Settings(BaseSettings):
             if one.strip():
                 ip_network(one.strip(), strict=False)
         return text
+
+    @field_validator("journal_puts_per_s")
+    @classmethod
+    def lets_publishes_end(cls, per_s: float | None) -> float | None:
+        """Refuses a budget at which a commit waits longer than publishes do, which would all be 503."""
+        if per_s is not None and 0 < per_s < 0.5:
+            raise ValueError("it must be 0 (no bound) or at least 0.5: a commit waits for up to two puts")
+        return per_s
 
     @field_validator("memory_budget_bytes")
     @classmethod

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from pydantic import ValidationError
 
 from seaweedq.cli.server.journals import CHARGED_PER_S, journal_setup, object_pace
 from seaweedq.clock import SystemClock, SystemIds
@@ -45,6 +46,12 @@ def test_a_linger_that_is_set_holds_and_then_no_budget_does_unless_it_is_set_too
 ) -> None:
     pace, _ = object_pace(Settings(store=S3, **given), {})
     assert (pace.linger_s, pace.linger_max_s, pace.puts_per_s) == expected
+
+
+@pytest.mark.parametrize("per_s", [0.01, 0.49])
+def test_a_budget_at_which_publishes_would_run_out_of_time_is_refused(per_s: float) -> None:
+    with pytest.raises(ValidationError, match=r"at least 0\.5"):
+        Settings(store=S3, journal_puts_per_s=per_s)
 
 
 def test_the_log_says_at_the_start_which_it_is(caplog: pytest.LogCaptureFixture) -> None:
