@@ -15,25 +15,24 @@ from typing import Any, TypeVar, cast
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from seaweedq.api.asgi.addresses import Addresses, ForwardedRequests
-from seaweedq.api.asgi.audited import CREATED, Audited
-from seaweedq.api.asgi.callers import caller_of
-from seaweedq.api.asgi.connections import Connections
-from seaweedq.api.asgi.cors import CorsRules
+from seaweedq.api.access.audited import CREATED, Audited
+from seaweedq.api.access.callers import caller_of
+from seaweedq.api.access.cors import CorsRules
+from seaweedq.api.access.gate import Gate
+from seaweedq.api.access.hosts_and_origins import HostRules
+from seaweedq.api.access.rates import METER, Meter, Rates
+from seaweedq.api.access.traffic import SWITCHED, Traffic
 from seaweedq.api.asgi.error_handlers import handlers
-from seaweedq.api.asgi.gate import Gate
-from seaweedq.api.asgi.hosts_and_origins import HostRules
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
-from seaweedq.api.asgi.openapi import document_of
-from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
-from seaweedq.api.asgi.rates import METER, Meter, Rates
 from seaweedq.api.asgi.raw_path import check_raw_path
 from seaweedq.api.asgi.refusals import Refusals
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import provide
 from seaweedq.api.asgi.terminal import ending_lines
-from seaweedq.api.asgi.traffic import SWITCHED, Traffic
+from seaweedq.api.bodies.outgoing import Outgoing, end_connection
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.addresses import Addresses, ForwardedRequests
+from seaweedq.api.connections.connections import Connections
 from seaweedq.api.console import pages
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
 from seaweedq.api.internal.peer_requests import PEER_PORT, PREFIX, PeerRequests
@@ -42,6 +41,7 @@ from seaweedq.api.internal.server import Call, InternalServer
 from seaweedq.api.metrics.families import render
 from seaweedq.api.metrics.of_broker import sources_of
 from seaweedq.api.metrics.requests import ProcessMetrics, RequestMetrics, StrangerMetrics
+from seaweedq.api.openapi.document import document_of
 from seaweedq.api.routes import (
     ahead,
     cluster,

@@ -8,14 +8,7 @@ import pytest
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Entry
-from seaweedq.coordination.records import (
-    FlushPolicy,
-    Intent,
-    SegmentRecord,
-    Successor,
-    TopicConfig,
-    TopicRecord,
-)
+from seaweedq.coordination.records import FlushPolicy, Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
 from seaweedq.coordination.upload_records import ImportedSegment, ImportRecord
 from seaweedq.coordination.versioned import NOTHING, Versioned
 

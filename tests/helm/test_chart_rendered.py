@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.asgi.hosts_and_origins import HostRules
+from seaweedq.api.access.hosts_and_origins import HostRules
 from seaweedq.cli.server.secret import MIN_CHARACTERS, cluster_secret
 from seaweedq.errors import WrongHost
 from seaweedq.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from seaweedq.api.asgi.rules import every
+from seaweedq.api.access.rules import every
 from seaweedq.api.routes.pulls import MAX_WAIT_S
 from tests.support.paths import ROOT
 

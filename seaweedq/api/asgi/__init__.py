@@ -1,1 +1,1 @@
-"""ASGI and HTTP below the routes: requests, parameters, problems, ranges."""
+"""HTTP on ASGI, below the other rooms: requests, answers, parameters, problems, ranges."""

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from seaweedq.api.asgi.accepted import names
-from seaweedq.api.asgi.openapi import described, json_answer, schema_ref
+from seaweedq.api.openapi.document import described, json_answer, schema_ref
 from seaweedq.codec.bodies import JSON
 from seaweedq.errors import RouteNotFound
 

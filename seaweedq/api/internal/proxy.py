@@ -5,7 +5,7 @@ Where a request goes, and when it is tried again, is decided by a search (broker
 
 from urllib.parse import quote, urlencode
 
-from seaweedq.api.asgi.callers import caller_of, header_of
+from seaweedq.api.access.callers import caller_of, header_of
 from seaweedq.api.asgi.http import Answer, Scope, headers_of, query
 from seaweedq.api.internal.peer_requests import PeerRequests
 from seaweedq.broker.read.request_search import Asked, Target

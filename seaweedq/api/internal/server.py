@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from seaweedq.api.asgi.http import Answer, Receive, Scope
-from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.internal.peer_requests import PREFIX, PeerRequests
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.rpc.client import ErrorMessage

@@ -6,9 +6,9 @@ from importlib.metadata import version
 
 from prometheus_client import ProcessCollector
 
-from seaweedq.api.asgi.connections import Connections
+from seaweedq.api.access.traffic import Traffic
 from seaweedq.api.asgi.refusals import Refusals
-from seaweedq.api.asgi.traffic import Traffic
+from seaweedq.api.connections.connections import Connections
 from seaweedq.api.metrics.families import Family, counter, gauge, histogram
 from seaweedq.broker.audit.audit import Audit
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from seaweedq.api.asgi.openapi import Takes, described, schema_ref
+from seaweedq.api.openapi.document import Takes, described, schema_ref
 from seaweedq.api.routes import fetch, publish, uploads
 from seaweedq.api.routes.answers import (
     AckAnswer,

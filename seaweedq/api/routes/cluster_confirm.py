@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.http import query
-from seaweedq.api.asgi.openapi import described, json_answer
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import described, json_answer
 from seaweedq.broker.retention.restored import BEGINNING, Place, Restored
 from seaweedq.errors import InvalidRequest
 

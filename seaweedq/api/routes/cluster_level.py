@@ -7,9 +7,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.asgi.openapi import Takes, described, json_answer
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.broker.level_rise import LevelRise
 
 MAX_LEVEL = 1_000_000

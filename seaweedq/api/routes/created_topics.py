@@ -2,8 +2,8 @@
 
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
-from seaweedq.api.asgi.audited import CREATED
-from seaweedq.api.asgi.callers import caller_of, forbidden
+from seaweedq.api.access.audited import CREATED
+from seaweedq.api.access.callers import caller_of, forbidden
 from seaweedq.api.asgi.http import Scope
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.topic_admin import TopicAdmin

@@ -10,15 +10,15 @@ import pyarrow as pa
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
+from seaweedq.api.access.callers import caller_of
+from seaweedq.api.access.rates import waiting
 from seaweedq.api.asgi.accepted import names
-from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import Scope, query
-from seaweedq.api.asgi.openapi import described, integer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
-from seaweedq.api.asgi.rates import waiting
 from seaweedq.api.asgi.services import services_of
-from seaweedq.api.asgi.unread_answers import UnreadAnswers
+from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.internal.proxy import Proxy
+from seaweedq.api.openapi.document import described, integer, schema_ref
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, fitting, unexpired
 from seaweedq.broker.read.fetcher import MAX_BYTES, Fetcher

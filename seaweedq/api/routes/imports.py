@@ -9,10 +9,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq import errors
 from seaweedq.api.asgi.http import query
-from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
 from seaweedq.api.asgi.parameters import check_name, whole_number
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination.upload_records import ImportProblem, ImportRecord

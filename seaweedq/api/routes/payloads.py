@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 
 from seaweedq.api.asgi.http import Receive, Scope, Send, send
-from seaweedq.api.asgi.openapi import described
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
 from seaweedq.api.asgi.range_requests import StoredObject, send_object
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import described
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.uploads.message_payloads import PIECE_BYTES, Payloads
 from seaweedq.errors import ChainDamaged, PayloadNotFound

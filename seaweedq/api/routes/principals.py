@@ -10,10 +10,10 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from seaweedq.access.caller import DEFAULT
 from seaweedq.api.asgi.http import query
-from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
 from seaweedq.api.asgi.parameters import check_name, whole_number
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.routes.access_requests import (
     GrantRequest,
     Grants,

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.api.asgi.callers import caller_of
-from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed
+from seaweedq.api.access.callers import caller_of
+from seaweedq.api.access.rates import spend, take
 from seaweedq.api.asgi.http import Answer, Receive, Scope, header, query
-from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
-from seaweedq.api.asgi.rates import spend, take
-from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.bodies.decoding_memory import DecodingMemory, needed
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import NAME_SCHEMA, schema_ref
 from seaweedq.api.routes.created_topics import create, may_create
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.local_append import in_time

@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from seaweedq.api.asgi.callers import caller_of
+from seaweedq.api.access.callers import caller_of
+from seaweedq.api.access.rates import waiting
+from seaweedq.api.access.traffic import EMPTY, OUTCOME, WAITED
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, until_gone
-from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name
-from seaweedq.api.asgi.rates import waiting
-from seaweedq.api.asgi.request_reader import RequestReader
-from seaweedq.api.asgi.traffic import EMPTY, OUTCOME, WAITED
+from seaweedq.api.bodies.json_requests import decode_request
+from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.fetch import Message
 from seaweedq.api.routes.pulled_arrow import arrow_answer, together, wants_arrow

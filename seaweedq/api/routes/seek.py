@@ -13,11 +13,11 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from seaweedq.api.asgi.openapi import Takes, described
 from seaweedq.api.asgi.parameters import check_name, in_utc
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
+from seaweedq.api.openapi.document import Takes, described
 from seaweedq.api.routes.pulls import LeaseName
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.subscriptions.administration.seeking import Seeking

@@ -7,11 +7,11 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.asgi.openapi import Takes, described, json_answer, schema_ref
+from seaweedq.api.access.rates import spend
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
-from seaweedq.api.asgi.rates import spend
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, json_answer, schema_ref
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.intents import MAX_SUCCESSORS

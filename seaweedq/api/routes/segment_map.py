@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.asgi.openapi import described, json_answer
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
 from seaweedq.api.asgi.services import given
+from seaweedq.api.openapi.document import described, json_answer
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.load.segment_rates import Observed
 from seaweedq.broker.read.local_positions import Position

@@ -12,13 +12,13 @@ from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
-from seaweedq.api.asgi.callers import caller_of, check_right
+from seaweedq.api.access.callers import caller_of, check_right
 from seaweedq.api.asgi.http import Answer, Scope
-from seaweedq.api.asgi.openapi import Takes, described
 from seaweedq.api.asgi.parameters import check_name
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
+from seaweedq.api.openapi.document import Takes, described
 from seaweedq.api.routes.subscription_requests import (
     SubscriptionChange,
     SubscriptionRequest,

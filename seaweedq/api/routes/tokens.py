@@ -11,13 +11,13 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.caller import NEVER_US
-from seaweedq.api.asgi.audited import made
-from seaweedq.api.asgi.callers import caller_of
+from seaweedq.api.access.audited import made
+from seaweedq.api.access.callers import caller_of
 from seaweedq.api.asgi.http import query
-from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
 from seaweedq.api.asgi.parameters import check_free_text, check_name, whole_number
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.routes.access_requests import GrantRequest, Grants, grants_of, shown_grants
 from seaweedq.api.routes.principals import MAX_PAGE, PAGES
 from seaweedq.api.routes.segment_map import moment

@@ -12,19 +12,14 @@ from msgspec import UNSET, Struct, UnsetType
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
 from seaweedq.access.limits import OF_TOPICS
-from seaweedq.api.asgi.callers import caller_of
+from seaweedq.api.access.callers import caller_of
+from seaweedq.api.access.rates import spend
 from seaweedq.api.asgi.http import query
-from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer, schema_ref
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
-from seaweedq.api.asgi.rates import spend
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
-from seaweedq.api.routes.retention_policy import (
-    PreviewAnswer,
-    RetentionAnswer,
-    preview_answer,
-    shown_retention,
-)
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, integer, json_answer, schema_ref
+from seaweedq.api.routes.retention_policy import PreviewAnswer, RetentionAnswer, preview_answer, shown_retention
 from seaweedq.api.routes.segment_map import moment
 from seaweedq.api.routes.topic_config import (
     ChangeRequest,

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, content_length, header, query
-from seaweedq.api.asgi.incomplete_bodies import Incomplete
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.range_requests import StoredObject, send_object
-from seaweedq.api.asgi.request_reader import RequestReader, end_now
+from seaweedq.api.bodies.incomplete_bodies import Incomplete
+from seaweedq.api.bodies.request_reader import RequestReader, end_now
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.uploads.prefetch import pieces
 from seaweedq.broker.uploads.rules import incarnation_of, object_name

@@ -13,12 +13,12 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.asgi.callers import caller_of
-from seaweedq.api.asgi.openapi import Takes, described, json_answer
+from seaweedq.api.access.callers import caller_of
+from seaweedq.api.access.rates import opening
 from seaweedq.api.asgi.parameters import check_name
-from seaweedq.api.asgi.rates import opening
-from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.api.routes.created_topics import create, may_create
 from seaweedq.api.routes.segment_map import moment
 from seaweedq.broker.topics.catalog import Catalog, Topic

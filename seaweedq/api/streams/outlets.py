@@ -1,7 +1,7 @@
 """The ways of a stream to its client: what both have in common.
 
 A stream makes nothing for a client that does not take it: it waits until the socket has taken what was sent before
-(`drained`), and until there is room among the answers that nobody takes (api/asgi/unread_answers). So a slow client
+(`drained`), and until there is room among the answers that nobody takes (api/bodies/unread_answers). So a slow client
 costs one batch, which that module counts, and ends like every client that takes no byte for answer_timeout_s.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from seaweedq.api.asgi.http import Scope, connection_of
-from seaweedq.api.asgi.unread_answers import UnreadAnswers
+from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk
 from seaweedq.broker.streams.batches import Batch
 from seaweedq.clock import Clock

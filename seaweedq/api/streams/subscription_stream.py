@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seaweedq.api.asgi.callers import CALLER, caller_of
+from seaweedq.api.access.callers import CALLER, caller_of
 from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
-from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.bodies.json_requests import decode_request
 from seaweedq.api.routes.answers import AckRequest, Answers, ExtendRequest, NackRequest
 from seaweedq.api.routes.pulls import MAX_PULL, check_count
 from seaweedq.api.streams import lives

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from seaweedq.api.asgi.callers import caller_of
+from seaweedq.api.access.callers import caller_of
 from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.streams import lives

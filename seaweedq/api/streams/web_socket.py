@@ -1,7 +1,7 @@
 """WebSockets: an outlet for streams, and what their clients say.
 
 Each frame is a JSON object. Subprotocols: `seaweedq.v1`; `bearer.{token}` is for browsers, whose WebSockets send no
-headers of a page's own (api/asgi/gate takes it). It is never the one that the broker chooses, which would show it.
+headers of a page's own (api/access/gate takes it). It is never the one that the broker chooses, which would show it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

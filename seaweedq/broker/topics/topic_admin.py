@@ -30,13 +30,7 @@ from seaweedq.coordination.records import Counter, CreationRecord, SegmentRecord
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import (
-    CoordinationUnavailable,
-    NotReady,
-    SeaweedqError,
-    StoreUnavailable,
-    TopicBeingDeleted,
-)
+from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
 from seaweedq.segments.chain import Chain

@@ -19,10 +19,10 @@ from typing import Any
 import uvicorn
 
 from seaweedq.api.app import Application
-from seaweedq.api.asgi.connection_bounds import ConnectionBounds
-from seaweedq.api.asgi.handshakes import Handshake
-from seaweedq.api.asgi.protocol import BoundedProtocol
-from seaweedq.api.asgi.web_sockets import socket_options
+from seaweedq.api.connections.connection_bounds import ConnectionBounds
+from seaweedq.api.connections.handshakes import Handshake
+from seaweedq.api.connections.protocol import BoundedProtocol
+from seaweedq.api.connections.web_sockets import socket_options
 from seaweedq.broker.broker import Broker
 from seaweedq.cli.server.certificates import Certificate
 from seaweedq.cli.server.open_files import connections_of, raise_limit

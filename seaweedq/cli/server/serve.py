@@ -117,7 +117,7 @@ def _keep_imported() -> None:
 
 def _quieten() -> None:
     """Keeps what libraries log to warnings."""
-    from seaweedq.api.asgi.protocol import UNREADABLE
+    from seaweedq.api.connections.protocol import UNREADABLE
     from seaweedq.cli.server.repeated_lines import OnceInAWhile
 
     for chatty in ("aiobotocore", "botocore"):

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.api.asgi.callers import CALLER_HEADER
+from seaweedq.api.access.callers import CALLER_HEADER
 from seaweedq.api.internal.peer_requests import PEER_PORT
 from seaweedq.broker.rpc.client import SECRET_HEADER
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER

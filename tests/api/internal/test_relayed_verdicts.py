@@ -9,8 +9,8 @@ import pytest
 
 from seaweedq.access.actions import Action
 from seaweedq.access.tokens import draw
-from seaweedq.api.asgi.callers import CALLER_HEADER
-from seaweedq.api.asgi.rules import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC, every
+from seaweedq.api.access.callers import CALLER_HEADER
+from seaweedq.api.access.rules import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC, every
 from seaweedq.clock import SystemIds
 from seaweedq.settings import MIB
 from tests.api.internal.test_between_brokers import Recorded

@@ -11,10 +11,10 @@ import pytest
 from seaweedq.access.accounts import SWEEP_AT, Account, Accounts
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.limits import Limits
-from seaweedq.api.asgi.gate import RELAYED, RULE
+from seaweedq.api.access.gate import RELAYED, RULE
+from seaweedq.api.access.rates import METER, Rates
+from seaweedq.api.access.rules import find
 from seaweedq.api.asgi.http import CONNECTION, release_connection
-from seaweedq.api.asgi.rates import METER, Rates
-from seaweedq.api.asgi.rules import find
 from seaweedq.errors import RateLimited
 from tests.api.routes.test_access import EVERYTHING, Http, access
 from tests.support.brokers.in_process_cluster import until
@@ -294,7 +294,7 @@ async def test_what_is_sent_in_parts_and_said_on_a_socket_waits_until_it_is_paid
         slept.append(seconds)
         clock.now_s += seconds
 
-    monkeypatch.setattr("seaweedq.api.asgi.rates.asyncio.sleep", sleep)
+    monkeypatch.setattr("seaweedq.api.access.rates.asyncio.sleep", sleep)
     given = {**scope(), "type": "websocket"}
     Local(clock, 2).admit(principal("u", bytes_out=200, requests=4), given)
     meter = given[METER]
@@ -371,7 +371,7 @@ async def test_open_uploads_have_places_and_those_that_ended_elsewhere_give_thei
         assert made[2].json()["limit"] == "open_uploads"
         assert await http.status("POST", path, token, 1, json={"size": 1}) == 201, "the other broker has its own share"
         assert await http.status("DELETE", f"{path}/{made[0].json()['upload_id']}", token, 1) == 204
-        monkeypatch.setattr("seaweedq.api.asgi.rates.RETRY_S", 0.0)
+        monkeypatch.setattr("seaweedq.api.access.rates.RETRY_S", 0.0)
         assert [await http.status("POST", path, token, json={"size": 1}) for _ in range(2)] == [201, 429]
 
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 from uvicorn.protocols.http import httptools_impl
 
-from seaweedq.api.asgi.protocol import UNREADABLE
+from seaweedq.api.connections.protocol import UNREADABLE
 from seaweedq.cli.server.repeated_lines import EACH_S, OnceInAWhile
 
 

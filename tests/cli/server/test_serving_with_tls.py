@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.api.asgi.connections import Connections
+from seaweedq.api.connections.connections import Connections
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.cli.server.broker_process import uvicorn_loop

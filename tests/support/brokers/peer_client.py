@@ -9,15 +9,7 @@ import msgspec
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import HELLO_PATH, Peers
 from seaweedq.broker.rpc.peer_keys import PeerKeys
-from seaweedq.broker.rpc.peer_sessions import (
-    HELLO_HEADER,
-    STAMP_HEADER,
-    Covered,
-    Hello,
-    Outgoing,
-    Welcome,
-    accepted,
-)
+from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, Covered, Hello, Outgoing, Welcome, accepted
 from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust, secrets_of
 from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import SystemClock, SystemIds

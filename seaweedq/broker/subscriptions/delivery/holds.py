@@ -11,15 +11,7 @@ import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets, Run
 from seaweedq.broker.subscriptions.delivery.progress import Asker, Progress
-from seaweedq.broker.subscriptions.delivery.window import (
-    ACKING,
-    DELAYED,
-    FREE,
-    HELD,
-    NOBODY,
-    STATES,
-    Array,
-)
+from seaweedq.broker.subscriptions.delivery.window import ACKING, DELAYED, FREE, HELD, NOBODY, STATES, Array
 
 
 class Holds(Progress):

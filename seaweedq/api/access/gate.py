@@ -1,0 +1,156 @@
+"""The gate before all routes: it finds the caller of a request and the rule of its route, and judges.
+
+It stands before anything is reserved or read for a request, and knows nothing of what exists. A request without a rule
+has no route. A token is taken from the header Authorization, or from a WebSocket's subprotocol `bearer.{token}`, once
+in all; never from a URL, which logs and histories keep. Whoever sends a token is judged by it, also where anonymous
+requests are allowed: one that does not count is refused, and never taken for none. A text without the form of a token
+is somebody else's, as a proxy's, and is no token, unless it is that of the file of the admin.
+
+A request that lasts ends as soon as its caller may no longer do it. It is then cancelled where it waits, as if its
+client had gone, and answered with the error; the routes see no difference.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+from seaweedq.access.authorizer import judge
+from seaweedq.access.caller import NOBODY, Caller
+from seaweedq.access.tokens import PREFIX, digest_of
+from seaweedq.api.access.callers import CALLER, caller_of, forbidden, relayed_caller
+from seaweedq.api.access.rules import SOCKET, Kind, find, rules_of
+from seaweedq.api.asgi.http import Scope, headers_of
+from seaweedq.broker.access.callers import Callers
+from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, Unauthenticated, UnreadableRequest
+
+T = TypeVar("T")
+RULE = "seaweedq.rule"  # the key in a scope of the rule and what it is about
+RELAYED = "seaweedq.relayed"  # is in the scope of a request that another broker has relayed
+SUBPROTOCOL = "bearer."
+USUAL = b"Bearer "
+SHOWN = 200
+REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
+
+
+class Gate:
+    """Judges the requests of one broker. `is_of_broker` tells which come from another broker of the cluster."""
+
+    def __init__(self, callers: Callers, needs_token: bool, is_of_broker: Callable[[Scope], bool]) -> None:
+        self._callers = callers
+        self._needs_token = needs_token
+        self._is_of_broker = is_of_broker
+
+    def admit(self, scope: Scope) -> None:
+        """Puts the caller into the scope. Raises RouteNotFound and MethodNotAllowed where there is no rule,
+        Unauthenticated, Forbidden, UnreadableRequest for two tokens, and NotReady while tokens are not known yet."""
+        rule, resource = scope[RULE] = find(_method(scope), scope["path"]) or _no_rule(scope)
+        if rule.kind is Kind.OPEN or rule.kind is Kind.OWN_RIGHT:
+            scope[CALLER] = NOBODY
+            return
+        if self._is_of_broker(scope):
+            scope[RELAYED] = True
+            scope[CALLER] = relayed_caller(scope)
+            return
+        caller = scope[CALLER] = self._caller(scope)
+        if rule.action is None:
+            if not caller.layers and caller.principal is None:
+                raise Unauthenticated(REFUSED)
+        elif not judge(caller, rule.action, resource):
+            raise Unauthenticated(REFUSED) if caller is NOBODY else forbidden(rule.action, resource)
+
+    async def admit_or_learn(self, scope: Scope) -> None:
+        """As `admit`. Of a token that is not known another broker may have told its client a moment ago, so it is
+        looked up once. Raises CoordinationUnavailable, too."""
+        try:
+            self.admit(scope)
+        except Unauthenticated:
+            text = text_of(scope)
+            if text is None or not await self._callers.learn(text):
+                raise
+            self.admit(scope)
+
+    async def while_allowed(self, scope: Scope, work: Coroutine[Any, Any, T]) -> T:
+        """Returns the result of `work`. Where the request lasts, and its caller loses the right, the work is cancelled.
+        Raises Unauthenticated then. The broker that has relayed a request ends it: it knows the token, which this one
+        may not know yet, or ever, as that of the other one's admin."""
+        rule, resource = scope[RULE]
+        if not rule.lasts or rule.action is None or caller_of(scope).token is None or self._is_of_broker(scope):
+            return await work
+        task, ended = asyncio.current_task(), False
+        assert task is not None
+
+        def end() -> None:
+            nonlocal ended
+            ended = True
+            task.cancel()
+
+        try:
+            with self._callers.holding(caller_of(scope), rule.action, resource, end):
+                return await work
+        except asyncio.CancelledError:
+            if not ended or task.uncancel() > 0:  # the broker's stop has cancelled it as well
+                raise
+            raise Unauthenticated(REFUSED) from None
+
+    def _caller(self, scope: Scope) -> Caller:
+        text = text_of(scope)
+        if text is None:
+            return self._without_token
+        found = self._callers.find(digest_of(text))
+        if found is not None:
+            return found
+        if not text.startswith(PREFIX):
+            return self._without_token
+        if not self._callers.view.loaded:
+            raise NotReady("the broker is starting, and does not know yet which tokens count")
+        raise Unauthenticated(REFUSED)
+
+    @property
+    def _without_token(self) -> Caller:
+        return NOBODY if self._needs_token else self._callers.anonymous
+
+
+def text_of(scope: Scope) -> bytes | None:
+    """Returns the token that a request gives, whether or not it counts. Raises UnreadableRequest where it gives two."""
+    shown = headers_of(scope).get(b"authorization")
+    if shown is None:
+        text = None
+    elif shown.startswith(USUAL) and b"," not in shown:
+        text = shown[len(USUAL) :]
+    else:
+        text = _bearer(scope, shown)
+    if scope["type"] == "websocket" and (of_socket := _of_subprotocols(scope)) is not None:
+        if text is not None:
+            raise UnreadableRequest("the header Authorization and a subprotocol bearer.{token} both give a token")
+        return of_socket
+    return text
+
+
+def _method(scope: Scope) -> str:
+    return SOCKET if scope["type"] == "websocket" else str(scope["method"])
+
+
+def _no_rule(scope: Scope) -> NoReturn:
+    method, path = _method(scope), scope["path"][:SHOWN]
+    if method == SOCKET:
+        raise RouteNotFound(f"there is no WebSocket at {path}; see /docs")
+    allowed = sorted(rules_of(scope["path"]).keys() - {SOCKET, "HEAD"})  # who may GET knows that
+    if allowed:
+        raise MethodNotAllowed(f"{method} is not allowed on {path}, only {', '.join(allowed)}", allowed=allowed)
+    raise RouteNotFound(f"there is no route {method} {path}; see /docs")
+
+
+def _bearer(scope: Scope, shown: bytes) -> bytes | None:
+    """Returns the token of the header Authorization; None for another scheme, which a proxy may have for itself."""
+    if b"," in shown and sum(name == b"authorization" for name, _ in scope["headers"]) > 1:
+        raise UnreadableRequest("the header Authorization is given more than once")
+    scheme, _, text = shown.partition(b" ")
+    return text.strip() if scheme.lower() == b"bearer" else None
+
+
+def _of_subprotocols(scope: Scope) -> bytes | None:
+    """Returns the token of a browser's WebSocket, which can send no header."""
+    found = [one for one in scope.get("subprotocols", ()) if one.startswith(SUBPROTOCOL)]
+    if len(found) > 1:
+        raise UnreadableRequest("the subprotocol bearer.{token} is given more than once")
+    return found[0].removeprefix(SUBPROTOCOL).encode("latin-1", "replace") if found else None

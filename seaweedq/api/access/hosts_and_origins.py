@@ -1,0 +1,117 @@
+"""Which hosts a request may name, and which web pages may send it. Pure, but for a memory of hosts that were judged.
+
+A browser sends requests of any page to any address that it reaches, also to 127.0.0.1. Two headers, which no page can
+change, tell such requests from a client's: Host is the name that the page's address or link had, so a name that a
+stranger's DNS points here is refused (421); Origin and Sec-Fetch-Site tell from which site the page came (403).
+Requests without these headers come from no browser, and pass.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from seaweedq.api.access.cors import CorsRules
+from seaweedq.api.asgi.http import Scope, headers_of
+from seaweedq.errors import ForeignOrigin, WrongHost
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+LINKS = ("/content", "/payload")  # below /v1, and GET alone: payloads, to which any page may link
+PORTS = {"http": 80, "https": 443}
+REMEMBERED = 1000
+_PLACE = re.compile(r"[A-Za-z0-9._:\[\]-]+")
+NO_CORS = CorsRules()
+SHOWN = 100  # characters of a header that an error shows
+
+
+class HostRules:
+    """The rules of one broker: `advertised` is the URL at which others reach it, `allowed` are patterns of further
+    names: a name, `*.suffix`, or `*`. `cors` has further origins whose pages may send what they like."""
+
+    def __init__(self, advertised: str, allowed: Iterable[str], cors: CorsRules = NO_CORS) -> None:
+        self._cors = cors
+        patterns = [one.strip().lower().rstrip(".") for one in allowed if one.strip()]
+        self._any = "*" in patterns
+        self._names = {one for one in patterns if not one.startswith("*")}
+        self._suffixes = tuple(one[1:] for one in patterns if one.startswith("*."))
+        self._own = {"localhost", (urlsplit(advertised).hostname or "localhost").lower().rstrip(".")}
+        self._passed: set[bytes] = set()
+
+    def check(self, scope: Scope) -> None:
+        """Raises WrongHost where Host is a name that is not this broker's, and ForeignOrigin where a page of another
+        site sends what it must not. Of a repeated header all count: two hosts together are no name."""
+        headers = headers_of(scope)
+        host = headers.get(b"host")
+        if host is not None and host not in self._passed:
+            self._check_host(host)
+        if (b"origin" in headers or b"cross-site" in headers.get(b"sec-fetch-site", b"")) and _is_guarded(scope):
+            self._check_origin(headers.get(b"origin"), host or b"", scope)
+
+    def _check_host(self, raw: bytes) -> None:
+        host = raw.decode("latin-1")
+        place = _place(host)
+        name = place[0] if place else ""
+        if host and not (name and (self._any or name in self._own or self._is_named(name) or _is_address(name))):
+            raise WrongHost(
+                f"this broker does not answer to the host {host[:SHOWN]!r}; its administrator can add the name to the "
+                "setting allowed_hosts",
+                host=host[:SHOWN],
+                setting="allowed_hosts",
+            )
+        if len(self._passed) < REMEMBERED:
+            self._passed.add(raw)
+
+    def _check_origin(self, sent: bytes | None, host: bytes, scope: Scope) -> None:
+        if sent is None:
+            if not _is_link(scope):
+                raise ForeignOrigin("a page of another site must not send this request")
+            return
+        if self._cors.allow(sent):
+            return
+        origin = sent.decode("latin-1")
+        scheme, _, rest = origin.partition("://")
+        port = PORTS.get(scheme.lower(), 0)
+        theirs, ours = _place(rest, port), _place(host.decode("latin-1"), port)
+        if theirs is None or (theirs != ours and not self._is_named(theirs[0])):
+            raise ForeignOrigin(
+                f"a page of {origin[:SHOWN]!r} must not send this request; the administrator can add its name to the "
+                "setting allowed_hosts",
+                origin=origin[:SHOWN],
+                setting="allowed_hosts",
+            )
+
+    def _is_named(self, name: str) -> bool:
+        return name in self._names or name.endswith(self._suffixes)
+
+
+def _place(text: str, default_port: int = 0) -> tuple[str, int] | None:
+    """Returns name and port of a host, None where it is none. Names are in lower case, addresses without brackets."""
+    if not _PLACE.fullmatch(text):
+        return None
+    try:
+        parts = urlsplit(f"//{text}")
+        return (parts.hostname or "").rstrip("."), parts.port or default_port
+    except ValueError:
+        return None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_guarded(scope: Scope) -> bool:
+    """Whether pages of other sites must not send it: whatever changes something, and all of /v1."""
+    return (
+        scope["type"] != "http"
+        or scope["method"] not in SAFE_METHODS
+        or scope["path"] == "/v1"
+        or scope["path"].startswith("/v1/")
+    )
+
+
+def _is_link(scope: Scope) -> bool:
+    return scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"].endswith(LINKS)

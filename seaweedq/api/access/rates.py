@@ -1,0 +1,331 @@
+"""The limits of principals and of topics, judged before anything of a request's body is read.
+
+A limit is the cluster's; each broker has its share (access/accounts), which the leader changes (broker/leader/
+limit_split). What is known only later is paid for by the next request: the bytes of a body without a stated length, the
+messages in it, the segments that a change touches beside the first, the bytes of answers. What is sent in parts waits
+behind each part until that is paid for, and so does what a WebSocket says. A request that another broker relays was
+counted there, and what a signed link gets is nobody's.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from seaweedq.access.accounts import Account, Accounts, RateMeter
+from seaweedq.access.caller import Caller
+from seaweedq.access.limits import NO_LIMITS, Limits
+from seaweedq.api.access.callers import ANONYMOUS_KEY
+from seaweedq.api.access.gate import RELAYED, RULE
+from seaweedq.api.access.rules import WITH_BODIES, Rule
+from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of, content_length, release_connection, staying
+from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.clock import Clock
+from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.errors import RateLimited
+
+METER = "seaweedq.meter"  # the key in a scope of what counts for its principal; only those with limits have one
+RETRY_S = 1.0  # when a place may have become free
+LOOKS = 8  # uploads that are looked up at a time
+Cost = tuple[str, float]
+Opened = Callable[[str, str], None]
+IsOpen = Callable[[str, str], Awaitable[bool]]
+
+
+class Rates:
+    """The limits of callers, and of topics, at one broker. A length over `most_bytes` is stated of a body that no route
+    reads: it costs no more than the largest one that comes. Else whoever may publish to a topic, or is anonymous, could
+    leave it in debt for years by one header."""
+
+    def __init__(self, clock: Clock, accounts: Accounts, callers: Callers, catalog: Catalog, most_bytes: int) -> None:
+        self._catalog = catalog
+        self.clock = clock
+        self.accounts = accounts
+        self._callers = callers
+        self._most_bytes = most_bytes
+
+    def admit(self, caller: Caller, scope: Scope) -> None:
+        """Takes what is known of a request's cost. Raises RateLimited."""
+        limits = caller.limits
+        if self._catalog.limited and self._admit_to_topic(caller, scope):
+            return
+        if limits is NO_LIMITS:
+            return
+        now_s = self.clock.monotonic_s()
+        account = self.accounts.known(caller.uid or ANONYMOUS_KEY, limits, now_s) or self._account(caller, now_s)
+        meter: Meter = account.counting or self._counting(account)
+        if limits.connections is not None:
+            meter.count_connection(scope)
+        meter.take(self._costs(scope), now_s)
+        scope[METER] = meter
+
+    def _admit_to_topic(self, caller: Caller, scope: Scope) -> bool:
+        """Does as `admit` where the request is about a topic that has limits. False: it is not."""
+        topic = self._catalog.limited.get(scope[RULE][1].topic or "")
+        if topic is None or RELAYED in scope:
+            return False
+        now_s, limits = self.clock.monotonic_s(), topic.record.config.limits or NO_LIMITS
+        source = _TopicSource(self._catalog, topic.name, topic.record.incarnation)
+        accounts = [self.accounts.of(f"{topic.name}/{topic.record.incarnation}", limits, source, now_s)]
+        if caller.limits is not NO_LIMITS:
+            accounts.insert(0, self._account(caller, now_s))
+        meter = Meter(self, accounts)
+        if caller.limits.connections is not None:
+            meter.count_connection(scope)
+        meter.take(self._costs(scope), now_s)
+        scope[METER] = meter
+        return True
+
+    def _costs(self, scope: Scope) -> Sequence[Cost]:
+        """Returns what is known of a request before its body is read."""
+        rule: Rule = scope[RULE][0]
+        if not rule.has_body:
+            return rule.costs
+        return (*rule.costs, ("bytes_in", min(content_length(scope) or 0, self._most_bytes)))
+
+    def _counting(self, account: Account) -> "Meter":
+        """Returns what counts for one account alone, which is made once."""
+        meter = account.counting = Meter(self, (account,))
+        return meter
+
+    def _account(self, caller: Caller, now_s: float) -> Account:
+        """Returns the account of a principal, which goes by its uid: a namesake that is created later has another one.
+        All who are anonymous have one together."""
+        key = caller.uid or ANONYMOUS_KEY
+        return self.accounts.of(key, caller.limits, _Source(self._callers, caller), now_s)
+
+
+class _Source:
+    """Returns the limits that a caller has now."""
+
+    __slots__ = ("_callers", "_name", "_uid")
+
+    def __init__(self, callers: Callers, caller: Caller) -> None:
+        self._callers, self._name, self._uid = callers, caller.principal, caller.uid
+
+    def __call__(self) -> Limits | None:
+        if self._name is None:
+            return self._callers.anonymous.limits
+        return self._callers.view.limits(self._name, self._uid)
+
+
+class _TopicSource:
+    """Returns the limits that a topic has now."""
+
+    __slots__ = ("_catalog", "_incarnation", "_name")
+
+    def __init__(self, catalog: Catalog, name: str, incarnation: int) -> None:
+        self._catalog, self._name, self._incarnation = catalog, name, incarnation
+
+    def __call__(self) -> Limits | None:
+        found = self._catalog.limited.get(self._name)
+        if found is None or found.record.incarnation != self._incarnation:
+            return None
+        return found.record.config.limits or None
+
+
+class Meter:
+    """Counts what one request, or one connection that lasts, uses of the limits that it is under."""
+
+    __slots__ = ("_accounts", "_rates")
+
+    def __init__(self, rates: Rates, accounts: Sequence[Account]) -> None:
+        self._rates = rates
+        self._accounts = accounts
+
+    def take(self, costs: Iterable[Cost], now_s: float) -> None:
+        """Takes all of it, or raises RateLimited and takes nothing. A cost of 0 asks only whether all is paid."""
+        for account in self._accounts:
+            meters = account.meters
+            for limit, amount in costs:
+                meter = meters.get(limit)
+                if meter is not None and (wait_s := meter.take(amount, now_s)):
+                    self._give_back(costs, meter)
+                    raise _limited(account, limit, meter.whole, " a second", wait_s)
+
+    def _give_back(self, costs: Iterable[Cost], refused: RateMeter) -> None:
+        """Gives back what was taken before one limit refused."""
+        for account in self._accounts:
+            for limit, amount in costs:
+                meter = account.meters.get(limit)
+                if meter is refused:
+                    return
+                if meter is not None:
+                    meter.spend(-amount)
+
+    def take_now(self, limit: str, amount: float) -> None:
+        """Takes what a request costs more than its route tells. Raises RateLimited."""
+        self.take(((limit, amount),), self._rates.clock.monotonic_s())
+
+    def spend(self, limit: str, amount: float) -> None:
+        """Takes what was let in before it was known."""
+        for account in self._accounts:
+            if meter := account.meters.get(limit):
+                meter.spend(amount)
+
+    async def paid(self, *limits: str) -> None:
+        """Returns once nothing is owed of these."""
+        while wait_s := self._owed_s(limits):
+            await asyncio.sleep(wait_s)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts a pull that waits. Raises RateLimited."""
+        for account in self._accounts:
+            most = account.most("waiting_pulls")
+            if most is not None and account.waiting >= most:
+                raise _limited(account, "waiting_pulls", account.limits.waiting_pulls or 0, "", RETRY_S)
+        for account in self._accounts:
+            account.waiting += 1
+        try:
+            yield
+        finally:
+            for account in self._accounts:
+                account.waiting -= 1
+
+    def count_connection(self, scope: Scope) -> None:
+        """Counts the connection of a request, which is the principal's who has sent something on it last. Raises
+        RateLimited."""
+        account, connection = self._accounts[0], connection_of(scope)
+        if connection is None or connection.account is account:
+            return
+        most = account.most("connections")
+        if most is not None and account.connections >= most:
+            raise _limited(account, "connections", account.limits.connections or 0, "", RETRY_S)
+        release_connection(connection)
+        connection.account = account
+        account.connections += 1
+
+    @asynccontextmanager
+    async def opening(self, is_open: IsOpen) -> AsyncIterator[Opened]:
+        """Counts an upload that begins in this block, whose topic and id it tells at its end. Raises RateLimited."""
+        for account in self._accounts:
+            await self._check_uploads(account, is_open)
+        for account in self._accounts:
+            account.opening += 1
+        try:
+            yield self._opened
+        finally:
+            for account in self._accounts:
+                account.opening -= 1
+
+    def _opened(self, topic: str, upload: str) -> None:
+        for account in self._accounts:
+            if account.limits.open_uploads is not None:
+                account.uploads.add((topic, upload))
+
+    async def _check_uploads(self, account: Account, is_open: IsOpen) -> None:
+        """Raises RateLimited where a broker has as many uploads of an account as it may. Some may have ended elsewhere,
+        which is looked up before one is refused, at most every RETRY_S."""
+        most = account.most("open_uploads")
+        if most is None or len(account.uploads) + account.opening < most:
+            return
+        now_s = self._rates.clock.monotonic_s()
+        if now_s >= account.looked_s + RETRY_S:
+            account.looked_s = now_s
+            known = list(account.uploads)
+            there = await gather_bounded(LOOKS, lambda one: is_open(*one), known)
+            account.uploads -= {one for one, is_there in zip(known, there, strict=True) if not is_there}
+        if len(account.uploads) + account.opening >= most:
+            raise _limited(account, "open_uploads", account.limits.open_uploads or 0, "", RETRY_S)
+
+    def receiving(self, scope: Scope, receive: Receive) -> Receive:
+        """Returns what reads a body of unknown length, or what a WebSocket says, and counts it."""
+        if scope["type"] == "http":
+            unknown = scope["method"] in WITH_BODIES and content_length(scope) is None
+            return self._counted(receive) if unknown else receive
+        return self._heard(receive)
+
+    def sending(self, out: Send) -> Send:
+        """Returns what sends, and counts it."""
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            """Sends a part; where more follow, behind it waits until it is paid for."""
+            await out(message)
+            if size := _size(message):
+                self.spend("bytes_out", size)
+                if message.get("more_body", message["type"] == "websocket.send"):
+                    await self.paid("bytes_out")
+
+        return send
+
+    def _counted(self, receive: Receive) -> Receive:
+        async def read() -> MutableMapping[str, Any]:
+            message = await receive()
+            self.spend("bytes_in", len(message.get("body", b"")))
+            return message
+
+        return read
+
+    def _heard(self, receive: Receive) -> Receive:
+        async def hear() -> MutableMapping[str, Any]:
+            message = await receive()
+            if message["type"] == "websocket.receive":
+                await self.paid("requests", "bytes_in")
+                self.spend("requests", 1)
+                self.spend("bytes_in", _size(message))
+            return message
+
+        return hear
+
+    def _owed_s(self, limits: Sequence[str]) -> float:
+        """Returns the time until nothing is owed of these, by the limits and shares of now."""
+        now_s, accounts = self._rates.clock.monotonic_s(), self._rates.accounts
+        for account in self._accounts:
+            accounts.fit(account, account.source() or NO_LIMITS, now_s)
+        meters = [account.meters[limit] for account in self._accounts for limit in limits if limit in account.meters]
+        return max((meter.take(0, now_s) for meter in meters), default=0.0)
+
+
+def take(scope: Scope, limit: str, amount: float) -> None:
+    """Takes what a request costs more than its route tells. Raises RateLimited."""
+    meter: Meter | None = scope.get(METER)
+    if meter is not None:
+        meter.take_now(limit, amount)
+
+
+def spend(scope: Scope, limit: str, amount: float) -> None:
+    """Takes what a request has turned out to cost."""
+    meter: Meter | None = scope.get(METER)
+    if meter is not None:
+        meter.spend(limit, amount)
+
+
+@contextmanager
+def waiting(scope: Scope) -> Iterator[None]:
+    """Runs a request that waits for messages. Raises RateLimited, and Overloaded where too many connections wait."""
+    meter: Meter | None = scope.get(METER)
+    if meter is None:
+        with staying(scope):
+            yield
+        return
+    with meter.waiting(), staying(scope):
+        yield
+
+
+@asynccontextmanager
+async def opening(scope: Scope, is_open: IsOpen) -> AsyncIterator[Opened]:
+    """Runs a request that begins an upload, and is told its topic and id. Raises RateLimited."""
+    meter: Meter | None = scope.get(METER)
+    if meter is None:
+        yield _nothing
+        return
+    async with meter.opening(is_open) as opened:
+        yield opened
+
+
+def _nothing(topic: str, upload: str) -> None:
+    pass
+
+
+def _size(message: MutableMapping[str, Any]) -> int:
+    text = message.get("text")
+    return len(text.encode()) if text else len(message.get("body") or message.get("bytes") or b"")
+
+
+def _limited(account: Account, limit: str, bound: float, unit: str, wait_s: float) -> RateLimited:
+    topic = account.key.rpartition("/")[0]
+    detail = f"the limit of {limit}{f' of topic {topic!r}' if topic else ''} is reached: {bound:g}{unit}"
+    more = {"topic": topic} if topic else {}
+    return RateLimited(detail, limit=limit, rate=bound, retry_after_s=round(wait_s, 3), **more)

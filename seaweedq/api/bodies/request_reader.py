@@ -1,0 +1,262 @@
+"""Reads the bodies of requests: every body on every route is bounded in size, in decoded size, in time and in memory.
+
+uvicorn has no deadline for receiving a request, and FastAPI none of these bounds.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from fastapi import Request
+
+from seaweedq.api.access.callers import key_of
+from seaweedq.api.asgi.http import ClientGone, Receive, Scope, content_length, header, headers_of
+from seaweedq.api.asgi.refusals import Refusals
+from seaweedq.api.bodies.decoding_memory import DecodingMemory, needed_by_json
+from seaweedq.api.bodies.fair_memory import SMALL_BYTES, FairMemory
+from seaweedq.api.bodies.incomplete_bodies import SLOW_BYTES_PER_S, Incomplete, IncompleteBodies
+from seaweedq.api.bodies.json_requests import check_free_form, decode_request
+from seaweedq.api.bodies.unread_answers import UnreadAnswers
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.clock import Clock
+from seaweedq.codec.content_encoding import decode_body
+from seaweedq.concurrency.begun import Begun
+from seaweedq.errors import BadRequest, MissingContentType, Overloaded, RequestTimeout, RequestTooLarge
+from seaweedq.settings import Settings
+
+T = TypeVar("T")
+
+
+def _one() -> int:
+    return 1
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """A request without fields."""
+
+
+_NOTHING = msgspec.json.Decoder(_Nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReader:
+    """Reads requests within the bounds of the settings. Their bodies take their memory from the budget."""
+
+    settings: Settings
+    budget: Budget
+    clock: Clock
+    refusals: Refusals
+    bodies: IncompleteBodies
+    decoding: DecodingMemory
+    unread: UnreadAnswers
+    fair: FairMemory
+
+    @staticmethod
+    def of(
+        settings: Settings, budget: Budget, clock: Clock, refusals: Refusals, parties: Callable[[], int] = _one
+    ) -> "RequestReader":
+        """Returns a reader whose requests share one budget, with their answers. `parties` returns how many principals
+        share it."""
+        bodies = IncompleteBodies(budget, settings.max_request_bytes, clock.monotonic_s)
+        unread = UnreadAnswers(budget, clock, settings.answer_timeout_s, refusals)
+        decoding, fair = DecodingMemory(budget), FairMemory(budget, parties)
+        return RequestReader(settings, budget, clock, refusals, bodies, decoding, unread, fair)
+
+    def body(self, scope: Scope, receive: Receive) -> "Body":
+        """Returns the body as a block that holds its memory: `async with reader.body(...) as content`."""
+        return Body(self, scope, receive, self.settings.max_request_bytes)
+
+    def body_of_peer(self, scope: Scope, receive: Receive, limit_bytes: int) -> "Body":
+        """Returns the body of a call of another broker, which has no content type, and is never too slow."""
+        return Body(self, scope, receive, limit_bytes, of_peer=True)
+
+    async def json(self, request: Request, decoder: msgspec.json.Decoder[T], free_form: bool = False) -> T:
+        """Returns the request's JSON body, decoded strictly; `free_form` says that a field may hold any JSON.
+
+        Raises the errors of `Body` and of `decode_request`.
+        """
+        async with self.body(request.scope, request.receive) as content:
+            with self.decoding_json(content):
+                decoded = decode_request(content, request.scope, decoder)
+                if free_form:
+                    check_free_form(content)
+                return decoded
+
+    def decoding_json(self, content: bytes) -> AbstractContextManager[None]:
+        """Returns the block in which a request is decoded, with the memory that this needs. Raises RequestTooLarge
+        where it needs more than there ever is, and Overloaded."""
+        needed = needed_by_json(content)
+        if needed > self.budget.limit_bytes:
+            raise RequestTooLarge(
+                f"to decode the body needs {needed} bytes, over memory_budget_bytes={self.budget.limit_bytes}; "
+                "split it into smaller requests",
+                limit_bytes=self.budget.limit_bytes,
+            )
+        return self.budget.holding(needed)
+
+    async def nothing(self, request: Request) -> None:
+        """Reads the body of a request that has no fields: none, or `{}`. Raises the errors of `json`."""
+        await self.json(request, _NOTHING)
+
+    def arrived(self, body: Incomplete, size: int) -> None:
+        """Has an incomplete body hold bytes that came. Raises Overloaded."""
+        try:
+            self.bodies.take(body, size)
+        except Overloaded as error:
+            self.refusals.note("bodies", error.detail)
+            raise
+
+    def too_slow(self, body: Incomplete | None, otherwise: str) -> RequestTimeout:
+        """Returns the error for a body that had to go since others needed its memory, or `otherwise` did not come."""
+        if body is None or not body.dismissed:
+            return RequestTimeout(otherwise, timeout_s=self.timeout_s)
+        detail = f"the body came with less than {SLOW_BYTES_PER_S} bytes/s while others needed its memory"
+        self.refusals.note("slow_body", detail)
+        return RequestTimeout(detail, bytes_per_s=SLOW_BYTES_PER_S)
+
+    @property
+    def timeout_s(self) -> float:
+        """The seconds within which a body must arrive, or its next bytes where it is streamed."""
+        return self.settings.request_timeout_s
+
+
+class Body:
+    """The decoded body of a request, held in the memory budget for as long as the block runs.
+
+    Raises MissingContentType where a client's is not empty, RequestTooLarge, RequestTimeout, UnsupportedEncoding,
+    UnreadableBody, Overloaded, ClientGone.
+    """
+
+    __slots__ = ("_deadline", "_fair", "_held", "_incomplete", "_limit", "_of_peer", "_reader", "_receive", "_scope")
+
+    def __init__(
+        self, reader: RequestReader, scope: Scope, receive: Receive, limit_bytes: int, of_peer: bool = False
+    ) -> None:
+        self._reader, self._scope, self._receive = reader, scope, receive
+        self._limit, self._of_peer = limit_bytes, of_peer
+        self._incomplete: Incomplete | None = None
+        self._held = self._fair = 0
+
+    async def __aenter__(self) -> bytes:
+        try:
+            return await self._read()
+        except BaseException:
+            self._release()
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        self._reader.budget.release(self._held)
+        if self._fair:
+            self._reader.fair.release(key_of(self._scope), self._fair)
+
+    async def _read(self) -> bytes:
+        stated = content_length(self._scope) or 0
+        if stated > self._limit:
+            raise _too_large(self._limit)
+        self._check_typed(stated)
+        coming = Begun(self._raw())
+        raw = coming.result if coming.is_over else await self._in_time(coming)
+        encoding = header(self._scope, b"content-encoding")
+        return raw if encoding is None else await self._decoded(raw, encoding)
+
+    async def _in_time(self, coming: Begun[bytes]) -> bytes:
+        """Waits for a body that is not there yet."""
+        try:
+            async with asyncio.timeout(self._reader.timeout_s) as self._deadline:
+                return await coming
+        except TimeoutError:
+            otherwise = f"the body did not arrive within request_timeout_s={self._reader.timeout_s:g}"
+            raise self._reader.too_slow(self._incomplete, otherwise) from None
+
+    async def _raw(self) -> bytes:
+        chunk, more = await self._next(0)
+        if more:
+            return await self._rest(chunk)
+        if len(chunk) >= SMALL_BYTES:
+            self._take_fairly(len(chunk))
+        self._hold(len(chunk))
+        return chunk
+
+    async def _next(self, size: int) -> tuple[bytes, bool]:
+        """Returns the next bytes after `size` ones, and whether more come."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        if size + len(chunk) > self._limit:
+            raise _too_large(self._limit)
+        self._check_typed(len(chunk))
+        return chunk, message.get("more_body", False)
+
+    async def _rest(self, chunk: bytes) -> bytes:
+        """Returns a body of which the first bytes have come."""
+        chunks, size, more = [chunk], len(chunk), True
+        if not self._of_peer:
+            self._incomplete = Incomplete(self._dismiss)
+        try:
+            self._arrived(len(chunk))
+            while more:
+                chunk, more = await self._next(size)
+                self._arrived(len(chunk))
+                chunks.append(chunk)
+                size += len(chunk)
+        finally:
+            if self._incomplete:
+                self._reader.bodies.leave(self._incomplete)
+        if self._incomplete:
+            self._reader.budget.requests += size  # it was held as an incomplete one
+            self._held += size
+        return b"".join(chunks)
+
+    def _take_fairly(self, size: int) -> None:
+        if not self._of_peer:
+            self._reader.fair.take(key_of(self._scope), size)
+            self._fair += size
+
+    def _arrived(self, size: int) -> None:
+        self._take_fairly(size)
+        if self._incomplete is None:
+            self._hold(size)
+        else:
+            self._reader.arrived(self._incomplete, size)
+
+    def _dismiss(self) -> None:
+        """Ends the wait for a body that came too slowly."""
+        end_now(self._deadline)
+
+    async def _decoded(self, raw: bytes, encoding: str) -> bytes:
+        """Returns the body without its content encoding; while it is decoded it holds as much as it may become."""
+        self._hold(self._limit)
+        decoded = await asyncio.to_thread(decode_body, raw, encoding, self._limit)
+        spare = self._held - len(decoded)
+        self._reader.budget.release(spare)
+        self._held -= spare
+        return decoded
+
+    def _check_typed(self, size: int) -> None:
+        if size and not self._of_peer and b"content-type" not in headers_of(self._scope):
+            raise MissingContentType("a body that is not empty needs a content type")
+
+    def _hold(self, size: int) -> None:
+        self._reader.budget.hold(size)
+        self._held += size
+
+
+def end_now(deadline: asyncio.Timeout) -> None:
+    """Ends a wait. One whose time is over already may not have heard of it yet, and cannot be told again."""
+    with suppress(RuntimeError):
+        deadline.reschedule(asyncio.get_running_loop().time())
+
+
+def _too_large(limit: int) -> BadRequest:
+    return RequestTooLarge(
+        f"the body is over max_request_bytes={limit}; split it into smaller requests, "
+        "or publish large payloads as uploads by reference",
+        limit_bytes=limit,
+    )

@@ -1,0 +1,1 @@
+"""Connections of clients, in HTTP, TLS and WebSockets, and their bounds."""

@@ -1,0 +1,337 @@
+"""Extends uvicorn's HTTP protocol: connections are bounded, heads in size and time, answers in memory.
+
+`request_reader` bounds bodies. Before a request's head is complete no application is asked, and uvicorn bounds nothing.
+
+Requests may be pipelined. The next one begins once the buffer of the answers before it is nearly empty, and only so
+many are parsed ahead as fit in PIPELINED_BYTES: else one connection that takes no answer could have any number made.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from seaweedq.access.accounts import Account
+from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, content_length, release_connection, send
+from seaweedq.api.asgi.problems import problem
+from seaweedq.api.bodies.unread_answers import Unread
+from seaweedq.api.connections.connection_bounds import ConnectionBounds
+from seaweedq.api.connections.connections import Place
+from seaweedq.api.connections.until_closed import UntilClosed
+from seaweedq.api.connections.web_sockets import BoundedWebSocket
+from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
+
+MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
+PIPELINED_BYTES = 4 * 1024
+SOCKETS = b"/stream"  # paths that may become WebSockets
+UNREADABLE = "Invalid HTTP request received."
+BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection; a head has to be complete within `head_timeout_s`."""
+
+    def __init__(self, *arguments: Any, bounds: ConnectionBounds, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._bounds = bounds
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_open = False
+        self._head_bytes = 0
+        self._body_left = 0  # of the request that comes now, by its Content-Length
+        self._unparsed: memoryview | None = None
+        self._deferred: tuple[Any, Any] | None = None
+        self._place = Place.NONE
+        self._running: Any = None  # the request that is being answered
+        self._held_back = False  # reading is paused until all of _unparsed is parsed
+        self._extensions = {CONNECTION: self}
+        self.account: Account | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to wait for a head."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(BUFFER_BYTES)
+        self._unread = Unread(transport.get_write_buffer_size, transport.abort)
+        self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
+        self._place = self._bounds.enter(self, transport)
+        if self._place is Place.NONE:
+            self._send_and_close(self._no_place())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the wait for a head, and forgets what was not taken."""
+        self._stop_timer()
+        self._bounds.unread.end(self._unread)
+        self._bounds.connections.leave(self)
+        release_connection(self)
+        if self._running and not self._running.response_complete:  # uvicorn tells only the one that was parsed last
+            self._running.disconnected = True
+            self._running.message_event.set()
+        self._unparsed = self._deferred = None
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """Counts from the begin of a head."""
+        super().on_message_begin()
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
+        self._head_open, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """Ends the wait for a head that is complete."""
+        self._head_open = False
+        if self._is_ignored_wish():
+            return
+        if self._timer:
+            self._stop_timer()
+        if self._place is Place.RESERVE:
+            may_ask = self._bounds.connections.may_ask(self, self.url.partition(b"?")[0])
+            self.app = self.config.loaded_app if may_ask else self._refuse
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            self.app = partial(_refuse_with, UnreadableRequest("of transfer codings only chunked is taken"))
+        self._body_left = content_length(self.scope) or 0  # type: ignore[arg-type]
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Counts what is left of a body."""
+        self._body_left -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Notes that it is the broker's turn."""
+        if self._is_ignored_wish():
+            return
+        super().on_message_complete()
+        if self.cycle and not self.cycle.response_complete:
+            self._bounds.connections.works(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what came, but of pipelined requests only a few at a time."""
+        self._bounds.connections.heard(self)
+        if self._unparsed is not None or self.pipeline or self._deferred:
+            self._unparsed = memoryview(bytes(self._unparsed or b"") + data)
+            self._hold_back()
+        elif len(data) <= max(self._body_left, PIPELINED_BYTES):
+            self._feed(data)
+        else:
+            self._unparsed = memoryview(data)
+            self._feed_more()
+
+    def pause_writing(self) -> None:
+        """Counts the answers that are not taken. No more requests are read meanwhile."""
+        super().pause_writing()
+        self._bounds.unread.begin(self._unread)
+
+    def resume_writing(self) -> None:
+        """Goes on with the request that waited for its predecessor's answer to be taken."""
+        self._bounds.unread.end(self._unread)
+        super().resume_writing()
+        if self._deferred:
+            (cycle, app), self._deferred = self._deferred, None
+            self._start_asgi_task(cycle, app)
+            self.loop.call_soon(self._feed_more)
+
+    def on_response_complete(self) -> None:
+        """Begins with the next request, or waits for one. A connection that closes must not wait for ever for its last
+        answer to be taken."""
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._bounds.connections.waits(self)
+        if self.transport.is_closing():
+            self._abort_later()
+        elif self._unparsed is not None:
+            self.loop.call_soon(self._feed_more)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hands the connection over to a WebSocket, with its place: it is busy from now on."""
+        if self.app == self._refuse:
+            self._send_and_close(self._no_place())
+            return
+        if (
+            self.flow.write_paused
+            or self.pipeline
+            or self._deferred
+            or (self.cycle and not self.cycle.response_complete)
+        ):
+            self.send_400_response("a WebSocket is asked for before the request ahead of it is answered")
+            return
+        self._stop_timer()
+        self._unparsed = None
+        self._bounds.connections.works(self)
+        self.connections.discard(self)
+        socket = BoundedWebSocket(self.config, self.server_state, self.app_state, bounds=self._bounds, place=self)
+        self.transport.set_protocol(socket)
+        if not socket.begin(self.transport, self._head()):
+            self._bounds.refusals.note("handshake", socket.refusal)
+            self._send_and_close(UnreadableRequest(socket.refusal))
+
+    def _head(self, without: bytes = b"") -> bytes:
+        start = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        lines = (b"%b: %b" % one for one in self.headers if one[0] != without)
+        return b"\r\n".join([start, *lines, b"", b""])
+
+    def _is_ignored_wish(self) -> bool:
+        """Whether the head that has come wishes for a protocol that is not served."""
+        return self.parser.should_upgrade() and not self._should_upgrade()
+
+    def _should_upgrade(self) -> bool:
+        """Whether the request becomes a WebSocket; elsewhere, and in HTTP/1.0, the wish is ignored, as HTTP asks."""
+        is_new = self.parser.get_http_version() == "1.1"
+        asks = is_new and self.parser.get_method() == b"GET" and self.url.partition(b"?")[0].endswith(SOCKETS)
+        return asks and super()._should_upgrade()
+
+    async def drained(self) -> None:
+        """Returns once the client has taken nearly all that was sent, or has gone."""
+        await self.flow.drain()
+
+    def abort(self) -> None:
+        """Ends the connection, whatever was not taken."""
+        self.transport.abort()
+
+    def stay(self) -> None:
+        """Begins a request that lasts for as long as its client likes. Raises Overloaded where there are too many."""
+        connections = self._bounds.connections
+        if not connections.stay(self):
+            most = connections.most_staying
+            detail = f"{most} streams and waiting requests, three quarters of max_connections={connections.most}"
+            self._bounds.refusals.note("staying", f"there are {detail}")
+            raise Overloaded(f"the broker has {detail}; try again", max_connections=connections.most)
+
+    def go(self) -> None:
+        """Ends such a request."""
+        self._bounds.connections.go(self)
+
+    def exempt(self) -> None:
+        """Counts for its address no more: a broker of this cluster is at its other end."""
+        self._bounds.connections.exempt(self)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closes a connection that was idle for too long."""
+        super().timeout_keep_alive_handler()
+        self._abort_later()
+
+    def make_room(self) -> None:
+        """Closes a quiet connection for another one."""
+        self._bounds.refusals.note("quiet_connection", "it was quiet for longest, and others need its place")
+        self.transport.close()
+        self._abort_later()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers with a problem, and closes the connection."""
+        self._send_and_close(UnreadableRequest(msg))
+
+    def _send_and_close(self, error: SeaweedqError) -> None:
+        status, headers, content = problem(error)
+        headers |= {"content-length": str(len(content)), "connection": "close"}
+        lines = [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
+        self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", content]))
+        self.transport.close()
+        self._abort_later()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if self.flow.write_paused:
+            self._deferred = cycle, app
+            self.flow.pause_reading()
+        else:
+            self._running = cycle
+            if cycle.scope["http_version"] == "1.0":
+                app = UntilClosed(app, cycle)
+            super()._start_asgi_task(cycle, app)
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        """As uvicorn's `data_received`, which goes on behind any head that wishes for another protocol as if no body
+        followed: the body would be lost, or be taken for requests."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as wish:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._ignore_wish(data[wish.args[0] :])
+        except HttpParserError:
+            self.logger.warning(UNREADABLE)
+            self.send_400_response(UNREADABLE)
+
+    def _ignore_wish(self, rest: bytes | memoryview) -> None:
+        """Parses a head once more without its wish, and what has come behind it."""
+        if self.parser.get_method() == b"CONNECT":
+            self.send_400_response("this is no proxy")
+            return
+        head, self.parser = self._head(without=b"upgrade"), _parser(self)
+        self._parse(head)
+        if len(rest) and not self.transport.is_closing():
+            self._parse(rest)
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        """Parses, and counts the bytes that come before a head is complete."""
+        self._parse(data)
+        if self._head_open and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            self._timer = self._timer or self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response(f"the request's line and headers are over {MAX_HEAD_BYTES} bytes")
+
+    def _feed_more(self) -> None:
+        """Parses what is left of a read, until a request has to wait for an answer to the one before it."""
+        while self._unparsed is not None and not self.transport.is_closing():
+            if self.pipeline or self._deferred:
+                self._hold_back()
+                return
+            size = max(self._body_left, PIPELINED_BYTES)
+            data, rest = self._unparsed[:size], self._unparsed[size:]
+            self._unparsed = rest if len(rest) else None
+            self._feed(data)
+        if self._held_back and not (self.pipeline or self._deferred or self.transport.is_closing()):
+            self._held_back = False
+            self.flow.resume_reading()
+
+    def _hold_back(self) -> None:
+        self._held_back = True
+        self.flow.pause_reading()
+
+    async def _refuse(self, scope: Scope, receive: Receive, out: Send) -> None:
+        """As ASGI: answers a request for which there is no place, and closes the connection."""
+        await _refuse_with(self._no_place(), scope, receive, out)
+
+    def _no_place(self) -> Overloaded:
+        most = self._bounds.connections.most
+        if self._bounds.connections.is_over(self):
+            most = self._bounds.connections.most_per_address
+            detail = f"its address has max_connections_per_address={most} already, all busy"
+            self._bounds.refusals.note("address", detail)
+            return Overloaded(f"{detail}; try again", max_connections_per_address=most)
+        self._bounds.refusals.note("connection", f"there are max_connections={most}, and none of them is quiet")
+        return Overloaded(f"the broker has max_connections={most} already, all busy; try again", max_connections=most)
+
+    def _too_slow(self) -> None:
+        """Closes the connection without an answer: no request has come. Where requests before it wait for their turn,
+        the rest of the head may have come long ago: the broker has not read it yet, and the wait begins again."""
+        if self.pipeline or self._deferred or self._unparsed is not None:
+            self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
+            return
+        self._bounds.refusals.note("slow_head", f"no head came within head_timeout_s={self._bounds.head_timeout_s:g}")
+        self.transport.close()
+        self._abort_later()
+
+    def _abort_later(self) -> None:
+        """Ends a connection that is closing, even if its client never takes what is left for it."""
+        self._stop_timer()
+        self._timer = self.loop.call_later(self._bounds.answer_timeout_s, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+
+async def _refuse_with(error: SeaweedqError, scope: Scope, receive: Receive, out: Send) -> None:
+    """As ASGI: answers with an error, and closes the connection."""
+    status, headers, content = problem(error)
+    await send(Answer(status, content, {**headers, "connection": "close"}), out)
+
+
+def _parser(protocol: HttpToolsProtocol) -> HttpRequestParser:
+    """Returns a parser as uvicorn makes it: requests that were pipelined behind a last one are no error."""
+    parser = HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser

@@ -1,0 +1,302 @@
+"""The matrix of routes and callers: every route that can be reached has a rule, which lets in whom it should."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Mount
+
+from seaweedq.access.actions import OF_THE_CLUSTER, Action, Resource
+from seaweedq.access.caller import ANONYMOUS, Caller
+from seaweedq.access.grants import EVERYTHING, Grant, Rights
+from seaweedq.access.tokens import digest_of, draw
+from seaweedq.api.access.callers import caller_of, header_of
+from seaweedq.api.access.gate import Gate
+from seaweedq.api.access.rules import SOCKET, TABLE, Kind, every, find
+from seaweedq.api.app import Application
+from seaweedq.broker.access.callers import Callers
+from seaweedq.clock import SystemIds
+from seaweedq.errors import Forbidden, MethodNotAllowed, RouteNotFound, Unauthenticated, UnreadableRequest
+from tests.support.brokers.in_process_cluster import in_loop
+
+NAMES = {"topic": "t1", "subscription": "s1", "segment": "0", "offset": "0", "upload": "u", "principal": "p"}
+ALWAYS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FOO")
+
+
+def filled(path: str, **names: str) -> str:
+    return path.format(**{**NAMES, "token": "0" * 16, **names}).replace("*", "x")
+
+
+ROUTES = [(method, filled(path), rule) for method, path, rule in every()]
+
+
+def scope_of(method: str, path: str, *headers: tuple[bytes, bytes], **more: Any) -> dict[str, Any]:
+    kind = "websocket" if method == SOCKET else "http"
+    return {"type": kind, "method": method, "path": path, "query_string": b"", "headers": list(headers), **more}
+
+
+class SomeCallers(Callers):
+    """Callers that a test has made up, by their tokens."""
+
+    def __init__(self, known: dict[str, Caller]) -> None:
+        self.known = {digest_of(text.encode()): caller for text, caller in known.items()}
+
+    def find(self, digest: bytes) -> Caller | None:
+        return self.known.get(digest)
+
+    @property
+    def view(self) -> Any:
+        return type("Loaded", (), {"loaded": True, "anonymous": ANONYMOUS})
+
+    @view.setter
+    def view(self, view: object) -> None:
+        raise AssertionError
+
+
+def gate(needs_token: bool = True, **known: Caller) -> Gate:
+    return Gate(SomeCallers(known), needs_token, lambda scope: (b"from-a-broker", b"1") in scope["headers"])
+
+
+def verdict(judging: Gate, method: str, path: str, token: str | None = None) -> int:
+    """The status with which the gate refuses; 200 where it lets in."""
+    headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+    try:
+        judging.admit(scope_of(method, path, *headers))
+    except Unauthenticated:
+        return 401
+    except Forbidden:
+        return 403
+    return 200
+
+
+def with_rights(*grants: Grant) -> Caller:
+    return Caller("p", "t", (Rights(grants),))
+
+
+@pytest.mark.parametrize(("method", "path", "rule"), ROUTES, ids=[f"{m} {p}" for m, p, _ in ROUTES])
+def test_each_route_and_each_caller(method: str, path: str, rule: Any) -> None:
+    alone = {str(one): with_rights(Grant((one,), ("t*",), ("s*",))) for one in Action}
+    elsewhere = {f"{one}2": with_rights(Grant((one,), ("other",), ("s*",))) for one in Action}
+    judging = gate(**alone, **elsewhere, admin=Caller("admin", "t", (EVERYTHING,)), none=with_rights())
+    if rule.kind in (Kind.OPEN, Kind.OWN_RIGHT):
+        assert {verdict(judging, method, path, token) for token in (None, "wrong", "none", "admin")} == {200}
+        return
+    assert verdict(judging, method, path) == 401
+    assert {verdict(judging, method, path, token) for token in ("wrong", "sq1_wrong")} == {401}
+    assert verdict(judging, method, path, "admin") == 200
+    assert verdict(judging, method, path, "none") == (200 if rule.kind is Kind.KNOWN else 403)
+    for one in Action:
+        allowed = rule.kind is Kind.KNOWN or rule.action == one
+        assert verdict(judging, method, path, str(one)) == (200 if allowed else 403), one
+        there = allowed and (rule.kind is Kind.KNOWN or one in OF_THE_CLUSTER)
+        assert verdict(judging, method, path, f"{one}2") == (200 if there else 403), one
+    assert verdict(gate(needs_token=False), method, path) == 200
+    assert verdict(gate(needs_token=False), method, path, "sq1_wrong") == 401, "a wrong token is never taken for none"
+    assert verdict(gate(needs_token=False), method, path, "mine") == 200, "a proxy's token is none of ours"
+
+
+def test_every_action_has_a_route() -> None:
+    assert {rule.action for _, _, rule in ROUTES if rule.action} == set(Action)
+
+
+@pytest.mark.parametrize("action", [Action.CONSUME, Action.SUBSCRIBE, Action.DESCRIBE])
+def test_another_subscription(action: Action) -> None:
+    judging = gate(p=with_rights(Grant((action,), ("t1",), ("other",))))
+    named = [(m, p, r) for m, p, r in ROUTES if r.action == action and r.has_subscription]
+    assert named
+    assert {verdict(judging, method, path, "p") for method, path, _ in named} == {403}
+
+
+def test_names_are_judged_decoded_and_are_no_others() -> None:
+    judging = gate(p=with_rights(Grant((Action.PUBLISH,), ("a b",)), Grant((Action.READ,), ("é*",))))
+    assert verdict(judging, "POST", "/v1/topics/a b/messages", "p") == 200
+    assert verdict(judging, "GET", "/v1/topics/été/stream", "p") == 200
+    for path in ("/v1/topics/a%20b/messages", "/v1/topics/A B/messages", "/v1/topics/a b /messages"):
+        assert verdict(judging, "POST", path, "p") == 403
+    for path in (
+        "//v1/topics/a b/messages",
+        "/v1/topics/a b/messages/",
+        "/v1//topics/a b/messages",
+        "/v1/topics//messages",
+        "/V1/topics/a b/messages",
+        "/v1/topics/x/../a b/messages",
+        "http://h/v1/topics/a b/messages",
+        "",
+    ):
+        with pytest.raises(RouteNotFound):
+            judging.admit(scope_of("POST", path))
+
+
+def test_what_has_no_rule_has_no_route_for_nobody() -> None:
+    judging = gate(admin=Caller("admin", "t", (EVERYTHING,)))
+    for _, path, _ in every():
+        allowed = {method for method, one, _ in every() if one == path}
+        for method in {*ALWAYS, SOCKET} - allowed:
+            with pytest.raises(RouteNotFound if allowed == {SOCKET} or method == SOCKET else MethodNotAllowed):
+                judging.admit(scope_of(method, filled(path), (b"authorization", b"Bearer admin")))
+
+
+def test_where_tokens_are_taken() -> None:
+    caller = Caller("p", "t", (EVERYTHING,))
+    judging = gate(t=caller, other=caller)
+
+    def found(*headers: tuple[bytes, bytes], method: str = "GET", **more: Any) -> str | None:
+        scope = scope_of(method, "/v1/topics/t1/stream", *headers, **more)
+        judging.admit(scope)
+        return caller_of(scope).principal
+
+    for shown in (b"Bearer t", b"bearer t", b"BEARER   t ", b"Bearer t\t"):
+        assert found((b"authorization", shown)) == "p"
+    assert found(method=SOCKET, subprotocols=["seaweedq.v1", "bearer.t"]) == "p"
+    assert found((b"authorization", b"Bearer t"), method=SOCKET, subprotocols=[]) == "p"
+    for refused in (
+        [(b"authorization", b"Basic t")],
+        [(b"authorization", b"t")],
+        [(b"x-authorization", b"Bearer t")],
+        [(b"authorization", b"Bearer t, Bearer t")],
+        [(b"authorization", b"Bearer ")],
+        [(b"cookie", b"token=t")],
+    ):
+        with pytest.raises(Unauthenticated):
+            found(*refused)
+    with pytest.raises(Unauthenticated):
+        found(query_string=b"token=t&access_token=t")
+    with pytest.raises(Unauthenticated):
+        found(subprotocols=["bearer.t"])  # of a request that is no WebSocket
+    for twice in (b"Bearer t", b"Bearer other", b"Basic x"):
+        with pytest.raises(UnreadableRequest):
+            found((b"authorization", b"Bearer t"), (b"authorization", twice))
+    with pytest.raises(UnreadableRequest):
+        found(method=SOCKET, subprotocols=["bearer.t", "bearer.t"])
+    for one, another in (("t", "other"), ("other", "t"), ("t", "t"), ("t", "sq1_wrong"), ("sq1_wrong", "t")):
+        shown = (b"authorization", f"Bearer {one}".encode())
+        with pytest.raises(UnreadableRequest):
+            found(shown, method=SOCKET, subprotocols=["seaweedq.v1", f"bearer.{another}"])
+    proxys = (b"authorization", b"Basic t")
+    assert found(proxys, method=SOCKET, subprotocols=["bearer.t"]) == "p", "a proxy's is no credential of ours"
+
+
+def test_who_a_relay_names_counts_from_brokers_alone() -> None:
+    named = (b"seaweedq-caller", b'{"principal":"admin"}')
+    judging = gate(p=with_rights(Grant((Action.READ,), ("t1",))))
+    with pytest.raises(Unauthenticated):
+        judging.admit(scope_of("GET", "/v1/topics/t1", named))
+    with pytest.raises(Forbidden):
+        judging.admit(scope_of("GET", "/v1/topics/t1", named, (b"authorization", b"Bearer p")))
+    judging.admit(scope := scope_of("GET", "/v1/topics/t1", named, (b"from-a-broker", b"1")))
+    assert caller_of(scope).principal == "admin"
+    caller = Caller("p", "t", (EVERYTHING,), 7, uid="u")
+    (said,) = header_of(caller).values()
+    judging.admit(scope := scope_of("GET", "/v1/topics/t1", (named[0], said.encode()), (b"from-a-broker", b"1")))
+    assert caller_of(scope) == caller
+    with pytest.raises(Forbidden):
+        judging.admit(scope_of("GET", "/v1/topics/t1", (b"seaweedq-caller", b"{"), (b"from-a-broker", b"1")))
+
+
+def test_a_refusal_says_neither_why_nor_what_exists() -> None:
+    judging = gate(p=with_rights())
+    said = set()
+    for text in ("x", draw(SystemIds()), "sq1_"):
+        with pytest.raises(Unauthenticated) as refused:
+            judging.admit(scope_of("GET", "/v1/topics/t1", (b"authorization", f"Bearer {text}".encode())))
+        said.add(str(refused.value))
+        assert text == "sq1_" or text not in repr(refused.value)
+    assert len(said) == 1
+
+
+@asynccontextmanager
+async def application(tmp_path: Path) -> AsyncIterator[tuple[Application, str]]:
+    """A broker that needs tokens, and its admin's one."""
+    file = tmp_path / "admin"
+    file.write_text(token := draw(SystemIds()))
+    async with in_loop(tmp_path, 1, auth="required", admin_token_file=str(file)) as together:
+        (app,) = together.apps.values()
+        yield app, token
+
+
+def reachable(routes: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Method and path of all routes that FastAPI has, however they came there."""
+    for route in routes:
+        if isinstance(route, Mount):
+            yield from ((method, f"{prefix}{route.path}/*") for method in ("GET", "HEAD"))
+        elif inner := getattr(route, "original_router", None):
+            yield from reachable(inner.routes, prefix)
+        else:
+            path = f"{prefix}{route.path}".replace("{name:path}", "*")
+            yield from ((method, path) for method in route.methods)
+
+
+async def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path: Path) -> None:
+    async with application(tmp_path) as (app, token):
+        declared = set(reachable(app.fastapi.routes))
+        ahead = {(m, p) for m, p, r in every() if m == SOCKET or p == "/internal/*"}
+        ahead.add(("HEAD", "/v1/topics/{topic}/uploads/{upload}/content"))
+        assert {(m, p) for m, p, _ in every()} == declared | ahead
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://b0") as http:
+            for method, path, rule in ROUTES:
+                if method == SOCKET:
+                    continue
+                answer = await http.request(method, path)
+                if rule.kind is Kind.OPEN:
+                    assert answer.status_code in ((308,) if path == "/console" else (200, 404)), path
+                elif rule.kind is Kind.OWN_RIGHT:
+                    assert answer.status_code in (403, 404, 411, 422), path
+                else:
+                    assert answer.status_code == 401, path
+                    assert answer.headers["www-authenticate"] == 'Bearer realm="seaweedq"'
+            me = (await http.get("/v1/whoami", headers={"authorization": f"Bearer {token}"})).json()
+            assert me["principal"] == "admin"
+
+
+async def test_a_refused_request_is_not_read_and_reserves_nothing(tmp_path: Path) -> None:
+    async with application(tmp_path) as (app, _):
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            raise AssertionError("its body was read")
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        for method, path, rule in ROUTES:
+            if rule.kind in (Kind.ACTION, Kind.KNOWN):
+                sent.clear()
+                scope = scope_of(method, path, raw_path=path.encode(), subprotocols=[], extensions={})
+                await asyncio.wait_for(app(scope, receive, send), 5)
+                assert sent[0]["status"] == 401, (method, path)
+        assert app._broker.core.budget.in_flight == 0
+
+
+def test_the_table_has_no_rule_twice() -> None:
+    rules = [(method, path) for methods, path, _, _ in TABLE for method in methods.split()]
+    assert len(rules) == len(set(rules))
+    assert find("GET", "/v1/topics/" + "x" * 1000) is not None
+
+
+def test_which_routes_change_something() -> None:
+    changing = {(method, path.removeprefix("/v1/topics/t1/")) for method, path, rule in ROUTES if rule.is_change}
+    assert {one for one in changing if not one[1].startswith("/")} == {
+        *(("POST", f"segments/0/{verb}") for verb in ("split", "merge", "roll", "move")),
+        *((verb, "subscriptions/s1") for verb in ("PUT", "PATCH", "DELETE")),
+        *(("POST", one) for one in ("flush", "subscriptions/s1/seek")),
+    }
+    assert {(method, path) for method, path in changing if path.startswith("/")} == {
+        *((verb, "/v1/topics/t1") for verb in ("PUT", "PATCH", "DELETE")),
+        *((verb, "/v1/principals/p") for verb in ("PUT", "DELETE")),
+        *(("POST", one) for one in ("/v1/tokens", "/v1/cluster/level", "/v1/cluster/confirm")),
+        ("DELETE", f"/v1/tokens/{'0' * 16}"),
+    }
+
+
+def test_resources() -> None:
+    for method, path, rule in ROUTES:
+        found = find(method, path)
+        assert found is not None
+        wanted = Resource("t1" if rule.has_topic else None, "s1" if rule.has_subscription else None)
+        assert found == (rule, wanted)
+        if rule.action and rule.action not in OF_THE_CLUSTER:
+            assert rule.has_topic

@@ -1,0 +1,226 @@
+"""Connections without end: a bound, a reserve for probes and brokers, and the quiet ones make room."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seaweedq.api.connections.connections import Connections, Place
+from seaweedq.cli.server.open_files import connections_of, raise_limit
+from tests.support.http.serving_protocol import Limits, serving
+from tests.support.tiers import examples
+
+
+@dataclass(eq=False)
+class One:
+    """A connection."""
+
+    closed: list["One"] = field(default_factory=list)
+
+    def make_room(self) -> None:
+        self.closed.append(self)
+
+
+def filled(most: int = 3, reserve: int = 2) -> tuple[Connections, list[One]]:
+    connections, ones = Connections(most, reserve), [One() for _ in range(most)]
+    for one in ones:
+        assert connections.enter(one) is Place.REGULAR
+    return connections, ones
+
+
+def test_the_one_that_is_quiet_for_longest_makes_room() -> None:
+    connections, ones = filled()
+    connections.heard(ones[0])
+    connections.works(ones[1])
+    for gone in (2, 0):
+        assert connections.enter(One()) is Place.REGULAR
+        assert [bool(one.closed) for one in ones] == [gone == 0, False, True]
+    assert len(connections) == 3
+
+
+def test_where_all_are_busy_there_is_a_reserve_and_an_end() -> None:
+    connections, ones = filled()
+    for one in ones:
+        connections.works(one)
+    reserved = [One(), One()]
+    assert [connections.enter(one) for one in reserved] == [Place.RESERVE] * 2
+    for path in (b"/healthz", b"/readyz", b"/internal/status"):
+        assert connections.may_ask(reserved[0], path)
+    assert not connections.may_ask(reserved[0], b"/v1/topics")
+    for one in reserved:
+        connections.works(one)
+    assert connections.enter(One()) is Place.NONE
+    connections.waits(reserved[1])
+    assert connections.enter(One()) is Place.RESERVE
+    assert reserved[1].closed
+    connections.waits(ones[2])
+    assert connections.may_ask(reserved[0], b"/v1/topics"), "there is a place now"
+    assert ones[2].closed
+    assert connections.may_ask(reserved[0], b"/v1/topics")
+
+
+def test_requests_that_last_leave_a_quarter_of_the_places() -> None:
+    connections, ones = filled(most=8)
+    for one in ones:
+        connections.works(one)
+    assert [connections.stay(one) for one in ones] == [True] * 6 + [False] * 2
+    connections.go(ones[0])
+    connections.leave(ones[1])
+    assert [connections.stay(one) for one in ones[6:]] == [True, True]
+    assert not connections.stay(ones[0])
+    assert Connections(1).stay(One())
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.tuples(st.sampled_from(["enter", "works", "waits", "heard", "ask", "leave"]), st.integers(0, 30))))
+def test_any_order_keeps_the_bounds(steps: list[tuple[str, int]]) -> None:
+    connections, ones = Connections(4, 2), []
+    working: set[One] = set()
+    for step, n in steps:
+        here = [one for one in ones if not one.closed]
+        if step == "enter":
+            one = One()
+            free = len(connections) < 6 or set(here) - working
+            if (place := connections.enter(one)) is not Place.NONE:
+                ones.append(one)
+            assert (place is Place.NONE) == (not free) or (place is Place.NONE and len(here) == 6)
+        elif here:
+            one = here[n % len(here)]
+            if step == "works":
+                working.add(one)
+                connections.works(one)
+            elif step == "waits":
+                working.discard(one)
+                connections.waits(one)
+            elif step == "heard":
+                connections.heard(one)
+            elif step == "ask":
+                connections.may_ask(one, b"/v1")
+                working.add(one)
+                connections.works(one)
+            else:
+                connections.leave(one)
+                one.closed.append(one)
+        assert len(connections._regular) <= 4
+        assert len(connections._reserved) <= 2
+        assert set(connections._quiet) <= connections._regular | connections._reserved
+        assert not any(one.closed for one in working & set(connections._quiet))
+        assert not any(one.closed and one in connections._regular for one in ones)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "files", "most", "reserve"),
+    [
+        (0, 1024, 665, 51),
+        (0, 1 << 20, 16_384, 256),
+        (0, 256, 16, 16),
+        (100, 1024, 100, 51),
+        (5000, 1024, 665, 51),
+        (50_000, 1 << 20, 50_000, 256),
+    ],
+)
+def test_how_many_there_may_be(wanted: int, files: int, most: int, reserve: int) -> None:
+    assert connections_of(wanted, files) == (most, reserve)
+
+
+def test_the_soft_limit_becomes_the_hard_one() -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        assert raise_limit() >= 512
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# Over sockets.
+
+
+async def answered(reader: asyncio.StreamReader) -> int:
+    """The status of the next answer; 0 where the connection ended without one."""
+    head = await asyncio.wait_for(reader.read(65_536), 30)
+    return int(head.split()[1]) if head else 0
+
+
+async def test_sockets_over_the_bound() -> None:
+    release = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, out: Any) -> None:
+        if scope["path"] == "/v1/wait":
+            await release.wait()
+        await out({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await out({"type": "http.response.body", "body": b""})
+
+    limits = Limits(connections=Connections(2, 1))
+    async with serving(app, limits) as port:
+        opened = []
+
+        async def ask(path: str | None) -> asyncio.StreamReader:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            opened.append(writer)
+            if path:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            return reader
+
+        silent = await ask(None)
+        assert await answered(await ask("/v1/a")) == 200
+        waits = [await ask("/v1/wait")]
+        assert await answered(silent) == 0, "the longest quiet one makes room"
+        waits.append(await ask("/v1/wait"))
+        await asyncio.sleep(0.05)
+        assert await answered(await ask("/healthz")) == 200
+        assert await answered(await ask("/internal/status")) == 200
+        assert await answered(await ask("/v1/a")) == 503
+        assert limits.refusals.counts["connection"] == 1
+        release.set()
+        assert [await answered(one) for one in waits] == [200, 200]
+        assert await answered(await ask("/v1/a")) == 200
+        for writer in opened:
+            writer.close()
+
+
+def test_an_address_has_a_bound_of_its_own_at_which_its_own_quiet_ones_make_room() -> None:
+    connections = Connections(10, 2)
+    connections.most_per_address = 2
+    ones, other = [One(), One()], One()
+    assert connections.enter(other, "192.0.2.9") is Place.REGULAR
+    for one in ones:
+        assert connections.enter(one, "192.0.2.1") is Place.REGULAR
+    connections.works(ones[0])
+    third = One()
+    assert connections.enter(third, "192.0.2.1") is Place.REGULAR
+    assert [bool(one.closed) for one in (other, *ones)] == [False, False, True]
+    connections.works(third)
+    fourth = One()
+    assert connections.enter(fourth, "192.0.2.1") is Place.RESERVE, "a broker or a probe may come from there, too"
+    assert connections.is_over(fourth)
+    assert connections.may_ask(fourth, b"/healthz")
+    assert not connections.may_ask(fourth, b"/v1/topics")
+    connections.leave(third)
+    assert connections.may_ask(fourth, b"/v1/topics")
+    assert all(connections.enter(One()) is Place.REGULAR for _ in range(5)), "addresses that do not count"
+    for one in (other, *ones, fourth):
+        connections.leave(one)
+    assert not connections._by_address
+    assert not connections._addresses
+
+
+def test_a_connection_of_a_broker_counts_for_no_address() -> None:
+    """It relays the pulls of thousands of clients, which wait, each on a connection of its own."""
+    connections = Connections(20, 2)
+    connections.most_per_address = 2
+    for _ in range(10):
+        one = One()
+        assert connections.enter(one, "192.0.2.1") is Place.REGULAR
+        connections.works(one)
+        connections.exempt(one)
+    assert not connections._by_address
+    client = One()
+    assert connections.enter(client, "192.0.2.1") is Place.REGULAR
+    connections.leave(client)
+    assert not connections._addresses
