@@ -29,6 +29,7 @@ ROW_GROUP_ROWS = 65_536
 METADATA_KEY = b"seaweedq"
 LAST_SEQUENCE = 10**8 - 1  # that a name can have; no chain gets there
 _NAME = re.compile(r"([0-9]{8})-([0-9]{16})\.parquet")
+ENTRIES = f"{'[0-9]' * 8}-{'[0-9]' * 16}.parquet"  # the same as a glob
 UPLOADS_LEVEL = 3  # from which on entries state the oldest upload that they name
 _UPLOAD_DATE = "/(?P<date>[0-9]{8})/[^/]+$"  # in a payload's URI
 _DELTA = {"_offset", "_timestamp", "_expires"}

@@ -5,10 +5,15 @@ which all rows are in files: the segment's pin. Files that appear later are behi
 after the other, and brokers write their files independently of each other, so rows of a segment may be there while the
 last ones of a predecessor are in no file yet.
 
+Objects of somebody else are left out, as brokers leave them out, and Spark, which is told the names of entries. A folder
+of somebody else is an error: Spark takes no other folders beside those of segments.
+
 The chain must be whole from its first entry that is there. What stands before a gap may be left over from retention, or
 the gap may be damage: brokers know that, a listing does not.
 """
 
+import logging
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -24,7 +29,8 @@ from seaweedq.client.core.topics.calls import topic_path
 from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry
 
-PARTITION = "segment="
+logger = logging.getLogger(__name__)
+_SEGMENT = re.compile(r"segment=(0|[1-9][0-9]*)")
 FOOTERS = 8  # that are read at a time
 
 
@@ -46,8 +52,8 @@ def plan_of_store(
     Raises TopicNotFound where there are no files, ChainDamaged for a chain with a gap, ValueError as `plan`.
     """
     store, root = opened(folder, storage)
-    chains = _chains(_listed(store, root, folder))
-    paths = [f"{root}/{PARTITION}{number}/{names[-1]}" for number, names in chains.items()]
+    chains = _chains(_listed(store, root), folder)
+    paths = [f"{root}/segment={number}/{names[-1]}" for number, names in chains.items()]
     with ThreadPoolExecutor(min(FOOTERS, len(paths))) as pool:
         last = list(pool.map(lambda path: _footer(store, path), paths))
     known = [
@@ -63,28 +69,39 @@ def plan_of_store(
     return plan(known, starting, ending, only, tail=False), schema
 
 
-def _listed(store: FileSystem, root: str, folder: str) -> list[str]:
+def _listed(store: FileSystem, root: str) -> list[str]:
     """Returns the places of files below a topic's folder."""
     try:
         infos = store.get_file_info(FileSelector(root, recursive=True))
     except FileNotFoundError:
-        infos = []
-    found = [info.path.removeprefix(root).lstrip("/") for info in infos if info.type == FileType.File]
-    if not found:
-        raise TopicNotFound(f"there are no files of a topic at {folder}", url=folder)
-    return found
+        return []
+    return [info.path.removeprefix(root).lstrip("/") for info in infos if info.type == FileType.File]
 
 
-def _chains(places: Iterable[str]) -> dict[int, Sequence[EntryName]]:
+def _chains(places: Iterable[str], topic: str) -> dict[int, Sequence[EntryName]]:
     """Returns the entries of each segment, in their order, by the segments' numbers."""
     found: dict[int, list[EntryName]] = {}
+    others: list[str] = []
     for place in places:
-        folder, _, name = place.partition("/")
-        number = folder.removeprefix(PARTITION)
-        if not folder.startswith(PARTITION) or not number.isascii() or not number.isdecimal() or "/" in name:
-            raise ClientError(f"{place!r} is not a file of a topic; nothing else may be in its folder", name=place)
-        found.setdefault(int(number), []).append(EntryName.parse(name))
+        folder, _, name = place.rpartition("/")
+        segment, entry = _SEGMENT.fullmatch(folder), EntryName.of(name)
+        if folder and not segment and not _is_hidden(folder):
+            detail = f"{place!r} at {topic} is in a folder that is none of a segment; Spark reads no topic beside it"
+            raise ClientError(detail, name=place)
+        if segment and entry:
+            found.setdefault(int(segment[1]), []).append(entry)
+        else:
+            others.append(place)
+    if not found:
+        raise TopicNotFound(f"there are no files of a topic at {topic}", url=topic)
+    if others:
+        logger.warning("%s has objects of somebody else, which are left out: %s", topic, sorted(others)[:3])
     return {number: _whole(number, sorted(names)) for number, names in sorted(found.items())}
+
+
+def _is_hidden(folder: str) -> bool:
+    """Tells whether Spark reads nothing below a folder."""
+    return any(part.startswith((".", "_")) and "=" not in part for part in folder.split("/"))
 
 
 def _whole(number: int, names: Sequence[EntryName]) -> Sequence[EntryName]:

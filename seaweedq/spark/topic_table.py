@@ -16,6 +16,7 @@ from seaweedq.client.core.tables.table import Bounds, by_segment, table_schema
 from seaweedq.client.core.tables.table_plan import Rows, TablePlan, plan
 from seaweedq.client.core.topics.calls import described, with_removed
 from seaweedq.client.sync.client import Client
+from seaweedq.segments.entry import ENTRIES
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.pins import condition
 from seaweedq.spark.store_plan import plan_of_store, topic_folder
@@ -104,7 +105,10 @@ def _offsets(starting: Bounds, ending: Bounds) -> tuple[Mapping[int, int] | None
 
 
 def _files(spark: "SparkSession", folder: str, schema: "StructType", chosen: TablePlan) -> "DataFrame":
-    return spark.read.schema(schema).parquet(s3a(folder)).where(condition(chosen.files))
+    if not chosen.files:
+        return spark.createDataFrame([], schema)  # a topic without files may have no folder
+    files = spark.read.schema(schema).option("pathGlobFilter", ENTRIES).parquet(s3a(folder))
+    return files.where(condition(chosen.files))
 
 
 class Fetch:

@@ -1,6 +1,7 @@
 """The plan of a read from the store alone: whole chains, pins from the last footers. Without Spark, without brokers."""
 
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.client.core.tables.table_plan import Rows
 from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
+from seaweedq.segments.entry import ENTRIES
 from seaweedq.spark.store_plan import plan_of_store, topic_folder
 from tests.support.processes.broker_process import BrokerProcess
 
@@ -68,17 +70,41 @@ def test_a_gap_is_never_read_over(store: Path, chain: list[Path]) -> None:
         planned(store)
 
 
-def test_files_of_others(store: Path, chain: list[Path]) -> None:
-    foreign = store / "topics" / "t" / "notes.txt"
-    foreign.write_text("x")
-    with pytest.raises(ClientError, match=r"'notes\.txt' is not a file of a topic"):
+def test_files_of_others(store: Path, chain: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    """They are left out, as brokers do; only a folder that Spark would stumble over is an error."""
+    folder = store / "topics" / "t"
+    expected = planned(store)
+    assert not caplog.messages
+    (folder / "_spark").mkdir()
+    others = [folder / "notes.txt", chain[0].with_name("copy.parquet"), folder / "_spark" / "x"]
+    for foreign in others:
+        foreign.write_bytes(chain[0].read_bytes())
+    assert planned(store) == expected
+    assert [text.partition("somebody else")[2] for text in caplog.messages] == [
+        f", which are left out: {sorted(str(other.relative_to(folder)) for other in others)}"
+    ]
+    for place in ("other/x.parquet", f"{chain[0].parent.name}/sub/{chain[0].name}", "segment=x/x", "segment=07/x"):
+        foreign = folder / place
+        foreign.parent.mkdir()
+        foreign.write_text("x")
+        with pytest.raises(ClientError, match=f"{place!r} at .*/topics/t is in a folder that is none of a segment"):
+            planned(store)
+        foreign.unlink()
+        foreign.parent.rmdir()
+    for foreign in others:
+        foreign.unlink()
+    for file in chain:
+        file.unlink()
+    (folder / "notes.txt").write_text("x")
+    with pytest.raises(TopicNotFound, match="there are no files of a topic at"):
         planned(store)
-    foreign.unlink()
-    copy = chain[0].with_name("copy.parquet")
-    copy.write_bytes(chain[0].read_bytes())
-    with pytest.raises(ChainDamaged, match="is not the name of a chain entry"):
-        planned(store)
-    copy.unlink()
+    (folder / "notes.txt").unlink()
+
+
+def test_the_glob_of_entries_is_the_pattern_of_their_names(chain: list[Path]) -> None:
+    assert all(fnmatchcase(file.name, ENTRIES) for file in chain)
+    for other in ("copy.parquet", "00000001-0000000000000000.parquet.crc", "0000001-00000000000000000.parquet"):
+        assert not fnmatchcase(other, ENTRIES)
 
 
 def test_no_topic(store: Path) -> None:
