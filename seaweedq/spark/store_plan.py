@@ -5,8 +5,8 @@ which all rows are in files: the segment's pin. Files that appear later are behi
 after the other, and brokers write their files independently of each other, so rows of a segment may be there while the
 last ones of a predecessor are in no file yet.
 
-Objects of somebody else are left out, as brokers leave them out, and Spark, which is told the names of entries. A folder
-of somebody else is an error: Spark takes no other folders beside those of segments.
+Objects of somebody else are left out, as brokers do it, and Spark, which is told the names of entries. A folder
+of somebody else is an error: Spark takes no others beside those of segments.
 
 The chain must be whole from its first entry that is there. What stands before a gap may be left over from retention, or
 the gap may be damage: brokers know that, a listing does not.
