@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import seaweedq
 from seaweedq.cli.shared.common import complain, one_line
+from seaweedq.cli.shared.light import lighten
 from seaweedq.cli.shared.option_names import naming_options
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
@@ -81,9 +82,9 @@ def _load(name: str) -> Any:
     if isinstance(loaded, typer.Typer):
         alone.add_typer(loaded, name=name)
         alone.callback()(lambda: None)  # else Typer unwraps a group of one command
-        return naming_options(typer.main.get_group(alone).commands[name])
+        return lighten(naming_options(typer.main.get_group(alone).commands[name]))
     alone.command(name, epilog=getattr(module, listed.epilog))(loaded)
-    return naming_options(typer.main.get_command(alone))
+    return lighten(naming_options(typer.main.get_command(alone)))
 
 
 app = typer.Typer(
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 where a package
     is not installed."""
     try:
-        app(args=arguments, prog_name="seaweedq")
+        lighten(typer.main.get_command(app))(args=arguments, prog_name="seaweedq")
     except MissingExtra as error:
         complain(one_line(error))
         sys.exit(2)

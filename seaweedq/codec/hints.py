@@ -8,6 +8,8 @@ from seaweedq.segments.layout import Format
 
 SHOWN_BYTES = 200
 _MEMBERS = frozenset(("value", "value_base64", "reference", "messages"))
+_OF_BYTES = frozenset(("value_base64", "reference"))
+_IN_BASE64 = "the bytes of a message are base64 in `value_base64`; the Python client takes them as `bytes`"
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any = msgspec.json.Decoder(msgspec.Raw)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -20,10 +22,10 @@ def of_line(line: bytes, bare: bool, format: Format) -> str | None:
     """
     if not _is_json(line):
         return _of_broken_line(line)
+    if format is Format.BYTES and not bare:
+        return None if _fields_of(line) & _OF_BYTES else f"each line has to be a message; {_IN_BASE64}"
     if bare or not _lacks_envelope(line):
         return None
-    if format is Format.BYTES:
-        return "each line has to be a message, whose bytes are in `value_base64`"
     return f"if each line is a value, add ?bare=true to the URL; else this line has to be {_enveloped(line)}"
 
 
@@ -32,10 +34,10 @@ def of_body(body: bytes, format: Format) -> str | None:
     if not _is_json(body):
         joined = any(map(_is_json, body.lstrip().split(b"\n", 1)[:1])) and b"\n" in body.strip()
         return "the body has one JSON text a line: its content type is application/x-ndjson" if joined else None
+    if format is Format.BYTES:
+        return None if _fields_of(body) & (_OF_BYTES | {"messages"}) else _IN_BASE64
     if not _lacks_envelope(body):
         return None
-    if format is Format.BYTES:
-        return "the bytes of a message are in `value_base64`"
     return f"if the body is a value, it has to be {_enveloped(body)}"
 
 
@@ -76,10 +78,15 @@ def _joined(line: bytes) -> bool:
 
 def _lacks_envelope(text: bytes) -> bool:
     """Returns whether a JSON text is neither a message nor several: no object, or one without any of _MEMBERS."""
+    return not _MEMBERS & _fields_of(text)
+
+
+def _fields_of(text: bytes) -> frozenset[str]:
+    """Returns the names of the members of a JSON text; none of one that is no object."""
     try:
-        return not _MEMBERS & _fields.decode(text).keys()
+        return frozenset(_fields.decode(text))
     except _UNREADABLE:
-        return True
+        return frozenset()
 
 
 def _is_json(text: bytes) -> bool:

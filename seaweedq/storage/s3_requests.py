@@ -319,7 +319,8 @@ class Bucket:
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
         status, code = _answer(error)
-        detail = f"the store answered {status} {code}" if status else "the store did not answer, or not completely"
+        told = f"{status}" if code == f"{status}" else f"{status} {code}"  # a head's answer has no body with a code
+        detail = f"the store answered {told}" if status else "the store did not answer, or not completely"
         inside = f"{self._where}, {what}: {error}" if f"{error}" else f"{self._where}, {what}: {type(error).__name__}"
         return StoreUnavailable(detail, inside=inside, code=code)
 

@@ -45,8 +45,9 @@ def imported(*arguments: str) -> set[str]:
         (["serve", "--help"], HEAVY - {"pydantic_settings"} | {"httpx"}),
         (
             ["topic", "list", "--url", "http://127.0.0.1:9"],
-            HEAVY | {"seaweedq.client.aio", "httpx._main", "rich.markdown"},
+            HEAVY | {"seaweedq.client.aio", "httpx._main", "rich.markdown", "pydantic"},
         ),
+        (["topic", "tail", "--help"], HEAVY | CLIENT | {"pydantic", "rich.markdown", "rich.traceback", "asyncio"}),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )

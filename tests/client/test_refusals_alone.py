@@ -51,6 +51,17 @@ def test_each_receipt_has_the_error_of_its_own_message(real_client):
     assert good.result() == "0-0"
 
 
+def test_more_invalid_messages_than_a_broker_names_take_no_valid_one_with_them(real_client):
+    """A broker names a hundred of a request, and a batch with one more failed as a whole."""
+    topic = real_client.create_topic("many-invalid")["name"]
+    producer = real_client.producer(topic, linger_ms=10_000)
+    receipts = [producer.send(b"x" if n % 2 else n) for n in range(502)]
+    with pytest.raises(InvalidMessages):
+        producer.close()
+    assert [isinstance(each.exception(), InvalidMessages) for each in receipts] == [bool(n % 2) for n in range(502)]
+    assert real_client.topic(topic)["messages"] == 251
+
+
 def test_after_a_second_refusal_of_all_that_was_left_each_message_has_its_own_reason():
     """The second one counts the messages that were left, so each had the reason of another one."""
 

@@ -58,6 +58,19 @@ def test_a_topic_of_bytes_is_told_of_its_own_field() -> None:
     assert "bare" not in caught.value.fields["hint"]
 
 
+@pytest.mark.parametrize(
+    ("type", "body"),
+    [("application/x-ndjson", b'{"value":"x"}'), ("application/json", b'{"value":"x"}')],
+)
+def test_a_value_of_text_for_a_topic_of_bytes_is_told_where_bytes_go(type: str, body: bytes) -> None:
+    with pytest.raises(InvalidMessages) as caught:
+        decode(type, body, intake("bytes"))
+    assert "base64 in `value_base64`" in caught.value.fields["hint"]
+    with pytest.raises(InvalidMessages) as of_base64:
+        decode(type, body.replace(b"value", b"value_base64"), intake("bytes"))
+    assert "hint" not in of_base64.value.fields
+
+
 def test_a_json_body_that_is_no_message_is_explained() -> None:
     with pytest.raises(InvalidMessages) as caught:
         decode("application/json", b'{"level": "info"}', intake())

@@ -86,13 +86,31 @@ def test_a_log_is_shipped_once_although_the_shipper_is_killed(broker: BrokerProc
     lines = [f'{{"level": "info", "n": {number}}}\n' for number in range(1_500)]
     log.write_text("".join(lines[:1_400]) + '{"half": ')
     assert "1400 lines" in ship(broker, log)
-    state.write_text("1000 400\n")  # as if it had been killed before it noted that the second request was taken
+    log_and_id = state.read_text().rsplit(" ", 2)[0]
+    state.write_text(f"{log_and_id} 1000 400\n")  # as if it had been killed before it noted that they were taken
     log.write_text("".join(lines))
     assert "1500 lines" in ship(broker, log)
     with Client(broker.url) as client:
         messages = list(client.subscribe("logs", "reader", start="earliest", idle_timeout_s=0.2))
     assert [message.value["n"] for message in messages] == [*range(1_500)]
-    assert (broker.alive, state.read_text()) == (True, "1500 0\n")
+    assert (broker.alive, state.read_text()) == (True, f"{log_and_id} 1500 0\n")
+
+
+def test_a_log_that_is_rotated_is_shipped_to_its_end_before_the_new_one(broker: BrokerProcess, tmp_path: Path) -> None:
+    log = tmp_path / "rotated.log"
+    log.write_text('{"r": 1}\n{"r": 2}\n')
+    ship(broker, log)
+    with log.open("a") as more:
+        more.write('{"r": 3}\n')
+    log.rename(tmp_path / "rotated.log.1")
+    log.write_text('{"r": 4}\n')
+    ship(broker, log)
+    (tmp_path / "rotated.log.1").unlink()
+    log.write_text('{"r": 5}\n{"r": 6}\n')  # truncated
+    assert "2 lines" in ship(broker, log)
+    with Client(broker.url) as client:
+        messages = client.subscribe("logs", "rotations", start="earliest", idle_timeout_s=0.2)
+        assert [message.value["r"] for message in messages if "r" in message.value] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -102,10 +102,12 @@ async def history(services: Services, request: Request, topic: str) -> Response:
     """Returns what came into each range of key hashes in the last hour, in cells of ten seconds or longer."""
     check_name(topic)
     given_ = query(request.scope)
-    until_us = time_us(given_["until"], "until") if "until" in given_ else services.clock.now_us()
+    now_us = services.clock.now_us()
+    until_us = time_us(given_["until"], "until") if "until" in given_ else now_us
     since_us = time_us(given_["since"], "since") if "since" in given_ else until_us - KEPT_US
     if since_us >= until_us:
-        raise InvalidRequest("since must be before until", field="since", value=given_.get("since"))
+        end = "until" if "until" in given_ else f"now, which is {moment(now_us).isoformat()} at this broker"
+        raise InvalidRequest(f"since must be before {end}", field="since", value=given_.get("since"))
     most = whole_number(given_.get("cells", str(CELLS)), "cells", FEWEST, MOST)
     found = await services.catalog.known(topic)
     call = HistoryCall(found.name, found.record.incarnation, since_us, until_us, most)

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from seaweedq.cli.letters.redriving import Redriving
-from seaweedq.cli.shared.common import complain
+from seaweedq.cli.shared.common import complain, counted
 
 if TYPE_CHECKING:
     from seaweedq.client import Client, Message
@@ -80,6 +80,7 @@ class RedriveRun:
             return False
         longest_s = shown["ack_deadline_s"] + MARGIN_S
         if not self._waited_s:
-            complain(f"{self.held:,} letters are leased, perhaps by a run that ended; waiting up to {longest_s:g} s")
+            leased = f"{counted(self.held, 'letter')} {'is' if self.held == 1 else 'are'} leased"
+            complain(f"{leased}, perhaps by a run that ended; waiting up to {longest_s:g} s")
         self._waited_s += IDLE_S
         return bool(self._waited_s < longest_s)

@@ -17,6 +17,7 @@ from seaweedq.cli.server.member_process import Member
 from seaweedq.cli.server.members import check_folder, check_members, homes, member_command, own_program
 from seaweedq.cli.server.secret import cluster_secret
 from seaweedq.cli.server.stores import open_store
+from seaweedq.cli.shared.common import counted
 from seaweedq.clock import SystemIds
 from seaweedq.errors import DataFolderInUse
 from seaweedq.journal.disk import Disk
@@ -109,7 +110,10 @@ class _Parent:
             member.stop()
         _, late = await asyncio.wait(keepers, timeout=self._grace_s)
         if late:
-            logger.error("%d brokers did not stop within %.0f s: killing them", len(late), self._grace_s)
+            which = "it" if len(late) == 1 else "them"
+            logger.error(
+                "%s did not stop within %.0f s: killing %s", counted(len(late), "broker"), self._grace_s, which
+            )
             self._kill()
         return max(await asyncio.gather(*keepers))
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from seaweedq.cli.shared.common import complain
 from seaweedq.cli.sql.topic_view import literal, quoted, view
 from seaweedq.errors import ClientError, InvalidName, InvalidRequest, TopicNotFound
 from seaweedq.extras import needs
@@ -40,6 +41,7 @@ class Database:
     def __init__(self, connection: "duckdb.DuckDBPyConnection", transport: "SyncTransport", endpoint: str) -> None:
         self._connection, self._transport, self._endpoint = connection, transport, endpoint
         self._filesystems: set[str] = set()
+        self._left_out: set[str] = set()  # topics of which it was said
         self.unknown: set[str] = set()  # names in the last statement that are no topics, and perhaps no tables either
 
     def single(self, text: str) -> str:
@@ -89,11 +91,29 @@ class Database:
             return _distinct(self._listed({text.strip("\"'").lower() for text in _WORDS.findall(statement)}))
         found = sorted(filter(self._is_topic, named))
         if not found and _OF_ALL.search(statement):
-            return _distinct(self._listed())
+            return self._all()
         lower = {name.lower() for name in named} - {name.lower() for name in found}
         found += self._listed(lower) if lower else []
         self.unknown = lower - {name.lower() for name in found}
         return _distinct(found)
+
+    def _all(self) -> list[str]:
+        """Returns all topics that can be views beside each other, and says once which cannot."""
+        own = "SELECT lower(view_name) FROM duckdb_views() WHERE internal"
+        taken = {name: "DuckDB has a table of that name" for (name,) in self._connection.execute(own).fetchall()}
+        topics = []
+        for topic in self._listed():
+            if reason := taken.get(topic.lower()):
+                self._leave_out(topic, reason)
+            else:
+                topics.append(topic)
+                taken[topic.lower()] = f"SQL does not tell it from {topic!r}: name it alone"
+        return topics
+
+    def _leave_out(self, topic: str, reason: str) -> None:
+        if topic not in self._left_out:
+            self._left_out.add(topic)
+            complain(f"topic {topic!r} is left out; {reason}")
 
     def _is_topic(self, name: str) -> bool:
         from seaweedq.client.core.topics.calls import call, topic_path

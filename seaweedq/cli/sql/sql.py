@@ -74,6 +74,8 @@ def _format(named: str | None, output: Path | None, watch: bool) -> str:
         raise typer.BadParameter(f"{kind!r} is none of {', '.join(FORMATS)}", param_hint="--format")
     if output and kind == "table":
         raise typer.BadParameter("a file is csv, json or parquet", param_hint="--format")
+    if output and not output.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
     if watch and (kind != "table" or output):
         raise typer.BadParameter("--watch shows a table", param_hint="--watch")
     if kind == "parquet" and not output and sys.stdout.isatty():

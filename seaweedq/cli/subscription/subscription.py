@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, place, say
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, place, run, say
 from seaweedq.cli.subscription.subscription_tables import print_list, print_one
 
 app = typer.Typer(
@@ -59,9 +59,12 @@ def create(
         "filter": _present({"key_prefix": key_prefix, "headers": headers or None}) or None,
         "expires_after_s": expires_after_s,
     }
-    with connect(url) as client:
-        client.create_subscription(topic, name, **_present(config))
-    say(f"subscription {name} of topic {topic} exists")
+    from seaweedq.client.core.topics.calls import create as creating
+    from seaweedq.client.core.topics.calls import subscription_path
+
+    created = run(url, creating(subscription_path(topic, name), _present(config)))
+    state = "is created" if created else "is there already, with the same options"
+    say(f"subscription {name} of topic {topic} {state}")
 
 
 @app.command("list", epilog="Examples: seaweedq subscription list flights · seaweedq subscription list flights --json")

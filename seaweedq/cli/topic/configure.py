@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, run, say
 
 CREATE = "Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier"
 SET = """Examples: seaweedq topic set flights --retention-max-age-s 604800 --keep-unread ·
@@ -82,9 +82,11 @@ def create(
     config = _placed(context.params)
     if schema is not None:
         config["schema"] = _schema(schema)
-    with connect(url) as client:
-        client.create_topic(topic, **config)
-    say(f"topic {topic} exists")
+    from seaweedq.client.core.topics.calls import create as creating
+    from seaweedq.client.core.topics.calls import topic_path
+
+    created = run(url, creating(topic_path(topic), config))
+    say(f"topic {topic} is created" if created else f"topic {topic} is there already, with the same options")
 
 
 def change(

@@ -49,13 +49,22 @@ def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number
     """Returns the newest messages by their timestamps: those of open segments, and of older ones while some are
     missing."""
     found: list[Message] = []
-    newest_first = sorted(segments, key=lambda one: (one["state"] != "open", -one["id"]))
+    near = segments if key is None else _of_key(segments, key)
+    newest_first = sorted(near, key=lambda one: (one["state"] != "open", -one["id"]))
     for segment in newest_first if number else ():
         if segment["state"] != "open" and len(found) >= number:
             break
         found += _last_of(client, topic, segment, number, key)
     found.sort(key=lambda message: (message.timestamp, message.segment, message.offset))
     return [message.json.decode() for message in found[-number:]]
+
+
+def _of_key(segments: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Returns the segments whose range of key hashes has this key: no other one can have a message of it."""
+    from seaweedq.segments.keyhash import hash_key
+
+    hashed = hash_key(key)
+    return [one for one in segments if one["low"] <= hashed < one["high"]]
 
 
 def _last_of(client: "Client", topic: str, segment: dict[str, Any], number: int, key: str | None) -> "list[Message]":

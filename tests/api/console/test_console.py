@@ -157,10 +157,11 @@ async def test_a_search_for_a_key_looks_where_it_can_be_and_follows_what_was_ask
         assert await page.run(hashes) == [hash_key(key) for key in KEYS]
 
         long = """import('./console/json.js').then((one) => {
-            const text = `{"v":"${'x\\\\n'.repeat(10)}${'x'.repeat(2 ** 24)}","n":1.0}`;
-            return one.pretty(one.parse(text)) === text;
+            const texts = [`{"v":"${'x\\\\n'.repeat(10)}${'x'.repeat(2 ** 24)}","n":1.0}`,
+                `{"v":"${'\\\\n'.repeat(5e6)}","n":1.0}`, `{"a":"\\\\"1.0","b\\\\\\\\":1.0}`, "[]", "1.0"];
+            return texts.map((text) => one.pretty(one.parse(text)) === text);
         })"""
-        assert await page.run(long)
+        assert await page.run(long) == [True] * 5
 
         await page.fill("Messages", "key")
         await page.fill("Key", "k9")

@@ -1,6 +1,8 @@
 """`seaweedq sql` against a real broker: complete with files and tails, under any name, in each format, also on S3."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -257,3 +259,39 @@ def test_on_s3_it_reads_with_the_credentials_of_the_caller(
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     with pytest.raises(FileMissing, match=r"127\.0\.0\.1:9"):
         Shell(on_s3)(count)
+
+
+def test_topics_that_cannot_be_views_together_break_no_listing(sql: Shell, real_client: Client) -> None:
+    """SHOW TABLES ended with an error where one topic was named like a table of DuckDB, or two differed by case."""
+    topics = ["sql-case", "SQL-Case", "duckdb_tables"]
+    for topic in topics:
+        real_client.create_topic(topic)
+    try:
+        shown = {name for (name,) in sql.rows("SHOW TABLES")}
+        assert {name.lower() for name in shown & {*topics}} == {"sql-case"}
+        assert "duckdb_tables" not in shown
+        assert sql.rows('SELECT count(*) FROM "SQL-Case"') == [(0,)]
+    finally:
+        for topic in topics:
+            real_client.delete_topic(topic)
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    given = ["sql", "SELECT 1", "--output", str(tmp_path / "none" / "a.csv")]
+    ended = CliRunner().invoke(app, given, env={"COLUMNS": "300"})
+    assert (ended.exit_code, "there is no folder" in ended.output) == (2, True)
+
+
+def test_a_program_reads_a_topic_without_pandas(sql: Shell, numbers: str) -> None:
+    """Arrow imported it to make one column, which took half of the time of a statement."""
+    program = f"""
+import sys
+from seaweedq.cli.main import main
+try:
+    main(["sql", 'SELECT count(*) FROM "{numbers}"', "--url", "{sql.url}"])
+except SystemExit:
+    pass
+assert "pyarrow" in sys.modules and not sys.modules.keys() & {{"pandas", "pydantic"}}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "15"), done.stderr

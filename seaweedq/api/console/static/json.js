@@ -2,13 +2,35 @@
 // other texts than were published.
 
 const KEPT = "\u0000number:";
-// Between its escapes a string is taken at once: one that is taken by characters overflows the stack beyond some MiB.
-const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+const NUMBERS = /-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
 /** Parses JSON; a number that a float would show otherwise is a text that `pretty` knows. */
 export function parse(text) {
-  return JSON.parse(text.replace(TOKENS, (token) =>
-    token[0] === '"' || String(Number(token)) === token ? token : JSON.stringify(KEPT + token)));
+  const pieces = [];
+  let at = 0;
+  while (at < text.length) {
+    const begin = found(text, at);
+    pieces.push(text.slice(at, begin).replace(NUMBERS, (one) => String(Number(one)) === one ? one : JSON.stringify(KEPT + one)));
+    at = endOfString(text, begin);
+    pieces.push(text.slice(begin, at));
+  }
+  return JSON.parse(pieces.join(""));
+}
+
+function found(text, at) {
+  const quote = text.indexOf('"', at);
+  return quote < 0 ? text.length : quote;
+}
+
+/** Returns where the string ends whose quote is at `begin`. A pattern would overflow the stack at a million escapes. */
+function endOfString(text, begin) {
+  let quote = begin;
+  for (let escapes = 1; escapes % 2; ) {
+    quote = found(text, quote + 1);
+    for (escapes = 0; text[quote - 1 - escapes] === "\\"; escapes += 1);
+    if (quote === text.length) break;
+  }
+  return quote + 1;
 }
 
 /** Returns JSON text, indented if `indent` is given. */

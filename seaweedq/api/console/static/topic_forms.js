@@ -69,8 +69,17 @@ const MEMBERS = [
   ["scaling", "min_segments", "Least segments", "int"],
   ["scaling", "max_segments", "Most segments", "int"],
   ["scaling", "cool_down_s", "Idle segments merge after, in seconds", "float"],
+  ["", "ndjson", "A line of NDJSON is", [["envelope", "envelope: a message with its key and headers"], ["bare", "bare: the value itself"]]],
+  ["", "max_payload_bytes", "Largest payload, in bytes", "int"],
+  ["limits", "requests", "Requests a second", "float"],
+  ["limits", "messages", "Messages published a second", "float"],
+  ["limits", "bytes_in", "Bytes that come a second", "float"],
+  ["limits", "bytes_out", "Bytes that go a second", "float"],
+  ["limits", "changes", "Changes a second", "float"],
+  ["limits", "waiting_pulls", "Pulls that wait", "int"],
+  ["limits", "open_uploads", "Open uploads", "int"],
 ];
-const GROUPS = { flush: "Files", retention: "Retention", scaling: "Scaling" };
+const GROUPS = { flush: "Files", retention: "Retention", scaling: "Scaling", "": "Messages", limits: "Limits of all clients together" };
 
 /** The form that changes a topic: it sends what was changed alone. */
 export function Settings({ topic, onChanged, onDelete }) {
@@ -93,7 +102,7 @@ export function Settings({ topic, onChanged, onDelete }) {
   return html`<form onSubmit=${submits(change)}>
     <p>A change takes effect at once, at all brokers. An empty field is the default.</p>
     ${Object.entries(GROUPS).map(([group, title]) => html`<fieldset class="group"><legend>${title}</legend>
-      ${MEMBERS.filter(([of]) => of === group).map((one) => html`<${Member} of=${one} topic=${topic} edited=${edited} edit=${(next) => { edit(next); tell(""); }} />`)}
+      ${membersOf(group, topic).map((one) => html`<${Member} of=${one} topic=${topic} edited=${edited} edit=${(next) => { edit(next); tell(""); }} />`)}
     </fieldset>`)}
     <${Failure} error=${error || previewError} />
     <p role="status">${told}</p>
@@ -105,9 +114,14 @@ export function Settings({ topic, onChanged, onDelete }) {
   </form>`;
 }
 
+/** Returns the members of a group that this topic has: lines of a topic of bytes have one meaning. */
+function membersOf(group, topic) {
+  return MEMBERS.filter(([of, name]) => of === group && (name !== "ndjson" || topic.format !== "bytes"));
+}
+
 function Member({ of: [group, name, label, kind], topic, edited, edit }) {
   const key = `${group}.${name}`;
-  const now = topic[group][name];
+  const now = (group ? topic[group] : topic)[name];
   const value = key in edited ? edited[key] : now;
   const put = (next) => {
     const { [key]: _, ...rest } = edited;
@@ -116,6 +130,7 @@ function Member({ of: [group, name, label, kind], topic, edited, edit }) {
   if (kind === "bool") {
     return html`<label><input type="checkbox" role="switch" checked=${value} onChange=${(event) => put(event.target.checked)} />${label}</label>`;
   }
+  if (Array.isArray(kind)) return html`<${Select} label=${label} value=${value} onValue=${put} options=${kind} />`;
   return html`<${Input} label=${label} type="number" step=${kind === "int" ? 1 : "any"} min="0" value=${value ?? ""}
     onValue=${(text) => put(text === "" ? null : Number(text))} />`;
 }
@@ -124,7 +139,7 @@ function grouped(edited) {
   const body = {};
   for (const [key, value] of Object.entries(edited)) {
     const [group, name] = key.split(".");
-    (body[group] ||= {})[name] = value;
+    (group ? (body[group] ||= {}) : body)[name] = value;
   }
   return body;
 }

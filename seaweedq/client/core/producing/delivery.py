@@ -76,7 +76,8 @@ class Route:
         """Publishes a batch until a broker accepts it. Every attempt has the same id and sequence, so that none is
         appended twice.
 
-        If the broker names all invalid messages, it appended none, and the others are sent again without them. If it
+        If the broker names invalid messages, it appended none, and the others are sent again without them; where it has
+        more than it names, it names the next ones then. If it
         names one that is too large, all values that are too large are sent again by reference, and messages that no
         reference makes smaller (key and headers, values of typed topics) are left out.
         """
@@ -133,9 +134,9 @@ class Route:
         return replace(outcome, error=first, rejected=tuple(sorted(errors)), errors=errors) if first else outcome
 
     def _refused(self, error: SeaweedqError, lines: list[bytes]) -> set[int]:
-        """Returns the indexes of all messages that the error concerns; none if that is not known."""
+        """Returns the indexes of messages that the error concerns; none if that is not known."""
         if isinstance(error, InvalidMessages):
-            return _rejected(error)
+            return _named(error)
         limit, index = error.fields.get("limit_bytes"), error.fields.get("index")
         if self.offload is None or not isinstance(limit, int) or not isinstance(index, int):
             return set()
@@ -170,7 +171,6 @@ def _misrouted(stream: Stream[Any], published: Published) -> bool:
     return known is not None and any(rows.segment not in known for rows in published.segments)
 
 
-def _rejected(error: InvalidMessages) -> set[int]:
-    """Returns the indexes of all invalid messages; none if the broker could not name them all."""
-    rows = error.fields.get("errors", [])
-    return {row["index"] for row in rows} if len(rows) == error.fields.get("invalid") else set()
+def _named(error: InvalidMessages) -> set[int]:
+    """Returns the indexes of the invalid messages that the broker names: all, or the first hundred."""
+    return {row["index"] for row in error.fields.get("errors", [])}

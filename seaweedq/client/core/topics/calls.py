@@ -60,6 +60,12 @@ def call(
     return msgspec.json.decode(reply.body) if reply.body else None
 
 
+def create(path: str, config: Mapping[str, Any]) -> Steps[bool]:
+    """Creates a topic or a subscription. Returns False where there is one already, which matches."""
+    reply = check((yield Request("PUT", path, {}, encode(config), {"Content-Type": JSON})))
+    return reply.status == 201
+
+
 def preview_retention(topic: str, retention: Mapping[str, Any]) -> Steps[Any]:
     """Asks what a retention would take, without a change."""
     content, headers = encode({"retention": retention}), {"Content-Type": JSON}
