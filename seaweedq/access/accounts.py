@@ -10,32 +10,44 @@ measured by this broker's own monotonic clock, so clocks may differ.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from seaweedq.access.buckets import Bucket
+from seaweedq.access.buckets import FEW, MOST_WAIT_S, Bucket
 from seaweedq.access.limits import NO_LIMITS, RATES, Limits
-from seaweedq.access.shares import LAPSE_S, Use
+from seaweedq.access.shares import LAPSE_S, SPLIT_S, Use
 
 SWEEP_AT = 256  # accounts, before those of principals and topics that are no more are looked for
+NEARLY_NOTHING = 0.001  # of a limit
+NEXT_SHARE_S = SPLIT_S + 0.5  # after a refusal there is another share at the latest
 MOST_REPORTED = 2_000  # limits in a report, the most wanted ones: others have an even share
 
 
 class RateMeter(Bucket):
     """The rest of one limit of a rate, and what was used since the last report. It `wants` more while it is in debt
-    behind a refusal: whoever waits as it was told asks for nothing meanwhile."""
+    behind a refusal: whoever waits as it was told asks for nothing meanwhile. Its `part` is the use as it is told: of a
+    limit that gives fewer than FEW between two reports the average of several. One request is more than such a limit
+    gives in that time: brokers would seem to need all of it, or nothing, in turns."""
 
-    __slots__ = ("wanting", "whole")
+    __slots__ = ("part", "wanting", "whole")
 
     def __init__(self, whole: float, rate: float, now_s: float) -> None:
         super().__init__(rate, now_s)
         self.whole = whole
         self.wanting = False
+        self.part = 0.0
+
+    def wait_s(self, debt: float) -> float:
+        """As a bucket's. The share of a broker that refuses rises with the next split, up to the whole limit: whoever
+        waited for as long as the share of now takes would sleep through that."""
+        return min(super().wait_s(debt), max(debt / self.whole, NEXT_SHARE_S)) if self.whole else MOST_WAIT_S
 
     def report(self, passed_s: float, now_s: float) -> Use | None:
         """Returns the use in the time since the last report, None where there was none."""
         owes = self.level(now_s) < 0
-        used, refused = self.used, self.refused or (self.wanting and owes)
+        used, refused = max(0.0, self.used), self.refused or (self.wanting and owes)
         self.wanting = refused and owes
         self.used, self.refused = 0.0, False
-        return Use(max(0.0, used) / passed_s / self.whole, refused) if used > 0 or refused or owes else None
+        weight = min(1.0, self.whole * passed_s / FEW)
+        self.part += weight * (used / passed_s / self.whole - self.part)
+        return Use(self.part, refused) if self.part > NEARLY_NOTHING or refused or owes else None
 
 
 class Account:

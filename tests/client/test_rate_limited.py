@@ -56,9 +56,17 @@ def test_the_answer_says_what_is_limited_and_until_when() -> None:
     assert status == 429
     assert headers["retry-after"] == "3"
     assert headers["ratelimit"] == '"bytes_in";r=0;t=3'
-    assert headers["ratelimit-policy"] == '"bytes_in";q=2;w=1'
+    assert headers["ratelimit-policy"] == '"bytes_in";q=150;w=100', "of 1.5 a second, in whole numbers"
     found = msgspec.json.decode(body)
     assert (found["limit"], found["rate"], found["retry_after_s"]) == ("bytes_in", 1.5, 2.2)
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"), [(0.01, "q=1;w=100"), (0.5, "q=50;w=100"), (3, "q=3;w=1"), (1e9, "q=1000000000;w=1")]
+)
+def test_the_quota_of_a_window_is_that_of_the_limit(rate: float, said: str) -> None:
+    _, headers, _ = problem(RateLimited("too fast", limit="requests", rate=rate, retry_after_s=1))
+    assert headers["ratelimit-policy"] == f'"requests";{said}'
 
 
 def driven(steps: Any, answers: list[Reply]) -> tuple[Any, list[float]]:

@@ -94,8 +94,7 @@ def test_addresses_are_the_clients_and_are_limited(manager: dict[str, Any]) -> N
     assert manager["use_remote_address"] is True
     limit = manager["http_filters"][1]["typed_config"]
     assert [entry["key"] for one in limit["descriptors"] for entry in one["entries"]] == ["remote_address"]
-    actions = manager["route_config"]["virtual_hosts"][0]["rate_limits"][0]["actions"]
-    assert actions == [{"remote_address": {}}]
+    assert limit["rate_limits"] == [{"actions": [{"remote_address": {}}]}]
     assert limit["filter_enforced"]["default_value"]["numerator"] == 100
 
 

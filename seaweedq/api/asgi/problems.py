@@ -14,6 +14,7 @@ from seaweedq.errors import SeaweedqError, Unavailable
 
 CONTENT_TYPE = "application/problem+json"
 EVERY_S = 5.0
+WINDOW_S = 100  # of a quota that is no whole number each second
 logger = logging.getLogger(__name__)
 
 STATUS: dict[type[SeaweedqError], int] = {
@@ -139,13 +140,14 @@ def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
 
 def _limit_headers(error: errors.RateLimited) -> dict[str, str]:
     """Returns Retry-After, and the fields of draft-ietf-httpapi-ratelimit-headers: what is left, until when, and the
-    quota of a window, in whole seconds."""
+    quota of a window. All are whole numbers: the window is one second, or as many as make the quota one."""
     limit, rate = error.fields.get("limit", "requests"), error.fields.get("rate") or 0
     wait_s = max(1, ceil(error.fields.get("retry_after_s", 0)))
+    window_s = 1 if rate == int(rate) or rate >= WINDOW_S else WINDOW_S
     return {
         "retry-after": str(wait_s),
         "ratelimit": f'"{limit}";r=0;t={wait_s}',
-        "ratelimit-policy": f'"{limit}";q={ceil(rate)};w=1',
+        "ratelimit-policy": f'"{limit}";q={int(rate * window_s)};w={window_s}',
     }
 
 

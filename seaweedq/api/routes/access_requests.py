@@ -16,7 +16,8 @@ from seaweedq.segments.names import NAME
 MAX_GRANTS, MAX_PATTERNS, MAX_TEXT = 100, 100, 128
 _PATTERN = re.compile(rf"(?:{NAME})\*?|\*")
 Patterns = Annotated[list[Annotated[str, Meta(max_length=MAX_TEXT)]], Meta(max_length=MAX_PATTERNS)]
-Rate = Annotated[float, Meta(gt=0, le=1e15)] | None
+LEAST_RATE = 0.01  # a request in 100 s; what is lower is a mistake, or 0
+Rate = Annotated[float, Meta(ge=LEAST_RATE, le=1e15)] | None
 Count = Annotated[int, Meta(ge=1, le=10**9)] | None
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.access.accounts import MOST_REPORTED, Accounts, Wish
+from seaweedq.access.accounts import MOST_REPORTED, NEXT_SHARE_S, Accounts, Wish
 from seaweedq.access.limits import Limits
 from seaweedq.access.shares import LAPSE_S, SPLIT_S
 from seaweedq.broker.leader.limit_split import splits
@@ -110,6 +110,34 @@ def test_what_is_let_in_over_a_minute_is_the_limit(
 
     totals = Cluster(limit, brokers, cost).run(60, load)
     assert 0.85 <= totals[-1] / (60 * limit) <= 1.15
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(loads(), st.sampled_from([0.6, 1.0]), st.booleans())
+def test_a_limit_of_few_a_second_is_let_in_though_what_is_refused_does_not_come_again(
+    drawn: tuple[int, Sequence[Sequence[float]], Sequence[float]], over: float, patient: bool
+) -> None:
+    brokers, spans, ends = drawn
+    limit = 5.0
+
+    def load(place: int, now_s: float) -> float:
+        return limit * over * spans[sum(now_s >= end for end in ends)][place]
+
+    totals = Cluster(limit, brokers, 1.0, patient=patient).run(60, load)
+    assert 0.85 <= totals[-1] / (60 * limit) <= 1.15
+
+
+def test_who_is_refused_by_a_broker_with_a_small_share_comes_back_when_it_has_another_one() -> None:
+    accounts, limits = Accounts(0.0), Limits(messages=1)
+    accounts.live(3)
+    accounts.report(1)
+    assert accounts.share(1, [("u", "messages", 0.1 / 3)], 1)
+    meter = accounts.of("u", limits, lambda: limits, 1).meters["messages"]
+    assert meter.take(1, 1) == 0
+    assert meter.take(1, 1) == NEXT_SHARE_S, "not half a minute"
+    assert meter.take(1, 1.5) == NEXT_SHARE_S
+    meter.spend(10)
+    assert meter.take(1, 1.5) == pytest.approx(11, abs=1), "no share pays it earlier"
 
 
 @pytest.mark.parametrize("brokers", [1, 3, 5])
