@@ -54,7 +54,7 @@ def cpu() -> Result:
     callers.view.loaded = True
     coordination = MemoryCoordination(clock)
     catalog = Catalog(coordination, lambda topic: None)
-    rates = Rates(clock, Accounts(clock.monotonic_s()), callers, catalog)
+    rates = Rates(clock, Accounts(clock.monotonic_s()), callers, catalog, 2**28)
     ways = {
         name: (Gate(callers, name == "on", lambda scope: False), _headers(text if name == "on" else None))
         for name in ("on", "off")

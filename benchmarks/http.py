@@ -1,6 +1,7 @@
 """A lean HTTP client: prepared bytes out, status and body back, over keep-alive connections of one event loop."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,9 +24,9 @@ class Connection(asyncio.Protocol):
         self._done: asyncio.Future[bytes] | None = None
 
     @staticmethod
-    async def to(port: int) -> "Connection":
+    async def to(port: int, tls: ssl.SSLContext | None = None) -> "Connection":
         """Connect."""
-        return (await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port))[1]
+        return (await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port, ssl=tls))[1]
 
     async def ask(self, prepared: bytes) -> bytes:
         """Send a prepared request: the body of the answer. Raises Failed."""
@@ -93,11 +94,13 @@ async def ask_all(connections: Connections, prepared: Iterable[bytes]) -> int:
     return sum(await asyncio.gather(*map(work, connections)))
 
 
-def run(port: int, connections: int, work: Callable[[Connections], Awaitable[Any]]) -> Any:
+def run(
+    port: int, connections: int, work: Callable[[Connections], Awaitable[Any]], tls: ssl.SSLContext | None = None
+) -> Any:
     """Run `work` on open connections."""
 
     async def connected() -> Any:
-        opened = [await Connection.to(port) for _ in range(connections)]
+        opened = [await Connection.to(port, tls) for _ in range(connections)]
         try:
             return await work(opened)
         finally:

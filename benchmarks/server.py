@@ -60,7 +60,7 @@ def _started(arguments: Sequence[str], environment: dict[str, str] | None = None
     assert process.stdout
     try:
         line = process.stdout.readline()
-        words = [word.rstrip(",") for word in line.split() if word.startswith("http://")]
+        words = [word.rstrip(",") for word in line.split() if word.startswith(("http://", "https://"))]
         if not words:
             raise RuntimeError(f"{' '.join(arguments)} did not start: {line!r}")
         yield Server(process, urlsplit(words[0]).port or 0)
