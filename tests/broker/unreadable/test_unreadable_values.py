@@ -447,7 +447,7 @@ async def growth_whole(world: World) -> None:
 
 async def secret_broken(world: World) -> None:
     for one in world.living:
-        one.joined.uploads.own_urls._keys._secret = b""  # as where the cluster has none
+        one.joined.uploads.own_urls._keys._roots = tuple  # as where the cluster has no secret
         one.joined.uploads.own_urls._keys._known = None
     await world.refuses("POST", f"{T}/uploads", {"size": 3, "content_type": "a/b"})
 

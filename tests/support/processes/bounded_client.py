@@ -85,6 +85,6 @@ def wait_for(there: Callable[[], bool], within_s: float = 20) -> None:
 def is_problem(answer: httpx.Response, *slugs: str) -> None:
     """A clear 503: which of the problems it is, and when to try again."""
     assert answer.status_code == 503, answer.text
-    assert answer.json()["type"] in {f"/problems/{slug}" for slug in slugs}
+    assert answer.json()["type"] in {f"/problems/{slug}" for slug in slugs}, answer.text
     assert int(answer.headers["retry-after"]) >= 1
     assert answer.json()["detail"]
