@@ -8,13 +8,15 @@ import gc
 import os
 import signal
 import sys
-from types import FrameType
+
+from seaweedq.cli.shared.interrupts import end_process, end_while_loading
 
 
 def main() -> None:
     """Runs a command of the command line."""
     if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGTERM, end_process)
+    end_while_loading()
     _start_fast()
     from seaweedq.cli.main import main as run  # takes a tenth of a second, and a command's own imports more
 
@@ -26,11 +28,6 @@ def _start_fast() -> None:
     gc.disable()  # imported objects stay; a command that is loaded enables it again
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # else it reads the metadata of every package
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's program, with rich and pygments
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """Ends the process at once, as the signal ends any other process that does not handle it."""
-    os._exit(128 + number)
 
 
 if __name__ == "__main__":

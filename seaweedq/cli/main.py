@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import seaweedq
 from seaweedq.cli.shared.common import complain, one_line
+from seaweedq.cli.shared.interrupts import raise_when_loaded
 from seaweedq.cli.shared.light import lighten
 from seaweedq.cli.shared.option_names import naming_options
 from seaweedq.errors import MissingExtra, SeaweedqError
@@ -77,6 +78,7 @@ def _load(name: str) -> Any:
         module = import_module(f"seaweedq.cli.{listed.module}")
     gc.freeze()  # imported objects stay, and each full collection would look at them again
     gc.enable()
+    raise_when_loaded()
     loaded = getattr(module, listed.attribute)
     alone = typer.Typer(add_completion=False)
     if isinstance(loaded, typer.Typer):

@@ -1,5 +1,6 @@
 """`seaweedq help`: shows a page, the list of pages, or the help of a command. A page is Markdown beside this module."""
 
+import os
 import sys
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated
@@ -52,6 +53,7 @@ def _show(text: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
+    os.environ.setdefault("LESS", "FRX")  # as git does: else `less` shows the escapes of styled text
     console = Console()
     console.width = min(console.width, WIDE)
     with console.pager(styles=True):
