@@ -94,6 +94,7 @@ OPERATIONS = tuple(
 
 _TOPIC = {"topic": "$request.path.topic"}
 _SUBSCRIPTION = {**_TOPIC, "subscription": "$request.path.subscription"}
+_BILLING = {**_TOPIC, "subscription": "billing"}
 _SEGMENT = {**_TOPIC, "segment": "$request.path.segment"}
 _LISTED = {**_TOPIC, "segment": "$response.body#/segments/0/id"}
 _TAKEN = {**_TOPIC, "segment": "$response.body#/segments/0/segment"}
@@ -104,17 +105,20 @@ _TOKEN = {"token": "$response.body#/id"}
 _LEASE = {"lease": "$response.body#/lease"}
 # From an operation's answer of these statuses to other operations, with their parameters and, for some, a body.
 LEADS: tuple[tuple[str, tuple[int, ...], tuple[str, ...], Mapping[str, str], Any], ...] = (
+    ("getLinks", (200,), ("listTopics", "listPrincipals", "listTokens", "getCluster", "whoAmI"), {}, None),
+    ("getLinks", (200,), ("isAlive", "isReady", "getMetrics"), {}, None),
     ("listTopics", (200,), ("createTopic",), {"topic": "flights"}, None),
     ("listPrincipals", (200,), ("putPrincipal",), {"principal": "importer"}, None),
     (
         "createTopic",
         (200, 201),
-        ("getTopic", "updateTopic", "publishMessages", "listSubscriptions", "listSegments", "listFiles", "findOffsets"),
+        ("getTopic", "updateTopic", "listSubscriptions", "listSegments", "listFiles", "findOffsets"),
         _TOPIC,
         None,
     ),
+    ("createTopic", (200, 201), ("publishMessages",), _TOPIC, {"messages": [{"key": "ada", "value": {"n": 1}}]}),
     ("createTopic", (200, 201), ("createUpload", "flushTopic", "getHistory", "deleteTopic"), _TOPIC, None),
-    ("createTopic", (200, 201), ("createSubscription",), {**_TOPIC, "subscription": "billing"}, None),
+    ("createTopic", (200, 201), ("createSubscription",), _BILLING, {"start": "earliest"}),
     ("createSubscription", (200, 201), ("getSubscription", "updateSubscription", "pullMessages"), _SUBSCRIPTION, None),
     ("createSubscription", (200, 201), ("seekSubscription", "deleteSubscription"), _SUBSCRIPTION, None),
     ("pullMessages", (200,), ("ackMessages", "nackMessages", "extendLeases"), _SUBSCRIPTION, _LEASE),

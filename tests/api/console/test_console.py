@@ -202,3 +202,82 @@ async def test_errors_are_told_and_a_broker_that_ends_leaves_what_it_said_last(t
         serving.stop.ask()
         await asyncio.wait_for(serving.ended, 20)
         await page.shows("Not up to date", serving.broker.id)
+
+
+OFFERED = """[...document.querySelectorAll(
+    'a[href], button:not([disabled]), input, select, textarea, summary, [tabindex="0"]')]
+    .filter((one) => one.checkVisibility() && !one.closest('[inert]'))"""
+FOCUSED = """(() => {
+    const one = document.activeElement;
+    const style = getComputedStyle(one);
+    window.met = (window.met || new Set()).add(one);
+    return style.outlineStyle !== 'none' || style.boxShadow !== 'none';
+})()"""
+
+
+async def test_the_tab_key_reaches_all_that_a_page_offers_and_shows_where_it_is(tmp_path: Path, long_run: None) -> None:
+    async with console(tmp_path) as (page, serving, http):
+        await fill(http)
+        for place in [*PAGES, "#/topics/orders/keys"]:
+            await page.open("about:blank")
+            await page.open(f"{serving.url}/{place}")
+            await page.until("document.querySelector('h1') && !document.querySelector('p[aria-busy]')")
+            pressed = 0
+            while pressed < await page.run(f"{OFFERED}.length"):  # a page that loads more offers more
+                pressed += 1
+                await page.press("Tab")
+                assert await page.run(FOCUSED), (place, await page.run("document.activeElement.outerHTML"))
+            missed = f"{OFFERED}.filter((one) => !met.has(one) && one.type !== 'radio').map((one) => one.outerHTML)"
+            assert await page.run(missed) == [], place
+
+
+async def test_a_topic_is_created_and_deleted_by_the_keyboard_alone(tmp_path: Path, long_run: None) -> None:
+    async with console(tmp_path) as (page, serving, http):
+
+        async def go(text: str) -> None:
+            for _ in range(100):
+                if await page.run("(document.activeElement.labels?.[0] || document.activeElement).innerText") == text:
+                    return
+                await page.press("Tab")
+            raise AssertionError(text)
+
+        await page.open(f"{serving.url}/")
+        await page.shows("No topics yet")
+        await go("Create the first topic")
+        await page.press("Enter")
+        await go("Name")
+        await page.send("Input.insertText", text="typed")
+        await page.press("Enter")
+        await page.shows("typed")
+        await page.until("!document.querySelector('dialog')")
+        await page.open(f"{serving.url}/#/topics/typed/settings")
+        await page.shows("Delete the topic")
+        await go("Delete the topic")
+        await page.press("Enter")
+        await go("Type the name, typed, to delete it")
+        await page.send("Input.insertText", text="typed")
+        await page.press("Enter")
+        await page.shows("No topics yet")
+        assert (await http.get("/v1/topics/typed")).status_code == 404
+
+
+async def test_each_page_keeps_what_it_said_while_no_broker_answers(tmp_path: Path, long_run: None) -> None:
+    async with console(tmp_path) as (page, serving, http):
+        await fill(http)
+        await page.send("Network.enable")
+
+        async def reach(is_there: bool) -> None:
+            speed = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+            await page.send("Network.emulateNetworkConditions", offline=not is_there, **speed)
+
+        for place in [*PAGES, "#/topics/orders/keys"]:
+            await page.open("about:blank")
+            await page.open(f"{serving.url}/{place}")
+            await page.until("document.querySelector('h1') && !document.querySelector('p[aria-busy]')")
+            said = await page.run("document.querySelector('h1').innerText")
+            await reach(False)
+            await page.shows("Not up to date", "Try again", said)
+            assert await page.run("document.documentElement.scrollWidth <= innerWidth"), place
+            await reach(True)
+            await page.click("Try again")
+            await page.until("!document.body.innerText.includes('Not up to date')")
