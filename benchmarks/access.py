@@ -27,10 +27,10 @@ from seaweedq.broker.access.view import AccessView
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
-from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
 from seaweedq.coordination.interface import Change
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
+from seaweedq.coordination.records.versioned import Versioned
 
 ROUNDS, REQUESTS = 15, 10_000
 TURNS, SINGLES, BATCHES, ROWS, CONNECTIONS = 5, 6_000, 120, 1_000, 32

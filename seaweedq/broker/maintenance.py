@@ -14,7 +14,7 @@ from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.log.unused_memory import UnusedMemory
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.topics.cluster_view import ClusterView
-from seaweedq.coordination.records import FlushPolicy
+from seaweedq.coordination.records.topics import FlushPolicy
 from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.settings import Settings

@@ -7,9 +7,9 @@ that compares the broker's key. 2. The mark goes. A crash between them leaves a 
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Delete
-from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import reach
 
 

@@ -12,30 +12,31 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
-from seaweedq.coordination.cursor_form import packed, unpacked
 from seaweedq.coordination.interface import Entry
-from seaweedq.coordination.records import (
+from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
+from seaweedq.coordination.records.cluster import (
     BrokerRecord,
     ClusterRecord,
-    Counter,
-    CreationRecord,
-    CursorRecord,
     JournalRecord,
     LeaderRecord,
     RevocationRecord,
-    RewindRecord,
     SecretRecord,
+    SuspicionRecord,
+)
+from seaweedq.coordination.records.cursor_form import packed, unpacked
+from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records.topics import (
+    Counter,
+    CreationRecord,
+    RewindRecord,
     SegmentRecord,
     StartRecord,
-    SubscriptionRecord,
-    SuspicionRecord,
     TombstoneRecord,
     TopicRecord,
 )
+from seaweedq.coordination.records.uploads import ImportRecord, UploadRecord
+from seaweedq.coordination.records.versioned import Versioned, unknown_in
 from seaweedq.coordination.unreadable import NOTED, Unreadable
-from seaweedq.coordination.upload_records import ImportRecord, UploadRecord
-from seaweedq.coordination.versioned import Versioned, unknown_in
 from seaweedq.levels import HIGHEST
 
 T = TypeVar("T", bound=msgspec.Struct)

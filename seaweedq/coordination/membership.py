@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
-from seaweedq.coordination.records import BrokerRecord
+from seaweedq.coordination.records.cluster import BrokerRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.renewals import Renewals
 from seaweedq.coordination.thread_loop import AsideWork, StartAside
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.levels import HIGHEST, LOWEST, VERSION
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from seaweedq.broker.imports.pipe_protocol import GO, Job, ReaderMessage, head
 from seaweedq.broker.imports.rules import Cutter
 from seaweedq.codec.intake import MAX_ERRORS, Intake, refuse
-from seaweedq.coordination.upload_records import ImportProblem
+from seaweedq.coordination.records.uploads import ImportProblem
 from seaweedq.errors import InvalidImport, SeaweedqError
 from seaweedq.import_worker.files import Error, check_expansion, chunks, outcomes
 from seaweedq.segments.layout import Format, Layout

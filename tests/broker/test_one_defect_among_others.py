@@ -14,8 +14,9 @@ from seaweedq.broker.subscriptions.cursors.subscription import Subscription
 from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
-from seaweedq.coordination.records import BrokerRecord, TopicConfig, TopicRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.cluster import BrokerRecord
+from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
+from seaweedq.coordination.records.versioned import Versioned
 from tests.support.brokers.in_process import ack, make_topic, publish, pull, running, subscribe
 
 

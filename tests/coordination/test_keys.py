@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from seaweedq.access.actions import Action
 from seaweedq.access.grants import Grant
 from seaweedq.access.limits import Limits
-from seaweedq.coordination import access_records, records, upload_records
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import (
     BROKERS,
@@ -37,8 +36,9 @@ from seaweedq.coordination.keys import (
     URL_SECRET,
     KeyKind,
 )
+from seaweedq.coordination.records import access, cluster, subscriptions, topics, uploads
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker
 from tests.support.brokers.stored import record_of
 
@@ -48,19 +48,19 @@ COUNTS = st.integers(0, 2**63 - 1)
 SECONDS = st.floats(0, 1e9)
 JSON = st.dictionaries(st.text(), st.none() | st.booleans() | COUNTS | st.text() | st.lists(COUNTS), max_size=3)
 CONFIGS = st.builds(
-    records.TopicConfig,
+    topics.TopicConfig,
     format=st.sampled_from(["json", "bytes", "typed"]),
     schema=st.none() | JSON,
     key_field=st.none() | st.text(),
     initial_segments=COUNTS,
     scaling=JSON,
     flush=st.builds(
-        records.FlushPolicy,
+        topics.FlushPolicy,
         max_bytes=st.none() | COUNTS,
         min_bytes=st.none() | COUNTS,
         max_age_s=st.none() | SECONDS,
     ),
-    retention=st.builds(records.RetentionPolicy, max_age_s=st.none() | SECONDS, max_bytes=st.none() | COUNTS),
+    retention=st.builds(topics.RetentionPolicy, max_age_s=st.none() | SECONDS, max_bytes=st.none() | COUNTS),
     columns=st.none() | st.text(),
 )
 GRANTS = st.lists(
@@ -74,12 +74,12 @@ GRANTS = st.lists(
 CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[Any]]] = {
     BROKERS: (
         [NAMES],
-        st.builds(records.BrokerRecord, url=st.text(), name=st.text(), started_us=COUNTS, zone=st.text()),
+        st.builds(cluster.BrokerRecord, url=st.text(), name=st.text(), started_us=COUNTS, zone=st.text()),
     ),
     PRINCIPALS: (
         [NAMES],
         st.builds(
-            access_records.PrincipalRecord,
+            access.PrincipalRecord,
             uid=st.text(),
             grants=GRANTS,
             created_us=COUNTS,
@@ -90,7 +90,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     TOKENS: (
         [NAMES],
         st.builds(
-            access_records.TokenRecord,
+            access.TokenRecord,
             digest=st.text(),
             principal=NAMES,
             uid=st.text(),
@@ -100,18 +100,18 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             parent=st.none() | NAMES,
         ),
     ),
-    SUSPICIONS: ([NAMES, NAMES], st.builds(records.SuspicionRecord, url=st.text())),
+    SUSPICIONS: ([NAMES, NAMES], st.builds(cluster.SuspicionRecord, url=st.text())),
     REVOCATIONS: (
         [NAMES],
-        st.builds(records.RevocationRecord, by=st.text(), reporters=st.tuples(st.text()), lease_s=SECONDS),
+        st.builds(cluster.RevocationRecord, by=st.text(), reporters=st.tuples(st.text()), lease_s=SECONDS),
     ),
-    CLUSTER: ([], st.builds(records.ClusterRecord, cluster=st.text())),
-    LEADER: ([], st.builds(records.LeaderRecord, broker=NAMES)),
-    JOURNALS: ([NAMES], st.builds(records.JournalRecord, kind=st.sampled_from(["file", "object"]), place=st.text())),
+    CLUSTER: ([], st.builds(cluster.ClusterRecord, cluster=st.text())),
+    LEADER: ([], st.builds(cluster.LeaderRecord, broker=NAMES)),
+    JOURNALS: ([NAMES], st.builds(cluster.JournalRecord, kind=st.sampled_from(["file", "object"]), place=st.text())),
     TOPICS: (
         [NAMES],
         st.builds(
-            records.TopicRecord,
+            topics.TopicRecord,
             incarnation=COUNTS,
             state=st.sampled_from(["active", "deleting"]),
             config=CONFIGS,
@@ -121,7 +121,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     SEGMENTS: (
         [NAMES, NUMBERS, NUMBERS],
         st.builds(
-            records.SegmentRecord,
+            topics.SegmentRecord,
             low=COUNTS,
             high=COUNTS,
             state=st.sampled_from(["open", "sealed"]),
@@ -135,7 +135,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     STARTS: (
         [NAMES, NUMBERS, NUMBERS],
         st.builds(
-            records.StartRecord,
+            topics.StartRecord,
             sequence=COUNTS,
             offset=COUNTS,
             raised=st.lists(st.tuples(COUNTS, COUNTS)).map(tuple),
@@ -144,7 +144,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     TOMBSTONES: (
         [NAMES, NUMBERS, NUMBERS],
         st.builds(
-            records.TombstoneRecord,
+            topics.TombstoneRecord,
             low=COUNTS,
             high=COUNTS,
             end_offset=COUNTS,
@@ -155,14 +155,14 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             removed_us=COUNTS,
         ),
     ),
-    CREATIONS: ([NAMES, NUMBERS], st.builds(records.CreationRecord, broker=NAMES, count=COUNTS)),
-    REWINDS: ([NAMES, NUMBERS], st.builds(records.RewindRecord, subscription=NAMES)),
-    RETENTION: ([], st.builds(records.Counter, next=COUNTS)),
-    COUNTERS: ([NAMES], st.builds(records.Counter, next=COUNTS)),
+    CREATIONS: ([NAMES, NUMBERS], st.builds(topics.CreationRecord, broker=NAMES, count=COUNTS)),
+    REWINDS: ([NAMES, NUMBERS], st.builds(topics.RewindRecord, subscription=NAMES)),
+    RETENTION: ([], st.builds(topics.Counter, next=COUNTS)),
+    COUNTERS: ([NAMES], st.builds(topics.Counter, next=COUNTS)),
     SUBSCRIPTIONS: (
         [NAMES, NUMBERS, NAMES],
         st.builds(
-            records.SubscriptionRecord,
+            subscriptions.SubscriptionRecord,
             mode=st.sampled_from(["ordered", "shared", "keyed"]),
             start=st.sampled_from(["latest", "earliest", {"timestamp": "2013-01-01T00:00:00Z"}]),
             ack_deadline_s=SECONDS,
@@ -172,7 +172,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             epoch=COUNTS,
             backoff_s=st.lists(SECONDS).map(tuple),
             max_in_flight=COUNTS,
-            filter=st.none() | st.builds(records.MessageFilter, st.none() | st.text(), st.just({"h": "v"})),
+            filter=st.none() | st.builds(subscriptions.MessageFilter, st.none() | st.text(), st.just({"h": "v"})),
             expires_after_s=st.none() | SECONDS,
             paused=st.booleans(),
         ),
@@ -180,7 +180,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     CURSORS: (
         [NAMES, NUMBERS, NAMES, NUMBERS],
         st.builds(
-            records.CursorRecord,
+            subscriptions.CursorRecord,
             epoch=COUNTS,
             acked_to=COUNTS,
             acked=st.lists(st.tuples(COUNTS, COUNTS)).map(tuple),
@@ -191,7 +191,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     UPLOADS: (
         [NAMES, NUMBERS, NAMES],
         st.builds(
-            upload_records.UploadRecord,
+            uploads.UploadRecord,
             name=st.text(),
             size=COUNTS,
             content_type=st.text(),
@@ -204,7 +204,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     IMPORTS: (
         [NAMES, NUMBERS, NAMES],
         st.builds(
-            upload_records.ImportRecord,
+            uploads.ImportRecord,
             format=st.sampled_from(["parquet", "ndjson", "arrow"]),
             bare=st.booleans(),
             name=st.text(),
@@ -218,12 +218,12 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             state=st.sampled_from(["checking", "running", "done", "failed"]),
             rows=st.none() | COUNTS,
             rows_done=COUNTS,
-            segments=st.lists(st.builds(upload_records.ImportedSegment, COUNTS, COUNTS, COUNTS, COUNTS)).map(tuple),
-            problem=st.none() | st.builds(upload_records.ImportProblem, st.text(), st.text(), JSON),
+            segments=st.lists(st.builds(uploads.ImportedSegment, COUNTS, COUNTS, COUNTS, COUNTS)).map(tuple),
+            problem=st.none() | st.builds(uploads.ImportProblem, st.text(), st.text(), JSON),
         ),
     ),
-    GROWTH: ([], st.builds(records.Counter, next=COUNTS)),
-    URL_SECRET: ([], st.builds(records.SecretRecord, secret=st.text())),
+    GROWTH: ([], st.builds(topics.Counter, next=COUNTS)),
+    URL_SECRET: ([], st.builds(cluster.SecretRecord, secret=st.text())),
 }
 
 
@@ -292,7 +292,7 @@ def test_fields_of_later_versions_are_ignored(kind: KeyKind[Any]) -> None:
 
 
 def test_a_field_of_a_later_version_is_ignored() -> None:
-    assert record_of(COUNTERS, b'{"next": 3, "new": []}') == records.Counter(3)
+    assert record_of(COUNTERS, b'{"next": 3, "new": []}') == topics.Counter(3)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"next": "3"}', b"\xff"])

@@ -13,7 +13,7 @@ from seaweedq.api.routes.subscription_requests import AckDeadline, Delay
 from seaweedq.broker.subscriptions.dispatch.answering import Answered, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.message_ids import read_ids
-from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
 from seaweedq.errors import InvalidRequest
 
 FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms

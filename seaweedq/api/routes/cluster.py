@@ -17,7 +17,7 @@ from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.left_behind import LeftBehind, left_behind
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.records import BrokerRecord
+from seaweedq.coordination.records.cluster import BrokerRecord
 from seaweedq.errors import Unavailable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -7,7 +7,7 @@ from seaweedq.api.access.callers import caller_of, forbidden
 from seaweedq.api.asgi.http import Scope
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import TopicNotFound
 
 

@@ -29,7 +29,7 @@ from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Clock
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import encode_messages
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.errors import SegmentNotFound
 
 router = APIRouter(tags=["read"])

@@ -15,7 +15,7 @@ from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.coordination.upload_records import ImportProblem, ImportRecord
+from seaweedq.coordination.records.uploads import ImportProblem, ImportRecord
 from seaweedq.errors import InvalidRequest, SeaweedqError
 from seaweedq.segments.layout import Format
 

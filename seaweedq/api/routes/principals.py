@@ -25,7 +25,7 @@ from seaweedq.api.routes.access_requests import (
 )
 from seaweedq.api.routes.segment_map import moment
 from seaweedq.broker.access.principals import Principals
-from seaweedq.coordination.access_records import PrincipalRecord
+from seaweedq.coordination.records.access import PrincipalRecord
 from seaweedq.errors import PrincipalNotFound
 
 PATH = "/v1/principals/{principal}"

@@ -37,7 +37,7 @@ from seaweedq.codec.messages import (
     ReferenceEnvelopes,
 )
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest
 from seaweedq.segments.ipc_bounds import is_plain_and_short
 from seaweedq.segments.layout import Format, Layout

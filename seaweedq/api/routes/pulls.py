@@ -37,7 +37,7 @@ from seaweedq.clock import Ids
 from seaweedq.codec.bodies import ARROW
 from seaweedq.codec.message_json import message_texts, separated
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
 from seaweedq.errors import ChainDamaged, InvalidRequest, LeaseEnded, NotOwner
 
 MAX_WAIT_S = 30.0

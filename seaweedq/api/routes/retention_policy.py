@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.broker.retention.files import Preview
-from seaweedq.coordination.records import RetentionPolicy
+from seaweedq.coordination.records.topics import RetentionPolicy
 
 BOUNDS = ("max_age_s", "max_bytes")  # of which earlier versions stored what they never enforced
 _AGE_S = 10 * 365 * 86_400

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 from seaweedq.balancer.policy import Count, Seconds, Target, scaling_policy
 from seaweedq.broker.load.meters import policy_of
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 
 
 class ScalingRequest(Struct, forbid_unknown_fields=True):

@@ -26,7 +26,7 @@ from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherF
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Ids
 from seaweedq.coordination.keys import ID_BOUND
-from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
 from seaweedq.errors import InvalidRequest
 
 router = APIRouter(tags=["subscriptions"])

@@ -15,7 +15,7 @@ from seaweedq.api.openapi.document import Takes, described, json_answer, schema_
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.intents import MAX_SUCCESSORS
-from seaweedq.coordination.records import Intent
+from seaweedq.coordination.records.topics import Intent
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import InvalidRequest
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange

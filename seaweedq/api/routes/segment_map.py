@@ -17,7 +17,7 @@ from seaweedq.broker.read.local_positions import Position
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.tombstones import Tombstones
-from seaweedq.coordination.records import SegmentRecord, TombstoneRecord
+from seaweedq.coordination.records.topics import SegmentRecord, TombstoneRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SegmentNotFound
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from seaweedq.api.asgi.parameters import in_utc
-from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import MessageFilter, SubscriptionRecord
 from seaweedq.errors import InvalidRequest, SubscriptionConflict
 from seaweedq.segments.names import NAME
 

@@ -36,8 +36,8 @@ from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.access_records import ACCESS_LEVEL
-from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord
+from seaweedq.coordination.records.access import ACCESS_LEVEL
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord
 from seaweedq.errors import SubscriptionNotFound
 
 router = APIRouter(tags=["subscriptions"])

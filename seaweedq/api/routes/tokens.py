@@ -22,7 +22,7 @@ from seaweedq.api.routes.access_requests import GrantRequest, Grants, grants_of,
 from seaweedq.api.routes.principals import MAX_PAGE, PAGES
 from seaweedq.api.routes.segment_map import moment
 from seaweedq.broker.access.principals import Principals, Wanted
-from seaweedq.coordination.access_records import TokenRecord
+from seaweedq.coordination.records.access import TokenRecord
 from seaweedq.errors import TokenNotFound
 
 PATH = "/v1/tokens/{token}"

@@ -12,7 +12,7 @@ from seaweedq.api.routes.scaling_policy import ScalingRequest, changed_scaling, 
 from seaweedq.broker.load.meters import policy_of
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.key_field import check_key_field
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import InvalidRequest, TopicConflict
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema

@@ -39,8 +39,8 @@ from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.codec.bodies import JSON
-from seaweedq.coordination.access_records import ACCESS_LEVEL
-from seaweedq.coordination.records import BARE_LEVEL, RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
+from seaweedq.coordination.records.access import ACCESS_LEVEL
+from seaweedq.coordination.records.topics import BARE_LEVEL, RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicNotFound
 
 router = APIRouter(tags=["topics"])

@@ -20,7 +20,7 @@ from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.uploads.prefetch import pieces
 from seaweedq.broker.uploads.rules import incarnation_of, object_name
 from seaweedq.broker.uploads.service import Uploads
-from seaweedq.coordination.upload_records import UploadRecord
+from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.errors import InvalidRequest, PayloadNotFound, UploadMismatch, UploadNotFound
 from seaweedq.storage.interface import ObjectStore
 

@@ -25,8 +25,8 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.rules import part_count
 from seaweedq.broker.uploads.service import Uploads
-from seaweedq.coordination.records import TopicConfig
-from seaweedq.coordination.upload_records import UploadRecord
+from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.errors import InvalidRequest, UploadNotFound
 
 router = APIRouter(tags=["uploads"])

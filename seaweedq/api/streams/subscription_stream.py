@@ -38,7 +38,7 @@ from seaweedq.broker.subscriptions.consumers.stream_leases import Position, pars
 from seaweedq.broker.subscriptions.dispatch.leasing import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
 from seaweedq.errors import InvalidRequest, SeaweedqError, Unavailable, UnreadableBody
 
 MAX_IN_FLIGHT, LARGEST_IN_FLIGHT = 1_000, 1_000_000

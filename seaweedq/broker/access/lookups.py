@@ -17,8 +17,8 @@ from seaweedq.access.buckets import Bucket
 from seaweedq.broker.access.view import MAX_DEPTH, AccessView
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.access_records import TokenRecord
 from seaweedq.coordination.interface import Change, Coordination
+from seaweedq.coordination.records.access import TokenRecord
 
 RATE_S = 20.0
 NOTHING_S = 1.0

@@ -21,9 +21,9 @@ from seaweedq.broker.access.view import MAX_DEPTH, AccessView
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
-from seaweedq.coordination.access_records import ACCESS_LEVEL, PrincipalRecord, TokenRecord
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.access import ACCESS_LEVEL, PrincipalRecord, TokenRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import Forbidden, InvalidRequest, PrincipalNotFound, TokenNotFound, Unavailable
 
 TRIES = 5

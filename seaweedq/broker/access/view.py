@@ -20,8 +20,8 @@ from seaweedq.access.caller import ANONYMOUS, DEFAULT, NEVER_US, Caller
 from seaweedq.access.grants import EVERYTHING, Rights
 from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.coordination import keys
-from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
 from seaweedq.coordination.interface import Change, Coordination, Entry
+from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.view import View
 

@@ -17,7 +17,7 @@ from seaweedq.broker.audit.events import TOPIC, Event, config, fits, rows
 from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.coordination.access_records import ACCESS_LEVEL
+from seaweedq.coordination.records.access import ACCESS_LEVEL
 from seaweedq.errors import SeaweedqError, SequenceOutOfOrder, TopicConflict
 from seaweedq.segments.producers import AUDIT
 

@@ -18,10 +18,10 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import RecoverCall
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, PeerTooOld, SeaweedqError
 from seaweedq.formats import Level
 from seaweedq.levels import HIGHEST

@@ -16,10 +16,10 @@ from seaweedq.broker.uploads.rules import Step
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
+from seaweedq.coordination.records.uploads import UploadRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import entries, read_all
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.upload_records import UploadRecord
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Damaged
 from seaweedq.failpoints import reach
 from seaweedq.storage.folders import folders

@@ -18,7 +18,7 @@ from seaweedq.broker.load.cluster_loads import Counted, Reports
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.segments.keyrange import KeyRange
 
 RECORD_S = 10.0

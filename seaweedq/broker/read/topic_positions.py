@@ -18,7 +18,7 @@ from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, Unavailable
 
 PAUSE_S = 0.1

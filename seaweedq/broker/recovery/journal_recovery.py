@@ -25,10 +25,10 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.ended_lives import end_life, journals_of
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import is_recovered
 from seaweedq.coordination.unreadable import NOTED
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.formats import Level

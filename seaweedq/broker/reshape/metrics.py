@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Literal
 
-from seaweedq.coordination.records import Intent
+from seaweedq.coordination.records.topics import Intent
 from seaweedq.durations import Durations
 
 Kind = Literal["split", "merge", "roll"]

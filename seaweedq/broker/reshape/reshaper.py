@@ -12,7 +12,7 @@ from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.coordination.records import Intent
+from seaweedq.coordination.records.topics import Intent
 from seaweedq.errors import SeaweedqError
 
 LOOK_S, PAUSE_S = 1.0, 0.1

@@ -25,10 +25,10 @@ from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import SubscriptionRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
 
 MARGIN_S = 60.0

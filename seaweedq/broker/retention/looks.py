@@ -17,7 +17,7 @@ from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.rounds import MAX_SKEW_US
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.coordination.records import RetentionPolicy
+from seaweedq.coordination.records.topics import RetentionPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.rpc.messages import SegmentCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.errors import ChainDamaged, CoordinationUnavailable, Fenced, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain

@@ -28,7 +28,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records import StartRecord
+from seaweedq.coordination.records.topics import StartRecord
 from seaweedq.errors import Fenced, NotOwner, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.segments.entry import EntryName

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from seaweedq.coordination.records import BrokerRecord
+from seaweedq.coordination.records.cluster import BrokerRecord
 
 PEERS_FROM = 4  # the level
 SCRYPT_N, SCRYPT_R = 1 << 15, 8

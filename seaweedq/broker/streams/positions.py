@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.broker.topics.tombstones import check_at_end
-from seaweedq.coordination.records import TombstoneRecord
+from seaweedq.coordination.records.topics import TombstoneRecord
 from seaweedq.errors import InvalidPositions
 from seaweedq.segments.keyrange import KeyRange, missing_ranges
 

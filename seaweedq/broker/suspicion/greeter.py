@@ -18,9 +18,9 @@ from seaweedq.broker.suspicion.rules import LEVEL, Outcome, Regard, may_be_suspe
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import SuspicionRecord
+from seaweedq.coordination.records.cluster import SuspicionRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import Roster
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError, Unavailable
 
 ANSWER_S = 5.0

@@ -22,9 +22,9 @@ from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election, leader_of
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
-from seaweedq.coordination.records import RevocationRecord
+from seaweedq.coordination.records.cluster import RevocationRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import NEVER
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, SeaweedqError
 from seaweedq.failpoints import reach
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from seaweedq.coordination.records import BrokerRecord
+from seaweedq.coordination.records.cluster import BrokerRecord
 
 LEVEL = 3  # of the cluster, from which on leases are ended on suspicion: earlier brokers know no marks
 REFUSALS = 3

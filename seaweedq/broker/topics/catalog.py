@@ -23,9 +23,9 @@ from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
-from seaweedq.coordination.records import SegmentRecord, TopicRecord
+from seaweedq.coordination.records.topics import SegmentRecord, TopicRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
 from seaweedq.segments.entry import EntryName

@@ -15,8 +15,8 @@ from seaweedq.broker.topics.invariants import Known, broken_by, broken_by_topic
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Entry, Put
-from seaweedq.coordination.records import SegmentRecord, TopicRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.topics import SegmentRecord, TopicRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.invariants import InvariantViolated
 
 TopicOf = Callable[[str], Versioned[TopicRecord] | None]

@@ -14,7 +14,7 @@ a topic's creation.
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from seaweedq.coordination.records import Intent, SegmentRecord, TopicRecord
+from seaweedq.coordination.records.topics import Intent, SegmentRecord, TopicRecord
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tiles_key_space
 
 Known = Mapping[int, SegmentRecord | None]  # by segment; None: there is no record

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.records.cluster import JournalRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.unreadable import Unreadable
 

@@ -10,9 +10,9 @@ from seaweedq.broker.topics.segment_records import Records
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Entry
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.versioned import Versioned
 
 SegmentKey = tuple[str, int, int]  # topic, incarnation, id
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from seaweedq.coordination.records import SegmentRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records.versioned import Versioned
 
 Records = Mapping[int, Versioned[SegmentRecord]]  # by segment
 

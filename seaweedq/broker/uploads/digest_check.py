@@ -10,7 +10,7 @@ import hashlib
 from contextlib import aclosing
 
 from seaweedq.broker.uploads.prefetch import pieces
-from seaweedq.coordination.upload_records import UploadRecord
+from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.errors import UploadIncomplete, UploadMismatch
 from seaweedq.storage.interface import PayloadStore
 

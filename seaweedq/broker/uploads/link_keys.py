@@ -18,8 +18,8 @@ from seaweedq.broker.rpc.peer_keys import PEERS_FROM, LinkRoot
 from seaweedq.clock import Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records import SecretRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.cluster import SecretRecord
+from seaweedq.coordination.records.versioned import Versioned
 
 DAILY_FROM = 2  # the level
 SKEW_S = 300  # how far brokers' clocks may differ

@@ -6,9 +6,9 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.rules import incarnation_of
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
+from seaweedq.coordination.records.uploads import UploadRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import entries
-from seaweedq.coordination.upload_records import UploadRecord
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, UploadNotFound
 
 PAGE = 200  # records read at a time

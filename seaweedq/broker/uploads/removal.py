@@ -12,7 +12,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.coordination import keys
-from seaweedq.coordination.upload_records import UploadRecord
+from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.failpoints import reach
 from seaweedq.storage.interface import PayloadStore
 

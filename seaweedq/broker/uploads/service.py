@@ -23,9 +23,9 @@ from seaweedq.broker.uploads.open_quota import OpenQuota
 from seaweedq.broker.uploads.record_store import UploadRecords, not_found
 from seaweedq.broker.uploads.removal import clear, cleared, remove_topic
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.records import TopicConfig
-from seaweedq.coordination.upload_records import UploadRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records.uploads import UploadRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import (
     InvalidUpload,
     UploadConflict,

@@ -11,7 +11,7 @@ from seaweedq.broker.audit.audit import PER_S, ROOM, ROOM_FOR_DENIALS, Audit, mo
 from seaweedq.broker.audit.events import COLUMNS, TOPIC, Event, config, fits, line, rows, shown
 from seaweedq.broker.audit.topic import AuditTopic
 from seaweedq.broker.topics.catalog import layout_of
-from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.errors import StoreUnavailable, Unavailable
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.settings import Settings

@@ -15,9 +15,9 @@ from seaweedq.broker.letters import letters as module
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
-from seaweedq.coordination.records import CursorRecord, HeldLease
-from seaweedq.coordination.seek_plan import Sought, cursor_after
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.seek_plan import Sought, cursor_after
+from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import BelowRetention, CoordinationUnavailable, Unavailable
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1

@@ -3,7 +3,7 @@
 import pytest
 
 from seaweedq.api.routes.retention_policy import RetentionRequest, changed_retention
-from seaweedq.coordination.records import RetentionPolicy
+from seaweedq.coordination.records.topics import RetentionPolicy
 
 STORED = RetentionPolicy(max_age_s=60, max_bytes=1)
 

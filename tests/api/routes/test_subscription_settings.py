@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from seaweedq.coordination import keys
-from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import MessageFilter, SubscriptionRecord
 from seaweedq.coordination.transactions import read_all
 from tests.support.brokers.in_process_cluster import in_loop, of_level_1
 from tests.support.brokers.stored import record_of

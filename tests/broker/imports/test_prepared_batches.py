@@ -21,7 +21,7 @@ from seaweedq.broker.publish.publisher import Producer, Published
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import CoordinationUnavailable, NotReady, SequenceOutOfOrder, TopicBeingDeleted, TopicNotFound
 from seaweedq.import_worker import child as import_child
 from seaweedq.segments.keyhash import hash_key

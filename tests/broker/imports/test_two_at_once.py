@@ -13,7 +13,7 @@ from seaweedq.broker.imports.record_store import ImportId
 from seaweedq.broker.imports.service import Imports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import PartlyTaken, Unavailable
 from seaweedq.import_worker import child as import_child
 from seaweedq.settings import Settings

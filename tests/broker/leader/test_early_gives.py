@@ -16,7 +16,7 @@ from seaweedq.broker.recovery.remaining import Place, Remaining
 from seaweedq.broker.recovery.replay import Left, Replay, _Run
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.interface import Entry
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Unavailable
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind, mark_frame

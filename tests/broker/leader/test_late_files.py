@@ -1,7 +1,7 @@
 """A file that lands in a topic's folder after the topic went: readers of the directory see it only for a while."""
 
 from seaweedq.broker.leader.late_files import LATE_S, LateFiles
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from tests.support.brokers.in_process_cluster import in_loop
 
 LATE = "topics/t/segment=0/00000001-0000000000000007.parquet"

@@ -7,7 +7,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Unavailable
 from tests.support.brokers.in_process import Gate, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until

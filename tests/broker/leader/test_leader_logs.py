@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import StoreUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock

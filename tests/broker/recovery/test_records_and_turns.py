@@ -10,8 +10,8 @@ import pytest
 from seaweedq.broker.recovery.journal_recovery import REPLAYS
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Page
-from seaweedq.coordination.records import JournalRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.journal.interface import Claim
 from seaweedq.segments.commits import Commit
 from tests.broker.recovery.test_replay_in_batches import rows, subscribed

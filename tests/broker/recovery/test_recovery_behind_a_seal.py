@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from seaweedq.broker.reshape.replacer import Replacer
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of

@@ -12,9 +12,9 @@ from seaweedq.broker.retention.burial import near_ancestors
 from seaweedq.broker.streams.positions import Positions
 from seaweedq.client.core.tables.table import Wanted, plan_table
 from seaweedq.coordination import keys
-from seaweedq.coordination.records import SegmentRecord, TombstoneRecord
+from seaweedq.coordination.records.topics import SegmentRecord, TombstoneRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BelowRetention, InvalidPositions, NotOwner
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder

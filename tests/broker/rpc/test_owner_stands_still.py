@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from seaweedq.api.app import Application
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from tests.support.brokers.in_process_cluster import in_loop, until
 
 

@@ -13,7 +13,7 @@ from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.broker.suspicion.rules import HELD_S, SPARED_S
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from tests.support.brokers.in_process import running
 from tests.support.brokers.machine import simulated_machine
 from tests.support.brokers.simulated_loop import clock, simulate

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.topics.left_behind import TOPICS, left_behind
-from seaweedq.coordination.records import BrokerRecord, JournalRecord
+from seaweedq.coordination.records.cluster import BrokerRecord, JournalRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.versioned import Versioned
 
 LIVING = BrokerRecord("http://b", "b", 0)
 

@@ -4,8 +4,8 @@ import gc
 
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_locks import Holder, SegmentLocks
-from seaweedq.coordination.records import TopicConfig, TopicRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
+from seaweedq.coordination.records.versioned import Versioned
 
 MOVE, INTENT = Holder("it moves"), Holder("an intent replaces it")
 

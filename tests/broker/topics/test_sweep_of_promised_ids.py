@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from seaweedq.broker.topics import topic_admin as topics
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records.topics import TopicConfig
 from tests.support.brokers.in_process_cluster import in_loop, until
 
 

@@ -15,10 +15,11 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Entry, Put
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records import ClusterRecord, SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.records.cluster import ClusterRecord
+from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.records.uploads import ImportRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
-from seaweedq.coordination.upload_records import ImportRecord
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at

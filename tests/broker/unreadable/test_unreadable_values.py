@@ -16,24 +16,20 @@ from seaweedq.access.tokens import digest_of
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.cluster_quota import Counts
 from seaweedq.coordination import keys
-from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records import (
+from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
+from seaweedq.coordination.records.cluster import (
     BrokerRecord,
-    Counter,
-    CreationRecord,
     JournalRecord,
     LeaderRecord,
     RevocationRecord,
     SecretRecord,
-    StartRecord,
     SuspicionRecord,
-    TombstoneRecord,
-    TopicConfig,
 )
+from seaweedq.coordination.records.topics import Counter, CreationRecord, StartRecord, TombstoneRecord, TopicConfig
+from seaweedq.coordination.records.uploads import ImportRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import NOTED
-from seaweedq.coordination.upload_records import ImportRecord
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at

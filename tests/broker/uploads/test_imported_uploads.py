@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.upload_records import ImportRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.uploads import ImportRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import UploadConflict
 from tests.support.brokers.stored import record_of
 from tests.support.tiers import examples

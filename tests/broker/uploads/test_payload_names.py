@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import SystemClock
-from seaweedq.coordination.records import TopicConfig, TopicRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.names import check_name
 from tests.support.tiers import examples

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.broker.uploads import url_tokens as signing
 from seaweedq.broker.uploads.rules import Step, step
-from seaweedq.coordination.upload_records import UploadRecord
+from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.errors import InvalidRequest, UploadConflict
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part

@@ -4,7 +4,7 @@ from seaweedq.broker.subscriptions.cursors.invariants import broken_by
 from seaweedq.broker.topics.invariants import broken_in_topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.coordination.transactions import read_all
 from tests.support.brokers.stored import record_of
 

@@ -12,7 +12,7 @@ from seaweedq.broker.subscriptions.administration.starts import AtOffsets, Place
 from seaweedq.broker.subscriptions.cursors.subscription import SeekResult, Subscription
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher, Sought
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination import seek_plan
+from seaweedq.coordination.records import seek_plan
 from seaweedq.errors import InvalidRequest, TooManySegments
 
 DIGEST = 16  # characters

@@ -9,7 +9,7 @@ from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.tombstones import Tombstones
-from seaweedq.coordination.seek_plan import Sought
+from seaweedq.coordination.records.seek_plan import Sought
 from seaweedq.errors import OffsetOutOfRange
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

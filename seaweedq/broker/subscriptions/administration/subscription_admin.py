@@ -20,10 +20,10 @@ from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
-from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NoDeadLetters, SubscriptionNotFound
 from seaweedq.failpoints import reach
 

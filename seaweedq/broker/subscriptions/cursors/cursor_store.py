@@ -22,13 +22,14 @@ from seaweedq.broker.subscriptions.cursors.subscription import Subscription, rul
 from seaweedq.broker.subscriptions.delivery.progress import PACKED_LEVEL
 from seaweedq.broker.subscriptions.delivery.window import WINDOW
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination import keys, seek_plan
-from seaweedq.coordination.cursor_form import fits
+from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
-from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records import seek_plan
+from seaweedq.coordination.records.cursor_form import fits
+from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from seaweedq.broker.log.intervals import Run, Runs
-from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
 
 
 def broken_by(before: CursorRecord | None, after: CursorRecord, end: int | None = None) -> list[str]:

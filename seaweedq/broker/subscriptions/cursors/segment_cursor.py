@@ -14,9 +14,9 @@ from seaweedq.broker.subscriptions.delivery.choosing import Rules
 from seaweedq.broker.subscriptions.delivery.dying import Death
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
 from seaweedq.broker.subscriptions.delivery.window import NOBODY
-from seaweedq.coordination.cursor_form import MAX_LEASES
-from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, CursorRecord, HeldLease
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.cursor_form import MAX_LEASES
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, CursorRecord, HeldLease
+from seaweedq.coordination.records.versioned import Versioned
 
 
 class SegmentCursor:

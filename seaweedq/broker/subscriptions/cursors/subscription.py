@@ -28,8 +28,9 @@ from seaweedq.broker.subscriptions.delivery.progress import AckResult
 from seaweedq.broker.subscriptions.delivery.window import ACKING, DELAYED, DYING, HELD, NOBODY
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
-from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, NotOwner
 
 LOOK_AGAIN_S = 4.0  # for those who wait: ends at other brokers are followed only as long as somebody looks

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import SubscriptionRecord
 
 Stall: TypeAlias = Literal["window", "max_in_flight", "paused"]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.broker.subscriptions.delivery.window import Array
-from seaweedq.coordination.records import MessageFilter
+from seaweedq.coordination.records.subscriptions import MessageFilter
 
 FILTERED_ROWS = 65_536  # rows that one look at a subscription's segments filters at most
 

@@ -1,7 +1,7 @@
 """The progress of one subscription in one segment: acked below `acked_to`, and which offsets beyond it. Pure.
 
-It is all that becomes durable (coordination/records.CursorRecord): the frames of acks first, then a checkpoint. Leases
-and delays, which do not, are those of broker/subscriptions/delivery/segment_delivery.
+It is all that becomes durable (`CursorRecord`): the frames of acks first, then a checkpoint. Leases and delays, which
+do not, are those of broker/subscriptions/delivery/segment_delivery.
 """
 
 from collections import deque
@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, runs_of
 from seaweedq.broker.subscriptions.delivery.window import ACKED, ACKING, MOST_ATTEMPTS, Array, Window
-from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, CursorRecord
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, CursorRecord
 
-PACKED_LEVEL = 2  # of the cluster, from which on cursors are packed (coordination/cursor_form)
+PACKED_LEVEL = 2  # of the cluster, from which on cursors are packed (coordination/records/cursor_form)
 
 
 EMPTY: Offsets = np.zeros(0, np.int64)

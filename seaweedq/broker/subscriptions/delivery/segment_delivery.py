@@ -28,7 +28,7 @@ from seaweedq.broker.subscriptions.delivery.holds import Holds
 from seaweedq.broker.subscriptions.delivery.progress import EMPTY, AckResult, Asker
 from seaweedq.broker.subscriptions.delivery.slots import BusySlots
 from seaweedq.broker.subscriptions.delivery.window import ACKED, ACKING, DELAYED, FREE, HELD, NOBODY, WINDOW, Array
-from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.records.subscriptions import CursorRecord
 
 
 class Delivery(Holds):

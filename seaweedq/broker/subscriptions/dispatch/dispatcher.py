@@ -33,7 +33,7 @@ from seaweedq.broker.subscriptions.dispatch.pulling import Pulling
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.signal import Signal
-from seaweedq.coordination.records import SeekRecord, SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import SeekRecord, SubscriptionRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, Unavailable
 from seaweedq.failpoints import reach
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sought(NamedTuple):
-    """Where a seek goes: its plan (coordination/seek_plan), and a digest of what was asked for."""
+    """Where a seek goes: its plan (coordination/records/seek_plan), and a digest of what was asked for."""
 
     plan: str
     digest: str

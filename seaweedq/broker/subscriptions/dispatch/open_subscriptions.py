@@ -19,8 +19,8 @@ from seaweedq.broker.subscriptions.cursors.subscription import Subscription
 from seaweedq.broker.subscriptions.dispatch.expiry_times import note_every_s
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
-from seaweedq.coordination.records import SubscriptionRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.subscriptions import SubscriptionRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.failpoints import reach
 

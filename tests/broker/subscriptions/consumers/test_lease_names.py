@@ -6,8 +6,8 @@ from seaweedq.broker.subscriptions.consumers import leases
 from seaweedq.broker.subscriptions.consumers.leases import UNKNOWN, Leases
 from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery.progress import Asker
-from seaweedq.coordination.records import CursorRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.subscriptions import CursorRecord
+from seaweedq.coordination.records.versioned import Versioned
 
 
 def test_of_very_many_leases_the_last_ones_to_end_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from seaweedq.broker.subscriptions.cursors.invariants import broken_by, broken_b
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import SeaweedqError
 from tests.support.brokers.in_process import ack, make_topic, pull, running, single, subscribe
 from tests.support.brokers.stored import record_of

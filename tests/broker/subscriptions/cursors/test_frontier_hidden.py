@@ -1,8 +1,8 @@
 """Segments whose records or cursors cannot be read: a subscription neither skips them nor forgets that it was done."""
 
 from seaweedq.broker.subscriptions.cursors.frontier import Frontier
-from seaweedq.coordination.records import SegmentRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records.versioned import Versioned
 
 OPEN = SegmentRecord(0, 10, "open", (), (), "b", None, 0)
 SEALED = SegmentRecord(0, 10, "sealed", (), (1, 2), None, 5, 0, sealed_us=1)

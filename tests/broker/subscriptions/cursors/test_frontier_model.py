@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions.cursors.frontier import Frontier
 from seaweedq.broker.topics.segment_records import starts_at
-from seaweedq.coordination.records import SegmentRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records.versioned import Versioned
 
 
 class Lineage:

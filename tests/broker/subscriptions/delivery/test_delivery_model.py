@@ -18,7 +18,7 @@ from seaweedq.broker.subscriptions.delivery.dying import MAX_ATTEMPTS, REJECTED
 from seaweedq.broker.subscriptions.delivery.progress import Asker
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
 from seaweedq.broker.subscriptions.delivery.window import ACKING, DELAYED, DYING, HELD
-from seaweedq.coordination.seek_plan import Sought, cursor_after
+from seaweedq.coordination.records.seek_plan import Sought, cursor_after
 from tests.support.tiers import examples
 
 CONSUMERS = st.sampled_from([1, 2])

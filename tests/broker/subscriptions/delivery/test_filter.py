@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions.delivery.filtering import left_out
 from seaweedq.broker.subscriptions.dispatch import leasing as module
-from seaweedq.coordination.records import MessageFilter
+from seaweedq.coordination.records.subscriptions import MessageFilter
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single, rows_of_singles
 from tests.support.brokers.in_process_cluster import in_loop

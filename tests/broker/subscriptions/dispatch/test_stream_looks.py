@@ -18,7 +18,7 @@ from seaweedq.broker.subscriptions.dispatch import leasing, pulling
 from seaweedq.broker.subscriptions.dispatch.answering import Refusal, Selection
 from seaweedq.broker.subscriptions.dispatch.leasing import Leasing, Pull
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import SubscriptionRecord
 from seaweedq.errors import JournalUnavailable, LeaseOfAnother, NeedsNewerBroker
 from seaweedq.segments.rows import Single
 from tests.support.brokers.in_process import make_topic, publish

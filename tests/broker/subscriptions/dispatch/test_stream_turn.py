@@ -14,8 +14,8 @@ from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery.choosing import FEW, Rules, Want
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
 from seaweedq.broker.subscriptions.dispatch.stream_turn import Again, Fresh, next_turn
-from seaweedq.coordination.records import CursorRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records.subscriptions import CursorRecord
+from seaweedq.coordination.records.versioned import Versioned
 
 
 class Frontier:

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from seaweedq.coordination.records import CursorRecord, HeldLease
+from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MAX_BYTES = 64 * 1024

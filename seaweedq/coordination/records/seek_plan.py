@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, CursorRecord
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, CursorRecord
 
 MAX_BYTES = 1024 * 1024
 

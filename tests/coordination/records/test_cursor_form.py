@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from seaweedq.broker.log.intervals import runs_of
-from seaweedq.coordination.cursor_form import MAX_BYTES, MAX_LEASES, fits
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import CURSORS
-from seaweedq.coordination.records import CursorRecord
-from seaweedq.coordination.versioned import NOTHING, Versioned
+from seaweedq.coordination.records.cursor_form import MAX_BYTES, MAX_LEASES, fits
+from seaweedq.coordination.records.subscriptions import CursorRecord
+from seaweedq.coordination.records.versioned import NOTHING, Versioned
 from seaweedq.errors import NeedsNewerBroker
 from tests.support.brokers.stored import record_of
 

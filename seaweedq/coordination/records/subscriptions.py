@@ -1,0 +1,132 @@
+"""The records of subscriptions and of their cursors."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+SUBSCRIPTION_LEVEL = 3  # from which on subscriptions have modes and settings, and cursors named leases
+MAX_IN_FLIGHT = 10_000
+BEFORE_LEVEL_3: dict[str, Any] = {  # all that brokers of lower levels heed
+    "mode": "ordered",
+    "max_attempts": 0,
+    "dead_letter_topic": None,
+    "backoff_s": (),
+    "max_in_flight": MAX_IN_FLIGHT,
+    "filter": None,
+    "expires_after_s": None,
+    "paused": False,
+    "seek": None,
+    "used_us": 0,
+}
+
+
+class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The messages that a subscription delivers: those whose key begins with `key_prefix`, and that have all `headers`
+    with these values."""
+
+    key_prefix: str | None = None
+    headers: dict[str, str] = {}
+
+
+class SeekRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last seek of a subscription, which began `epoch`; `ids` are the names of the last ones, the newest at the
+    end, and `asked` has a digest of where to each of them went, so that a name is not used for another place.
+
+    `plan` says where the cursors of that epoch begin (coordination/seek_plan). It is there until all of them are
+    written: until then nothing is delivered, and nobody acks.
+    """
+
+    epoch: int
+    ids: tuple[str, ...] = ()
+    plan: str | None = None
+    asked: Mapping[str, str] = {}
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A subscription's configuration and state; `epoch` rises with each seek and each change of dispatcher.
+
+    `dispatcher` is the broker that delivered its messages last; as long as that broker lives, no other one delivers.
+    `backoff_s` are the delays after the first, second, ... failed delivery. Modes other than `ordered`, and members
+    from `backoff_s` on, exist from level 3 on: a record that has them says `needs_level` (`in_its_form`).
+    With `expires_after_s`, somebody used it at `used_us` or later (broker/retention/expiry). `creator` is the principal
+    that created it, or has named its `dead_letter_topic` since, and `creator_uid` the `uid` of that one, from level 4
+    on: its dead letters go out with the rights of that one, and not of another that got the name later. The admin has
+    no uid.
+    """
+
+    mode: Literal["ordered", "shared", "keyed"]
+    start: str | dict[str, str]
+    ack_deadline_s: float
+    max_attempts: int
+    dead_letter_topic: str | None
+    created_us: int
+    epoch: int
+    state: Literal["creating", "active", "deleting"] = "active"
+    dispatcher: str | None = None
+    backoff_s: tuple[float, ...] = ()
+    max_in_flight: int = MAX_IN_FLIGHT
+    filter: MessageFilter | None = None
+    expires_after_s: float | None = None
+    paused: bool = False
+    seek: SeekRecord | None = None
+    used_us: int = 0
+    creator: str | None = None
+    creator_uid: str | None = None
+    needs_level: int | UnsetType = UNSET
+
+    @property
+    def is_seeking(self) -> bool:
+        """Tells whether its cursors are not yet those of its last seek."""
+        return self.seek is not None and self.seek.plan is not None
+
+    @property
+    def new_in_level_3(self) -> list[str]:
+        """Returns the names of the members whose values brokers of level 2 do not know, or do not heed."""
+        return [name for name, known in BEFORE_LEVEL_3.items() if getattr(self, name) != known]
+
+    def in_its_form(self) -> "SubscriptionRecord":
+        """Returns the record with the level that a broker must read which works with it. A default is left out of the
+        stored form only if it is that very object."""
+        new = self.new_in_level_3
+        known = {name: value for name, value in BEFORE_LEVEL_3.items() if name not in new}
+        return msgspec.structs.replace(self, **known, needs_level=SUBSCRIPTION_LEVEL if new else UNSET)
+
+
+class HeldLease(msgspec.Struct, frozen=True, array_like=True):
+    """The messages that a resigning dispatcher had leased to `consumer` under a name: runs of offsets, for the seconds
+    that were left. One without name and consumer is a delay, which is a lease of nobody's; with `dying` (the reason,
+    and what was said of it) its messages are given up, and their dead letters not yet known to be durable."""
+
+    name: str
+    consumer: str
+    left_s: float
+    runs: tuple[tuple[int, int], ...]
+    dying: tuple[str, str] | None = None
+
+
+class CursorRecord(msgspec.Struct, frozen=True):
+    """A subscription's progress in a segment: acked below `acked_to`, and in the half-open intervals `acked` beyond it.
+
+    `attempts` counts the deliveries of unacked offsets (as strings) that were delivered more than once; offsets from
+    `delivered_to` on were never delivered. `leases` are those that a resigning dispatcher had given to `consumer`, as
+    (low, high, seconds left); they are valid for the very next epoch alone.
+
+    From level 2 on it says `needs_level`, and its stored form holds `acked` and `attempts` in `packed`
+    (coordination/cursor_form). From level 3 on `held` has the leases in place of `leases` and `consumer`; what is
+    dying is in every checkpoint. `sought_below`: offsets below it may have been delivered before a seek, so that acks
+    which came late from there say nothing.
+    """
+
+    epoch: int
+    acked_to: int
+    acked: tuple[tuple[int, int], ...] = ()
+    attempts: dict[str, int] = {}
+    delivered_to: int = 0
+    leases: tuple[tuple[int, int, float], ...] = ()
+    consumer: str | None = None
+    needs_level: int | UnsetType = UNSET
+    packed: str | UnsetType = UNSET
+    held: tuple[HeldLease, ...] | UnsetType = UNSET
+    sought_below: int | UnsetType = UNSET
