@@ -16,7 +16,7 @@ WORKERS := 3
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kube prometheus generator chromium check sbom audit bench format clean help
+.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kafka kube prometheus generator chromium check sbom audit bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -72,6 +72,13 @@ minio: $(BIN)/minio ## MinIO in .venv/bin, built with Go 1.24 or newer, which ta
 
 $(BIN)/minio: | $(STAMP)
 	GOBIN=$(abspath $(BIN)) go install github.com/minio/minio@$(MINIO_VERSION)
+
+kafka: $(VENV)/kafka/.fetched ## Apache Kafka and librdkafka in .venv/kafka, of 43 and 20 MB, with Java and Maven: with them `python -m benchmarks kafka` measures both
+
+$(VENV)/kafka/.fetched: scripts/kafka-pom.xml | $(STAMP)
+	mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(VENV))/kafka
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/kafka/python confluent-kafka
+	@touch $@
 
 kube: $(STAMP)  ## Kubernetes' API server, controllers and scheduler in .venv/bin, built with Go 1.25 or newer in ten minutes of CPU: with them `make test-all` runs the chart
 	$(BIN)/python scripts/build_kube.py

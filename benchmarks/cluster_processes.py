@@ -106,14 +106,22 @@ class Broker:
 
 class Cluster:
     """`count` brokers; more can be added. `minio` is the binary of that server, in place of moto's. With `peer_ports`
-    each has a port for brokers."""
+    each has a port for brokers; `options` are further ones of each."""
 
-    def __init__(self, folder: Path, count: int = 3, minio: str | None = None, peer_ports: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 3,
+        minio: str | None = None,
+        peer_ports: bool = False,
+        options: Sequence[str] = (),
+    ) -> None:
         self.brokers: list[Broker] = []
         self._folder = folder
         self._count = count
         self._minio = minio
         self._peer_ports = peer_ports
+        self._options = options
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -142,6 +150,7 @@ class Cluster:
         options += ["--store", f"s3://{BUCKET}/{PREFIX}", "--s3-endpoints", self.s3, "--s3-addressing", "path"]
         if self._peer_ports:
             options += ["--peer-port", str(free_port())]
+        options += self._options
         self.brokers.append(broker := Broker(f"b{len(self.brokers)}", self._folder, options))
         self._stack.callback(broker.kill)
         return broker

@@ -12,7 +12,7 @@ from seaweedq.client.core.producing.batching import Batch, Limits
 from seaweedq.client.core.producing.delivery import Outcome, Route
 from seaweedq.client.core.producing.map_refresh import MapRefresh
 from seaweedq.client.core.producing.offload import Sent, file_job
-from seaweedq.client.core.producing.rows import row_of
+from seaweedq.client.core.producing.rows import MOST_BYTES, row_of
 from seaweedq.client.core.producing.streams import Partition, Placeholder, Stream
 from seaweedq.client.core.protocol.effects import Steps
 from seaweedq.client.core.protocol.wire import envelope
@@ -67,11 +67,11 @@ class AsyncProducer:
         ValueError for an invalid message, and the error of an earlier batch: then this message is not accepted.
         """
         is_plain = headers is None and timestamp is None and expires_in_s is None
-        if is_plain and (row := row_of(value, key, self._route.inline_bytes)):
+        offload = self._route.offload
+        if is_plain and (row := row_of(value, key, offload.limit_bytes if offload else MOST_BYTES)):
             await self._wait_for_room(row[2])
             return await self._added(*self._partition.add_row(key, *row, self._now_s))
         line = envelope(value, key, headers, timestamp, expires_in_s)
-        offload = self._route.offload
         if offload and offload.is_large(line):
             return await self._hold(key, line, offload.line(line))
         await self._wait_for_room(len(line))

@@ -8,7 +8,6 @@ from typing import Any
 from seaweedq.client.core.payloads.uploading import abort
 from seaweedq.client.core.producing.batching import Batch
 from seaweedq.client.core.producing.offload import Offload
-from seaweedq.client.core.producing.rows import MOST_BYTES
 from seaweedq.client.core.producing.streams import Stream
 from seaweedq.client.core.protocol.effects import ARROW, NDJSON, Steps
 from seaweedq.client.core.protocol.retry import Patience
@@ -61,11 +60,6 @@ class Route:
     new_id: Callable[[], str]
     given: tuple[str, ...] = ()
     offload: Offload | None = None
-
-    @property
-    def inline_bytes(self) -> int:
-        """Returns the size of the largest value that is not sent by reference."""
-        return self.offload.limit_bytes if self.offload else MOST_BYTES
 
     def fetch_map(self, needs_rule: Callable[[SegmentMap], bool]) -> Steps[tuple[SegmentMap, KeyRule | None]]:
         """Fetches the segment map and, if it is needed, the rule for keys."""

@@ -38,13 +38,10 @@ class Keys:
         found = self.of_line(key, line)
         return None if found is None else hash_key(found)
 
-    def hash_of_row(self, key: str | None, value: bytes, is_binary: bool) -> int | None:
-        """Returns the hash of the key of a message that is a key and a value alone; None without one."""
-        found = key if key is not None or is_binary or self.rule.field is None else self.of_value(value)
-        return None if found is None else hash_key(found)
-
     def of_value(self, text: Any) -> str | None:
         """Returns the key in a value, JSON text; None without one, and if it cannot be read."""
+        if self.rule.field is None:
+            return None
         try:
             return _text(self._value(text).key)
         except (msgspec.DecodeError, TypeError):

@@ -42,16 +42,20 @@ def row_of(value: Any, key: str | None, limit_bytes: int) -> tuple[bytes, bool, 
 
     Raises TypeError for a value that JSON cannot express, ValueError for a text that is not Unicode.
     """
-    if key is not None and (type(key) is not str or not (key.isascii() or _is_unicode(key))):
+    if key is None:
+        size = _LINE_BYTES
+    elif type(key) is str and (key.isascii() or _is_unicode(key)):
+        size = _LINE_BYTES + 6 * len(key)
+    else:
         return None
-    is_binary = type(value) is bytes
-    if not is_binary and isinstance(value, _LINES):
+    if type(value) is bytes:
+        count = len(value)
+        return None if count > limit_bytes or count > MOST_BYTES else (value, True, size + 4 * count // 3)
+    if isinstance(value, _LINES):
         return None
-    data = value if is_binary else encode(value)
-    size = len(data)
-    if size > limit_bytes or size > MOST_BYTES:
-        return None
-    return data, is_binary, (4 * size // 3 if is_binary else size) + _LINE_BYTES + (6 * len(key) if key else 0)
+    data = encode(value)
+    count = len(data)
+    return None if count > limit_bytes or count > MOST_BYTES else (data, False, size + count)
 
 
 def line_of(key: str | None, value: bytes, is_binary: bool) -> bytes:

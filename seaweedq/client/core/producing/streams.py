@@ -23,6 +23,7 @@ from seaweedq.client.core.producing.offload import Sent
 from seaweedq.client.core.producing.rows import FEWEST
 from seaweedq.client.core.protocol.effects import ARROW
 from seaweedq.client.core.topics.segment_map import KeyRule, SegmentMap
+from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
 
 if TYPE_CHECKING:
@@ -103,8 +104,11 @@ class Routing(Generic[D]):
 
     def of_row(self, key: str | None, value: bytes, is_binary: bool) -> Stream[D]:
         """Returns the stream of a message that is a key and a value alone."""
-        key_hash = None if self.keys is None else self.keys.hash_of_row(key, value, is_binary)
-        return self.keyless if key_hash is None else self.streams[bisect_right(self.bounds, key_hash) - 1]
+        if key is None:
+            key = None if self.keys is None or is_binary else self.keys.of_value(value)
+            if key is None:
+                return self.keyless
+        return self.streams[bisect_right(self.bounds, hash_key(key)) - 1]
 
     def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> list[RoutedRows[D]]:
         """Cuts a table's rows by stream, into Arrow streams of at most `limit_bytes`."""
