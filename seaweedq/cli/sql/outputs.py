@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seaweedq.cli.shared.common import printable
+from seaweedq.cli.sql.finite import finite
 from seaweedq.cli.sql.topic_view import literal
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, 
     """Writes all rows to a file, which is there only when it is whole."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        connection.execute(_copy(statement, format, draft))
+        connection.execute(_copy(connection, statement, format, draft))
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -65,7 +66,7 @@ def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str)
         copying = _Copying(pipe)
         copying.start()
         try:
-            connection.execute(_copy(statement, format, pipe))
+            connection.execute(_copy(connection, statement, format, pipe))
         except duckdb.Error:
             if not copying.is_broken:
                 raise
@@ -98,6 +99,8 @@ class _Copying(threading.Thread):
         self.join()
 
 
-def _copy(statement: str, format: str, path: Path) -> str:
+def _copy(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, path: Path) -> str:
+    if format == "json":
+        statement = finite(connection, statement)
     options = ", HEADER" if format == "csv" else ""
     return f"COPY (FROM ({statement}\n)) TO {literal(str(path))} (FORMAT {format}{options}, USE_TMP_FILE false)"
