@@ -117,7 +117,7 @@ class Application:
         self._cors = CorsRules(settings.cors_origins.split(","))
         self._hosts = HostRules(environment.url, settings.allowed_hosts.split(","), self._cors)
         self.addresses = Addresses(settings.trusted_proxies)
-        self.forwarded = ForwardedRequests(self.addresses)
+        self.forwarded = ForwardedRequests(self.addresses, self.refusals.note)
         self._peers = PeerRequests(broker.core.gate, self.refusals)
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
@@ -185,7 +185,6 @@ class Application:
             with self.forwarded.answering(scope):
                 await self._serve(scope, receive, out)
         except Overloaded as error:  # nothing was begun: all that the block serves answers its own errors
-            self.refusals.note("address", error.detail)
             await out.answer(_problem_answer(error))
 
     async def _serve(self, scope: Scope, receive: Receive, out: Outgoing) -> None:

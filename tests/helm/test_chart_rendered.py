@@ -279,6 +279,10 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
         ({"config": {"flush_max_age": 60}}, "flush_max_age"),
         ({"config": {"journal": "file"}}, "journal"),
         ({"podMonitor": {"enabled": True}, "config": {"auth": "required"}}, "podMonitor.tokenSecret"),
+        (
+            {"podMonitor": {"enabled": True, "tokenSecret": None}, "config": {"auth": "required"}},
+            "podMonitor.tokenSecret",
+        ),
         ({"tls": {"certManager": {"enabled": True}}}, "tls.certManager.issuerRef"),
         ({"tls": {"existingSecret": "a", "certManager": {"enabled": True}}}, "choose one"),
         ({"config": {"tls_cert_file": "/x"}}, "tls_cert_file"),

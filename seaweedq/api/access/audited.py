@@ -20,12 +20,12 @@ from seaweedq.api.asgi.http import Scope, Send
 from seaweedq.api.asgi.problems import status_of
 from seaweedq.broker.audit.audit import Audit
 from seaweedq.broker.audit.events import Event, shown
+from seaweedq.broker.rpc.peer_sessions import USUAL
 from seaweedq.errors import PeerRefused, SeaweedqError, UnreadableRequest
 
 CREATED = "seaweedq.created"  # the key in a scope of a topic that a publish or an upload has created
 _WATCHED = "seaweedq.watched"
 _DENIED = frozenset({401, 403, 429})
-_USUAL = ("session", "late")  # refusals among brokers that follow restarts
 _NO_RULE = Rule(OPEN), Resource()
 
 
@@ -87,7 +87,7 @@ class Audited:
         if watched := scope.get(_WATCHED):
             watched.reason = error.slug  # it is told of at its end
         elif isinstance(error, PeerRefused):
-            if error.fields.get("reason") not in _USUAL:
+            if error.fields.get("reason") not in USUAL:
                 self._deny(scope, status, error.slug)
         elif not self._is_of_broker(scope):
             self._deny(scope, status, error.slug)

@@ -71,8 +71,9 @@ class Gate:
 
     async def while_allowed(self, scope: Scope, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of `work`. Where the request lasts, and its caller loses the right, the work is cancelled.
-        Raises Unauthenticated then. The broker that has relayed a request ends it: it knows the token, which this one
-        may not know yet, or ever, as that of the other one's admin."""
+        Raises Unauthenticated then, or Forbidden where the token counts still, and may only do less than before. The
+        broker that has relayed a request ends it: it knows the token, which this one may not know yet, or ever, as that
+        of the other one's admin."""
         rule, resource = scope[RULE]
         if not rule.lasts or rule.action is None or caller_of(scope).token is None or self._is_of_broker(scope):
             return await work
@@ -90,7 +91,8 @@ class Gate:
         except asyncio.CancelledError:
             if not ended or task.uncancel() > 0:  # the broker's stop has cancelled it as well
                 raise
-            raise Unauthenticated(REFUSED) from None
+            counts = self._callers.again(caller_of(scope)) is not None
+            raise (forbidden(rule.action, resource) if counts else Unauthenticated(REFUSED)) from None
 
     def _caller(self, scope: Scope) -> Caller:
         text = text_of(scope)

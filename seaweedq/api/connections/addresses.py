@@ -6,7 +6,7 @@ answered count in their place. Addresses on loopback and of trusted proxies coun
 count, since one client has all that follow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -81,11 +81,13 @@ class Addresses:
 
 
 class ForwardedRequests:
-    """The requests of trusted proxies that are being answered, by the addresses from which they came."""
+    """The requests of trusted proxies that are being answered, by the addresses from which they came. `refused` is
+    told the reason and the detail of each that is not."""
 
-    def __init__(self, addresses: Addresses) -> None:
+    def __init__(self, addresses: Addresses, refused: Callable[[str, str], None]) -> None:
         self.most = 0  # 0: no bound
         self._addresses = addresses
+        self._refused = refused
         self._counts: dict[str, int] = {}
 
     @contextmanager
@@ -98,6 +100,7 @@ class ForwardedRequests:
         count = self._counts.get(address, 0)
         if count >= self.most:
             detail = f"max_connections_per_address={self.most} requests from {address} are being answered already"
+            self._refused("address", detail)
             raise Overloaded(f"{detail}; try again", max_connections_per_address=self.most)
         self._counts[address] = count + 1
         try:

@@ -9,7 +9,7 @@ from seaweedq.api.asgi.http import Scope, connection_of, header, headers_of
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.broker.rpc.client import SECRET_HEADER
 from seaweedq.broker.rpc.peer_gate import PeerGate
-from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, Covered, Refusal, Welcome
+from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, USUAL, Covered, Refusal, Welcome
 from seaweedq.broker.rpc.peer_sessions import refused as refused_peer
 from seaweedq.errors import PeerRefused, RouteNotFound
 
@@ -17,7 +17,6 @@ _SECRET, _STAMP, _HELLO = (name.lower().encode() for name in (SECRET_HEADER, STA
 _SENDER = "seaweedq.peer"  # the key in a scope of the broker that sent the request
 PEER_PORT = "seaweedq.peer_port"  # the key in a scope of a request that came at the port for brokers
 PREFIX = "/internal/"
-_USUAL = (Refusal.SESSION, Refusal.LATE, Refusal.PORT)  # after a restart, after an hour, behind a slow connection
 SHOWN = 200
 _SHOWN_SECRET = "?"  # stands for a sender that shows the secret, and no id
 
@@ -85,7 +84,7 @@ class PeerRequests:
     def _noted(self, error: PeerRefused, scope: Scope) -> PeerRefused:
         """Counts and logs a refusal, with the address of its sender."""
         address = (scope.get("client") or ["an unknown address"])[0]
-        if error.fields["reason"] not in _USUAL:
+        if error.fields["reason"] not in USUAL:
             self._refusals.note("peer", f"{error.detail} ({error.fields['reason']}, from {address})")
         return PeerRefused(error.detail, inside=f"from {address}", **error.fields)
 

@@ -5,6 +5,9 @@ The topic is made by the first row, and again where somebody has deleted it. Row
 which makes a repeat known; so a batch whose outcome is unknown is sent again as it was, and has no doubles. While the
 topic takes nothing the queue fills, and then events are lost. Below level 4 of the cluster there are log lines alone.
 
+A batch that is refused, and not for an outage, for GIVE_UP_S is lost, too: nothing says that it is ever taken, and all
+behind it wait.
+
 One batch is on its way at a time. A stop sends what is left once more, and then whatever happens.
 """
 
@@ -18,10 +21,11 @@ from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.coordination.records.access import ACCESS_LEVEL
-from seaweedq.errors import SeaweedqError, SequenceOutOfOrder, TopicConflict
+from seaweedq.errors import SeaweedqError, SequenceOutOfOrder, TopicConflict, Unavailable
 from seaweedq.segments.producers import AUDIT
 
 TICK_S, PAUSE_S = 0.5, 5.0
+GIVE_UP_S = 600.0  # for a batch that the topic refuses, and that no outage keeps away
 MOST = 500  # rows of a batch
 LAST_S = 2.0  # for what is left at a stop
 WARN_S = 60.0
@@ -51,6 +55,7 @@ class AuditTopic:
         self._target: Topic | None = None
         self._sending = asyncio.Lock()
         self._warned_s = float("-inf")
+        self._refused_s: float | None = None  # since when the batch is refused
 
     async def run(self) -> None:
         """Publishes events, for ever."""
@@ -91,13 +96,27 @@ class AuditTopic:
             if isinstance(error, SequenceOutOfOrder):
                 self._target = None  # under another identity
             self._warn(error)
-            return False
+            if not self._gives_up(error):
+                return False
+            self._lose()
         except Exception:  # a defect here must end neither the task nor the broker's life
             logger.exception("rows of the audit could not be published, and are lost")
-            self.audit.lose(len(self._batch))
-            self._target = None  # under another identity: nobody knows what has this one's sequences
-        self._batch = []
+            self._lose()
+        self._batch, self._refused_s = [], None
         return True
+
+    def _gives_up(self, error: SeaweedqError) -> bool:
+        """Returns whether the batch is refused for so long that it is lost."""
+        if isinstance(error, Unavailable):
+            return False
+        now_s = self.audit.clock.monotonic_s()
+        if self._refused_s is None:
+            self._refused_s = now_s
+        return now_s - self._refused_s >= GIVE_UP_S
+
+    def _lose(self) -> None:
+        self.audit.lose(len(self._batch))
+        self._target = None  # under another identity: nobody knows what has this one's sequences
 
     async def _send(self) -> None:
         target = await self._topic()

@@ -70,6 +70,10 @@ class Refusal(StrEnum):
     PORT = "port"  # not at the port for brokers
 
 
+# They follow restarts, an hour, and connections that are slow to begin: nobody need hear of them.
+USUAL = frozenset({Refusal.SESSION, Refusal.LATE, Refusal.PORT})
+
+
 class Hello(msgspec.Struct, array_like=True, frozen=True):
     """The caller's part of a session. `callee` is the id of the broker that it means."""
 

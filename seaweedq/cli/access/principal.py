@@ -27,16 +27,17 @@ def put(
 ) -> None:
     """Create a principal, or change one: grants replace those that it has; what is not given stays as it is."""
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
-    found = run(url, _changed(f"/v1/principals/{name}", grants, limits, disabled))
+    found = run(url, _changed(name, grants, limits, disabled))
     say(f"{name} may {_words(found)}")
 
 
 def _changed(
-    path: str, grants: list[dict[str, list[str]]], limits: dict[str, float | None], disabled: bool | None
+    name: str, grants: list[dict[str, list[str]]], limits: dict[str, float | None], disabled: bool | None
 ) -> "Steps[Any]":
     """Puts what a principal has and what is given together: the broker replaces all of it."""
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.topics.calls import access_path, call
 
+    path = access_path("principals", name)
     try:
         there = yield from call("GET", path)
     except PrincipalNotFound:
@@ -54,9 +55,9 @@ def show(name: Name, url: Url = DEFAULT_URL) -> None:
     """Print a principal as JSON."""
     import msgspec
 
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.topics.calls import access_path, call
 
-    found = msgspec.json.encode(run(url, call("GET", f"/v1/principals/{name}")))
+    found = msgspec.json.encode(run(url, call("GET", access_path("principals", name))))
     for line in msgspec.json.format(found).decode().split("\n"):
         say(printable(line))
 
@@ -74,9 +75,9 @@ def list_principals(url: Url = DEFAULT_URL) -> None:
 @app.command(epilog="Example: seaweedq principal remove importer")
 def remove(name: Name, url: Url = DEFAULT_URL) -> None:
     """Remove a principal; all its tokens end with it."""
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.topics.calls import access_path, call
 
-    run(url, call("DELETE", f"/v1/principals/{name}"))
+    run(url, call("DELETE", access_path("principals", name)))
     say(f"removed {name} and all its tokens")
 
 

@@ -52,9 +52,9 @@ def revoke(
     url: Url = DEFAULT_URL,
 ) -> None:
     """End a token, and all that came of it."""
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.topics.calls import access_path, call
 
-    run(url, call("DELETE", f"/v1/tokens/{token}"))
+    run(url, call("DELETE", access_path("tokens", token)))
     say(f"revoked {token}")
 
 

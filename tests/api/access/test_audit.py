@@ -9,10 +9,10 @@ import pytest
 
 from seaweedq.broker.audit.audit import PER_S, ROOM, ROOM_FOR_DENIALS, Audit, mode_of
 from seaweedq.broker.audit.events import COLUMNS, TOPIC, Event, config, fits, line, rows, shown
-from seaweedq.broker.audit.topic import AuditTopic
+from seaweedq.broker.audit.topic import GIVE_UP_S, AuditTopic
 from seaweedq.broker.topics.catalog import layout_of
 from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.errors import StoreUnavailable, Unavailable
+from seaweedq.errors import SeaweedqError, StoreUnavailable, TopicConflict, Unavailable
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.settings import Settings
 from tests.api.routes.test_access import EVERYTHING, Http, access, id_of
@@ -124,7 +124,7 @@ async def test_a_relayed_change_is_told_of_once_and_a_topic_of_a_first_publish_t
 
 async def test_limits_are_denials(tmp_path: Path, lines: Any) -> None:
     async with access(tmp_path) as http:
-        await http.principal("p", EVERYTHING, limits={"requests": 1})
+        await http.principal("p", EVERYTHING, limits={"requests": 0.1})
         token = await http.token(principal="p")
         statuses = [await http.status("GET", "/v1/topics", token) for _ in range(4)]
         assert statuses[-1] == 429
@@ -303,6 +303,36 @@ def test_rows_have_the_columns_of_the_topic() -> None:
     assert made.column("status").to_pylist() == [0, 403]
     assert not fits(Layout.of(Format.JSON))
     assert not fits(layout_of(TopicRecord(0, "active", TopicConfig(), 0)))
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"), [(TopicConflict("other columns"), 1), (StoreUnavailable("the store is away"), 0)]
+)
+async def test_a_batch_that_is_refused_for_good_is_lost_and_an_outage_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: SeaweedqError, lost: int
+) -> None:
+    clock = StillClock()
+    audit = Audit("topic", "b", clock)
+    writer = AuditTopic(audit, None, None, None, "b.1", lambda: 4)  # type: ignore[arg-type]
+    sent: list[str | None] = []
+
+    async def send() -> None:
+        sent.append(writer._batch[0].path)
+        if writer._batch[0].path == "first" and len(sent) < 4:
+            raise error
+
+    monkeypatch.setattr(writer, "_send", send)
+    audit.change(an_event(path="first"))
+    assert not await writer._send_all()
+    clock.s += GIVE_UP_S - 1
+    assert not await writer._send_all()
+    audit.change(an_event(path="second"))
+    clock.s += 1
+    await writer._send_all()
+    await writer._send_all()
+    assert audit.lost == lost
+    assert sent == ["first"] * 3 + (["second"] if lost else ["first", "second"])
+    assert len(audit) == 0
 
 
 def test_each_error_of_the_topic_is_borne(caplog: pytest.LogCaptureFixture) -> None:

@@ -53,7 +53,8 @@ def test_loopback_and_trusted_proxies_count_for_nobody_and_ipv6_by_its_network()
 
 
 def test_requests_from_behind_a_trusted_proxy_count_by_their_address() -> None:
-    requests = ForwardedRequests(Addresses(TRUSTED))
+    refused: list[str] = []
+    requests = ForwardedRequests(Addresses(TRUSTED), lambda reason, _: refused.append(reason))
     requests.most = 1
     one, other, direct = scope("10.1.1.1", "203.0.113.9"), scope("10.1.1.1", "203.0.113.8"), scope("198.51.100.1")
     with requests.answering(one):
@@ -62,6 +63,7 @@ def test_requests_from_behind_a_trusted_proxy_count_by_their_address() -> None:
         with pytest.raises(Overloaded) as caught, requests.answering(one):
             raise AssertionError
         assert caught.value.fields["max_connections_per_address"] == 1
+        assert refused == ["address"], "also where it is a WebSocket"
     with requests.answering(one):
         pass
     assert not requests._counts

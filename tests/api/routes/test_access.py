@@ -279,6 +279,23 @@ async def test_a_change_that_leaves_the_right_ends_nothing(tmp_path: Path) -> No
         assert len((await waiting).json()["messages"]) == 1
 
 
+async def test_a_change_that_takes_the_right_ends_what_waits_with_403(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        await http("PUT", "/v1/topics/a", http.admin)
+        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
+        token = await http.token(principal="p")
+        sent: list[Any] = []
+        pull = http("POST", "/v1/topics/a/subscriptions/s/pull", token, json={"wait_s": 30})
+        waiting = asyncio.create_task(pull), asyncio.create_task(http.stream("/v1/topics/a/stream", token, 0, sent))
+        await until(lambda: len(http.together.brokers[0].core.callers._held) == 2 and bool(sent))
+        await http.principal("p", [{"actions": ["publish"], "topics": ["a"]}])
+        pulled, _ = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        assert (pulled.status_code, pulled.json()["action"]) == (403, "consume"), "another token would not help"
+        assert b"/problems/forbidden" in sent[-1]["body"]
+        assert await http.status("GET", "/v1/whoami", token) == 200
+
+
 async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         assert await http.status("GET", "/v1/principals", http.admin) == 200

@@ -2,6 +2,8 @@
 finds, and tells which tokens a change is about."""
 
 from collections.abc import Collection
+from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,3 +125,42 @@ def test_a_token_counts_until_it_expires_and_not_a_moment_longer() -> None:
     clock.now_us = lambda: 5
     assert [callers.find(one) for one in digests] == [None, None], "with the one from which it came"
     assert [callers.again(one) for one in found if one] == [None, None]
+
+
+def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else thousands of pulls that wait would hold the broker up at each look."""
+    clock = SimpleNamespace(monotonic_s=lambda: 0.0, at_us=0)
+    clock.now_us = lambda: clock.at_us
+    callers = Callers(SimpleNamespace(), clock, AdminToken(None))  # type: ignore[arg-type]
+    every = (Grant((Action.READ,), ("*",)),)
+    callers.view.take([change_of("a", PrincipalRecord("u0", every, 1), 1)])
+    for number, expires_us in enumerate((10, 20, None)):
+        callers.view.take([change_of(TOKENS[number], ("a", "u0", expires_us, None, None), 2 + number)])
+    judged: list[int] = []
+    again = callers.again
+    monkeypatch.setattr(callers, "again", lambda caller: judged.append(1) or again(caller))
+    ended: list[int] = []
+    with ExitStack() as held:
+        for number in range(3):
+            caller = callers.view.find(number.to_bytes(32, "big"))
+            assert caller is not None
+            for _ in range(50):
+                end = partial(ended.append, number)
+                held.enter_context(callers.holding(caller, Action.READ, Resource("t"), end))
+        callers.look()
+        assert (judged, ended) == ([], [])
+        clock.at_us = 10
+        callers.look()
+        assert (len(judged), set(ended), len(ended)) == (50, {0}, 50)
+        for _ in range(1000):
+            with callers.holding(caller, Action.READ, Resource("t"), lambda: None):
+                pass
+        second = callers.view.find((1).to_bytes(32, "big"))
+        assert second is not None
+        for _ in range(1000):
+            with callers.holding(second, Action.READ, Resource("t"), lambda: None):
+                pass
+        assert len(callers._expiring) < 500, "those that have ended are forgotten"
+    clock.at_us = 20
+    callers.look()
+    assert (set(ended), callers._by_token) == ({0}, {})

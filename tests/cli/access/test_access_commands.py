@@ -14,6 +14,7 @@ from seaweedq.cli.access.requests import grant_of, limit_of, limits_in_words, se
 from seaweedq.cli.main import app
 from seaweedq.cli.shared.common import complain
 from seaweedq.cli.topic import tail
+from seaweedq.client.core.topics.calls import access_path
 from seaweedq.errors import Forbidden, Unauthenticated
 from tests.support.processes.broker_process import BrokerProcess
 
@@ -132,3 +133,12 @@ def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., Bro
         run("whoami", **mine)
     assert "removed p" in run("principal", "remove", "p", **admin)
     assert mine["SEAWEEDQ_TOKEN"].split("_")[2] not in broker.log
+
+
+def test_names_of_principals_and_tokens_stay_one_part_of_a_path() -> None:
+    assert access_path("principals", "*") == "/v1/principals/%2A"
+    assert access_path("tokens", "5f?a#b c") == "/v1/tokens/5f%3Fa%23b%20c"
+    for command in (["principal", "show", "../topics"], ["principal", "remove", ".."], ["token", "revoke", "a/b"]):
+        ended = CliRunner().invoke(app, [*command, "--url", "http://127.0.0.1:1"], env={"COLUMNS": "200"})
+        assert ended.exit_code != 0
+        assert "is not the name" in ended.output + str(ended.exception), command

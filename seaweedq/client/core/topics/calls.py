@@ -43,11 +43,18 @@ def subscription_path(topic: str, subscription: str) -> str:
     return f"{topic_path(topic)}/subscriptions/{_part(subscription)}"
 
 
+def access_path(kind: str, name: str) -> str:
+    """Returns the path of one of the `principals` or `tokens`. Raises as `topic_path`."""
+    return f"/v1/{kind}/{_part(name)}"
+
+
 def _part(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name is a str; {reprlib.repr(name)} ({type(name).__name__}) is none")
     if "/" in name or name in ("", ".", ".."):
-        raise InvalidName(f"{reprlib.repr(name)} is not the name of a topic or subscription", name=name[:100])
+        raise InvalidName(
+            f"{reprlib.repr(name)} is not the name of a topic, subscription, principal or token", name=name[:100]
+        )
     return quote(name, safe="")
 
 
