@@ -3,8 +3,9 @@
 What a test needs follows from its fixtures and from the helpers that it, or they, call: whatever names a function that
 starts a process needs one. `SEAWEEDQ_TEST_EXAMPLES` is a factor for how many examples a property has.
 
-`fast` is all that needs nothing, with few examples of each property; `default` everything
-but what asks for the fixture `long_run`; `long` is the rest, and the properties again with more examples.
+`fast` is all that needs nothing, with few examples of each property; `default` everything but what asks for the
+fixture `long_run`; `long` is the rest, and the properties again with more examples. Several brokers in one loop,
+simulated hours, and what asks for `default_run` are too long for `fast`: they take a tenth of a second of CPU or more.
 """
 
 import gc
@@ -31,11 +32,16 @@ MARKS = {
     "process": "starts processes",
     "service": "starts a server of others: etcd, moto, MinIO or SeaweedFS",
     "spark": "runs Spark, which needs Java",
+    "brokers": "runs several brokers in the test's own loop",
+    "simulation": "simulates a cluster's hours",
+    "default": "takes too long for `make test-fast`",
     "long": "is deliberately long: `make test-all` runs it",
 }
 EXAMPLES = {"fast": 0.1, "default": 0.5, "long": 1.5}  # of what a property asks for
 NAMED = {
     "pyspark": "spark",
+    "InLoop": "brokers",
+    "Live": "simulation",  # a segment of tests/support/balancer/simulated.py
     "check_helm": "process",
     "create_subprocess_exec": "process",
     "create_subprocess_shell": "process",
@@ -69,6 +75,11 @@ def later(*values: Any) -> Any:
 @pytest.fixture
 def long_run() -> None:
     """Makes a test one of the tier `long`."""
+
+
+@pytest.fixture
+def default_run() -> None:
+    """Makes a test one of the tier `default`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -123,7 +134,7 @@ def needs(item: pytest.Item) -> set[str]:
     if not isinstance(item, pytest.Function):
         return set()
     definitions = item._fixtureinfo.name2fixturedefs
-    found = {"long"} if "long_run" in definitions else set()
+    found = {mark for mark in ("default", "long") if f"{mark}_run" in definitions}
     for function in [item.function, *(chosen[-1].func for chosen in definitions.values())]:
         found |= _needs_of(function)
     if callspec := getattr(item, "callspec", None):
@@ -147,7 +158,7 @@ def _needs_of(first: Any) -> set[str]:
 @cache
 def _direct(thing: Any) -> tuple[set[str], set[Any]]:
     """(marks that follow from the names in a function or class, the functions and classes that it names)."""
-    found, others = set(), set()
+    found, others = {NAMED[one.__name__] for one in getattr(thing, "__mro__", ()) if one.__name__ in NAMED}, set()
     for function in _functions(thing):
         names = set(_names(function.__code__))
         found |= {NAMED[name] for name in names & NAMED.keys()}
