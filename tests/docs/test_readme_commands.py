@@ -99,6 +99,7 @@ def page(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Page:
 
 LATER = {  # many commands, each a process
     "docs/tutorial.md",
+    "docs/python.md",
     "docs/files.md",
     "docs/cli.md",
     "docs/operations.md",

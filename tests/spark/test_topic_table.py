@@ -14,6 +14,7 @@ from seaweedq.spark import read_topic, topic_table
 from seaweedq.spark.versions import check_version
 from tests.support.codec.body_samples import TYPES, iceberg
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.tiers import later
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 SEGMENTS = 4
@@ -60,7 +61,7 @@ def numbers(client: Client, request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.mark.parametrize("held", [topic_table.DRIVER_BYTES, 1, 0], ids=["driver", "both", "executors"])
+@pytest.mark.parametrize("held", [later(topic_table.DRIVER_BYTES), 1, later(0)], ids=["driver", "both", "executors"])
 def test_files_and_tail(
     spark: Any, broker: BrokerProcess, numbers: str, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

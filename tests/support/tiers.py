@@ -37,7 +37,7 @@ MARKS = {
     "default": "takes too long for `make test-fast`",
     "long": "is deliberately long: `make test-all` runs it",
 }
-EXAMPLES = {"fast": 0.1, "default": 0.5, "long": 1.5}  # of what a property asks for
+EXAMPLES = {"fast": 0.1, "default": 0.3, "long": 1.5}  # of what a property asks for
 NAMED = {
     "pyspark": "spark",
     "InLoop": "brokers",

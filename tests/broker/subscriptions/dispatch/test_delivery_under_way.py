@@ -19,6 +19,7 @@ from seaweedq.broker.subscriptions.dispatch import leasing
 from seaweedq.broker.subscriptions.dispatch.leasing import Pull
 from seaweedq.coordination import keys
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
+from seaweedq.segments.rows import rows_of_singles
 from tests.support.brokers.in_process import (
     Gate,
     ack,
@@ -357,7 +358,8 @@ async def test_a_checkpoint_of_many_holes_is_small_or_stays_in_the_journal(
     async with running(tmp_path, checkpoint_s=600, lease_s=60) as broker:
         topic = await make_topic(broker)
         for _ in range(2):
-            await publish(broker, topic, *map(str, range(3_000)))
+            rows = rows_of_singles([single(str(n)) for n in range(3_000)], topic.layout)
+            await broker.serving.publishing.publisher.batch(topic, rows, None)
         await subscribe(broker, topic)
         dispatcher = broker.serving.subscribing.dispatcher
         dispatcher._cursors._level = lambda: level
