@@ -32,7 +32,7 @@ demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read
 	$(BIN)/seaweedq demo $(DEMO)
 
 test-fast: WORKERS := 2
-test-fast: $(STAMP) ## what needs no process and no service, in a minute; TESTS='...' some of them, in every tier
+test-fast: $(STAMP) ## what needs no process, no service and no second broker, in a minute; TESTS='...' some of them, in every tier
 	$(PYTEST) --tier fast $(SOME)
 
 test: $(STAMP)  ## everything but what is deliberately long
