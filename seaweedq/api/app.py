@@ -1,19 +1,14 @@
 """The ASGI application: hot routes ahead of FastAPI, everything else through it, all of them in one OpenAPI document.
 
 Publish, pull and ack are matched by hand in `__call__` and run as plain ASGI, which is several times faster than a
-FastAPI function. Only this module knows the broker: it takes the services out of it, and gives each route those that
-the route uses.
+FastAPI function. Each request passes the same steps before and after its route, whatever serves it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from typing import Any, TypeVar, cast
-
-from fastapi import FastAPI
-from fastapi_offline import FastAPIOffline
 
 from seaweedq.api.access.audited import CREATED, Audited
 from seaweedq.api.access.callers import caller_of
@@ -22,18 +17,16 @@ from seaweedq.api.access.gate import Gate
 from seaweedq.api.access.hosts_and_origins import HostRules
 from seaweedq.api.access.rates import METER, Meter, Rates
 from seaweedq.api.access.traffic import SWITCHED, Traffic
-from seaweedq.api.asgi.error_handlers import handlers
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
 from seaweedq.api.asgi.raw_path import check_raw_path
 from seaweedq.api.asgi.refusals import Refusals
-from seaweedq.api.asgi.services import provide
 from seaweedq.api.asgi.terminal import ending_lines
 from seaweedq.api.bodies.outgoing import Outgoing, end_connection
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.connections.addresses import Addresses, ForwardedRequests
 from seaweedq.api.connections.connections import Connections
-from seaweedq.api.console import pages
+from seaweedq.api.fastapi_routes import documented_routes
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
 from seaweedq.api.internal.peer_requests import PEER_PORT, PREFIX, PeerRequests
 from seaweedq.api.internal.proxy import Proxy
@@ -41,57 +34,16 @@ from seaweedq.api.internal.server import Call, InternalServer
 from seaweedq.api.metrics.families import render
 from seaweedq.api.metrics.of_broker import sources_of
 from seaweedq.api.metrics.requests import ProcessMetrics, RequestMetrics, StrangerMetrics
-from seaweedq.api.openapi.document import document_of
-from seaweedq.api.routes import (
-    ahead,
-    cluster,
-    cluster_confirm,
-    cluster_level,
-    fetch,
-    history,
-    imports,
-    payloads,
-    principals,
-    seek,
-    segment_changes,
-    segment_map,
-    subscriptions,
-    tokens,
-    topic_files,
-    topics,
-    upload_content,
-    uploads,
-)
 from seaweedq.api.routes.answers import Answers
-from seaweedq.api.routes.cluster import ClusterServices
-from seaweedq.api.routes.cluster_confirm import ConfirmServices
-from seaweedq.api.routes.cluster_level import LevelServices
-from seaweedq.api.routes.fetch import FetchServices
-from seaweedq.api.routes.history import HistoryServices
-from seaweedq.api.routes.imports import ImportServices
-from seaweedq.api.routes.payloads import PayloadServices
-from seaweedq.api.routes.principals import PrincipalServices
 from seaweedq.api.routes.publish import Publish
-from seaweedq.api.routes.pulls import Pulls, SubscriptionCalls
-from seaweedq.api.routes.seek import SeekServices
-from seaweedq.api.routes.segment_changes import ChangeServices
-from seaweedq.api.routes.segment_map import SegmentMapServices
-from seaweedq.api.routes.subscriptions import SubscriptionServices
-from seaweedq.api.routes.tokens import TokenServices
-from seaweedq.api.routes.topic_files import FileServices
-from seaweedq.api.routes.topics import TopicServices
-from seaweedq.api.routes.upload_content import StreamedBody, UploadContent
-from seaweedq.api.routes.uploads import UploadServices
-from seaweedq.api.streams.chunks import Chunks
-from seaweedq.api.streams.declared import declare_streams
-from seaweedq.api.streams.outlets import Room
+from seaweedq.api.routes.pulls import Pulls
+from seaweedq.api.routes.upload_content import METHODS, StreamedBody, UploadContent
 from seaweedq.api.streams.sse import last_event
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.api.streams.web_socket import end, is_accepted, refuse
-from seaweedq.broker.access.principals import Principals
+from seaweedq.api.wiring import groups_of
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
 from seaweedq.errors import NotReady, Overloaded, RouteNotFound, SeaweedqError
 
 Work = Coroutine[Any, Any, Answer | None]
@@ -126,7 +78,8 @@ class Application:
         self._rates = Rates(environment.clock, core.accounts, core.callers, core.catalog, most_bytes)
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
-        self.fastapi = self._make_fastapi()
+        self.fastapi = documented_routes(self._note, self.service)
+        self.fastapi.state.readiness, self.fastapi.state.metrics = self._readiness, self.metrics
 
     def _parties(self) -> int:
         """Returns how many share the broker: the principals, and all who are anonymous, where they may be."""
@@ -267,7 +220,7 @@ class Application:
     def _streamed(self, scope: Scope, body: StreamedBody, out: Send) -> Work | None:
         """Returns the work of a route that receives or sends bytes as they come; its answer is None once it is sent."""
         match scope["path"].split("/"):
-            case ["", "v1", "topics", topic, "uploads", upload, "content"] if scope["method"] in upload_content.METHODS:
+            case ["", "v1", "topics", topic, "uploads", upload, "content"] if scope["method"] in METHODS:
                 return self._call(UploadContent, UploadContent.serve, scope, body, out, topic, upload)
             case ["", "v1", "topics", topic, "stream"] if scope["method"] == "GET":
                 return self._call_staying(TopicStreamRoute, TopicStreamRoute.serve, scope, body, out, topic)
@@ -313,7 +266,7 @@ class Application:
         """Returns the groups of services by type; they are made once, as soon as the broker is ready."""
         if not self._groups:
             proxy = Proxy(self._broker.environment.peers, self._peers)
-            self._groups = {type(group): group for group in _groups(self._broker, self._reader, proxy)}
+            self._groups = {type(group): group for group in groups_of(self._broker, self._reader, proxy)}
         return self._groups
 
     def _calls(self) -> dict[str, Call]:
@@ -322,107 +275,6 @@ class Application:
         for kind in (BrokerCalls, TopicCalls, SegmentCalls, StreamCalls):
             calls |= groups[kind].by_name()
         return calls
-
-    def _make_fastapi(self) -> FastAPI:
-        app = FastAPIOffline(
-            title="seaweedq",
-            summary="A message queue whose storage is a directory of Parquet files.",
-            version=version("seaweedq"),
-            redoc_url=None,
-            redirect_slashes=False,
-            exception_handlers=handlers(self._note),
-        )
-        app.state.readiness, app.state.metrics = self._readiness, self.metrics
-        provide(app, self.service)
-        ahead.declare(app)
-        declare_streams(app)
-        for routes in (
-            topics,
-            imports,
-            segment_map,
-            history,
-            topic_files,
-            fetch,
-            payloads,
-            segment_changes,
-            subscriptions,
-            seek,
-            uploads,
-            cluster,
-            cluster_confirm,
-            cluster_level,
-            principals,
-            tokens,
-            pages,
-        ):
-            app.include_router(routes.router)
-        app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
-        return app
-
-
-def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
-    """Yields the routes' groups of services, taken out of a broker that is ready."""
-    core, joined, serving, environment = broker.core, broker.joined, broker.serving, broker.environment
-    catalog, budget, uploads_, payloads_ = core.catalog, core.budget, joined.uploads, serving.payloads
-    publishing, subscribing, positions = serving.publishing, serving.subscribing, serving.reading.positions
-    dispatcher, clock = subscribing.dispatcher, environment.clock
-    requested, greetings = serving.leading.requested, serving.suspecting.greetings
-    calls = BrokerCalls(
-        publishing.receiver, serving.loads, budget, serving.log, requested, greetings, core.accounts, clock
-    )
-    yield calls
-    mover, marks, histories = serving.reshaping.mover, serving.leading.marks, serving.leading.histories
-    yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, mover, marks, histories)
-    yield SegmentCalls(catalog, serving.reading.server)
-    yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
-    subscription_calls = SubscriptionCalls(catalog, dispatcher, subscribing.finder, proxy, reader, core.level)
-    yield Pulls(subscription_calls, payloads_, RelayedWaits(subscribing.assignment, environment.clock), environment.ids)
-    yield (answers := Answers(subscription_calls))
-    yield UploadContent(catalog, uploads_, environment.store, reader)
-    yield FetchServices(
-        catalog,
-        serving.reading.finder,
-        proxy,
-        serving.reading.fetcher,
-        payloads_,
-        core.tombstones,
-        clock,
-        reader.unread,
-    )
-    room = Room(reader.unread, clock)
-    yield TopicStreamRoute(catalog, serving.streams, Chunks(payloads_, clock), room, clock)
-    ended = serving.streams.feeds.ended
-    yield StreamCalls(catalog, serving.subscription_streams)
-    yield SubscriptionStreamRoute(serving.subscription_streams, answers, ended, room, clock, environment.ids)
-    yield PayloadServices(catalog, payloads_, reader)
-    files = serving.leading.retained
-    yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, files)
-    yield SegmentMapServices(catalog, positions, core.roster, core.tombstones)
-    yield HistoryServices(catalog, histories, clock)
-    reading = serving.reading
-    yield FileServices(catalog, reading.files, positions, reading.readables, core.tombstones)
-    yield ChangeServices(catalog, core.roster, serving.changes, reader)
-    yield SubscriptionServices(
-        catalog,
-        subscribing.admin,
-        dispatcher,
-        subscribing.finder,
-        proxy,
-        reader,
-        core.level,
-        subscribing.meter,
-        serving.letters.topics,
-    )
-    yield SeekServices(catalog, subscribing.seeking, subscribing.finder, proxy, reader, core.level, environment.ids)
-    yield ImportServices(catalog, serving.imports, reader)
-    yield UploadServices(catalog, joined.topics, uploads_, reader)
-    store_url, peers = environment.settings.store_path, environment.peers
-    yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, core.level, peers, calls.status)
-    yield LevelServices(joined.rise, reader)
-    yield ConfirmServices(serving.leading.restored, reader)
-    principals_ = Principals(environment.coordination, core.callers.view, core.level, clock, environment.ids)
-    yield PrincipalServices(principals_, reader)
-    yield TokenServices(principals_, reader)
 
 
 def _metered(scope: Scope, receive: Receive, out: Send) -> tuple[Receive, Send]:

@@ -1,0 +1,74 @@
+"""The FastAPI application: its routes, and the OpenAPI document of all routes, those ahead of FastAPI too."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+
+from seaweedq.api.asgi.error_handlers import handlers
+from seaweedq.api.asgi.http import Scope
+from seaweedq.api.asgi.services import provide
+from seaweedq.api.console import pages
+from seaweedq.api.openapi.document import document_of
+from seaweedq.api.routes import (
+    ahead,
+    cluster,
+    cluster_confirm,
+    cluster_level,
+    fetch,
+    history,
+    imports,
+    payloads,
+    principals,
+    seek,
+    segment_changes,
+    segment_map,
+    subscriptions,
+    tokens,
+    topic_files,
+    topics,
+    uploads,
+)
+from seaweedq.api.streams.declared import declare_streams
+from seaweedq.errors import SeaweedqError
+
+ROUTES = (
+    topics,
+    imports,
+    segment_map,
+    history,
+    topic_files,
+    fetch,
+    payloads,
+    segment_changes,
+    subscriptions,
+    seek,
+    uploads,
+    cluster,
+    cluster_confirm,
+    cluster_level,
+    principals,
+    tokens,
+    pages,
+)
+
+
+def documented_routes(note: Callable[[SeaweedqError, Scope], None], service: Callable[[type], Any]) -> FastAPI:
+    """Returns FastAPI's routes, which find their services by `service`, and tell `note` of each error."""
+    app = FastAPIOffline(
+        title="seaweedq",
+        summary="A message queue whose storage is a directory of Parquet files.",
+        version=version("seaweedq"),
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=handlers(note),
+    )
+    provide(app, service)
+    ahead.declare(app)
+    declare_streams(app)
+    for routes in ROUTES:
+        app.include_router(routes.router)
+    app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
+    return app
