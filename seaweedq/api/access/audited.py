@@ -59,8 +59,9 @@ class Audited:
         watched = scope[_WATCHED] = _Watched()
 
         def seen(out: Send) -> Send:
+            """Returns what sends the answer, and keeps its status."""
+
             async def send(message: MutableMapping[str, Any]) -> None:
-                """Sends a part of the answer, and keeps its status."""
                 if message["type"] == "http.response.start":
                     watched.status = message["status"]
                 await out(message)

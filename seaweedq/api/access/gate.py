@@ -81,6 +81,7 @@ class Gate:
         assert task is not None
 
         def end() -> None:
+            """Ends the work, since the caller has lost its right."""
             nonlocal ended
             ended = True
             task.cancel()

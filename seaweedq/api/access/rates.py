@@ -252,6 +252,7 @@ class Meter:
 
     def _counted(self, receive: Receive) -> Receive:
         async def read() -> MutableMapping[str, Any]:
+            """Receives a part of the body, and counts its bytes."""
             message = await receive()
             self.spend("bytes_in", len(message.get("body", b"")))
             return message
@@ -260,6 +261,7 @@ class Meter:
 
     def _heard(self, receive: Receive) -> Receive:
         async def hear() -> MutableMapping[str, Any]:
+            """Receives an event of a WebSocket. A message waits until it is paid for."""
             message = await receive()
             if message["type"] == "websocket.receive":
                 await self.paid("requests", "bytes_in")
