@@ -122,7 +122,7 @@ class Broker:
         self._spawn(roster.follow(await roster.load()), "roster")
         self._spawn(catalog.follow(await catalog.load()), "catalog")
         self._spawn(callers.view.follow(await callers.view.load()), "principals and tokens")
-        self._spawn(callers.look_often(), "rights of those who wait")
+        self._spawn(callers.look_often(self.joined.membership.valid), "rights of those who wait")
 
     def _open_journal(self, joined: Joined) -> Serving:
         serving = self._serving = build_serving(self.environment, self.core, joined, self.readiness)

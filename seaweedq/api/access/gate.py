@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
+from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
 from seaweedq.access.caller import NOBODY, Caller
 from seaweedq.access.tokens import PREFIX, digest_of
@@ -21,7 +22,14 @@ from seaweedq.api.access.callers import CALLER, caller_of, forbidden, relayed_ca
 from seaweedq.api.access.rules import SOCKET, Kind, find, rules_of
 from seaweedq.api.asgi.http import Scope, headers_of
 from seaweedq.broker.access.callers import Callers
-from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, Unauthenticated, UnreadableRequest
+from seaweedq.errors import (
+    MethodNotAllowed,
+    NotReady,
+    RouteNotFound,
+    SeaweedqError,
+    Unauthenticated,
+    UnreadableRequest,
+)
 
 T = TypeVar("T")
 RULE = "seaweedq.rule"  # the key in a scope of the rule and what it is about
@@ -92,8 +100,13 @@ class Gate:
         except asyncio.CancelledError:
             if not ended or task.uncancel() > 0:  # the broker's stop has cancelled it as well
                 raise
-            counts = self._callers.again(caller_of(scope)) is not None
-            raise (forbidden(rule.action, resource) if counts else Unauthenticated(REFUSED)) from None
+            raise self._why_ended(scope, rule.action, resource) from None
+
+    def _why_ended(self, scope: Scope, action: Action, resource: Resource) -> SeaweedqError:
+        if not self._callers.hears:
+            return NotReady("this broker's lease has expired, so that it does not know which tokens count")
+        counts = self._callers.again(caller_of(scope)) is not None
+        return forbidden(action, resource) if counts else Unauthenticated(REFUSED)
 
     def _caller(self, scope: Scope) -> Caller:
         text = text_of(scope)

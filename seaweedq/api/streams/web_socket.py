@@ -45,10 +45,10 @@ def is_accepted(scope: Scope) -> bool:
 
 
 async def end(answer: Answer, out: Send) -> None:
-    """Ends a WebSocket whose caller has lost the right to it, and says why."""
+    """Ends a WebSocket whose caller has lost the right to it, or may have, and says why."""
     with suppress(OSError):  # the client has gone
         await out({"type": "websocket.send", "text": f'{{"bye":{bytes(answer.body).decode()}}}'})
-        await out({"type": "websocket.close", "code": UNAUTHENTICATED})
+        await out({"type": "websocket.close", "code": RESTARTS if answer.status == 503 else UNAUTHENTICATED})
 
 
 async def _said(out: Send, message: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 A request that waits or streams is *held*. With each change of principals and tokens those that it is about are judged
 again, and one that may no longer do what it does is ended. So are each LOOK_S those whose tokens have expired, and
 those of the admin's file. None of it costs as many steps as there are requests that wait.
+
+A broker without a lease may be cut off from coordination, and then hears of no change: all that is held is ended.
 """
 
 import asyncio
@@ -41,6 +43,7 @@ class Callers:
         self._lookups = TokenLookups(coordination, self.view, clock)
         self._admin = admin
         self._clock = clock
+        self.hears = True  # at the last look
         self._held: set[_Held] = set()
         self._by_token: dict[str, set[_Held]] = {}
         self._expiring: list[tuple[int, int, _Held]] = []  # a heap, with some that have ended
@@ -94,15 +97,21 @@ class Callers:
             self._held.discard(held)
             self._forget(caller.token, held)
 
-    async def look_often(self) -> None:
-        """Looks for times that are over and for another admin token, for ever."""
+    async def look_often(self, has_lease: Callable[[], bool]) -> None:
+        """Looks for times that are over, for another admin token, and whether the broker has a lease, for ever."""
         while True:
             self._admin.look()
-            self.look()
+            self.look(has_lease())
             await asyncio.sleep(LOOK_S)
 
-    def look(self) -> None:
-        """Ends what is held by tokens that have expired, or by one that the admin's file has no more."""
+    def look(self, hears: bool = True) -> None:
+        """Ends what is held by tokens that have expired, or by one that the admin's file has no more; and everything
+        where this broker does not hear of changes."""
+        self.hears = hears
+        if not hears:
+            for held in list(self._held):
+                self._end(held)
+            return
         now_us = self._clock.now_us()
         while self._expiring and self._expiring[0][0] <= now_us:
             self._judge(heappop(self._expiring)[2])
@@ -118,8 +127,11 @@ class Callers:
             return
         now = self.again(held.caller)
         if now is None or not judge(now, held.action, held.resource):
-            self._held.discard(held)
-            held.end()
+            self._end(held)
+
+    def _end(self, held: _Held) -> None:
+        self._held.discard(held)
+        held.end()
 
     def _note_expiry(self, held: _Held) -> None:
         if len(self._expiring) >= FEW + 2 * len(self._held):

@@ -24,6 +24,8 @@ from tests.api.routes.test_access import EVERYTHING, Http, access, id_of
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process_cluster import InLoop, until
 from tests.support.brokers.machine import Machine
+from tests.support.processes.etcd_service import EtcdServer
+from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
 from tests.support.tiers import later
 
 SUB, HELD = "/v1/topics/a/subscriptions/s", 4
@@ -47,10 +49,10 @@ class Apart(InLoop):
 
 
 @asynccontextmanager
-async def apart(folder: Path, client: Callable[[], Coordination]) -> AsyncIterator[Http]:
+async def apart(folder: Path, client: Callable[[], Coordination], **more: Any) -> AsyncIterator[Http]:
     """Three brokers that need tokens."""
     (folder / "admin").write_text(admin := draw(SystemIds()))
-    settings = {"auth": "required", "admin_token_file": str(folder / "admin"), "audit": "none"}
+    settings = {"auth": "required", "admin_token_file": str(folder / "admin"), "audit": "none", **more}
     together = Apart(folder, settings, client)
     async with AsyncExitStack() as stack:
         for _ in range(3):
@@ -179,6 +181,45 @@ async def test_a_broker_that_is_cut_off_ends_all_with_its_lease(tmp_path: Path) 
         assert not cut_off.core.callers._held
         for method, path, content in (("GET", "/v1/topics/a", None), ("POST", f"{SUB}/pull", {})):
             assert await http.status(method, path, token, 1, json=content) == 503
+
+
+async def test_a_partition_from_etcd_ends_what_a_revoked_token_waits_for_behind_it(
+    etcd_server: EtcdServer, tmp_path: Path, long_run: None
+) -> None:
+    thread, prefix = LoopThread(), f"{uuid4()}/"
+    link = TcpProxy(thread, etcd_server.endpoint).start()
+    endpoints = iter([etcd_server.endpoint, etcd_server.endpoint, f"127.0.0.1:{link.port}"])
+    lease_s = 5.0
+    async with apart(tmp_path, lambda: EtcdCoordination(Access([next(endpoints)]), prefix), lease_s=lease_s) as http:
+        await http.principal("p", EVERYTHING)
+        assert await http.status("PUT", "/v1/topics/a", http.admin) == 201
+        assert await http.status("PUT", SUB, http.admin, json={}) == 201
+        token = await http.token(principal="p")
+        sent: list[list[Any]] = [[], []]
+        waiting = [
+            asyncio.create_task(one)
+            for one in (
+                stream(http, "/v1/topics/a/stream", token, 2, sent[0]),
+                socket(http, token, 2, sent[1]),
+                pull(http, token, 2),
+            )
+        ]
+        cut_off = http.together.brokers[2].core.callers
+        await until(lambda: all(sent) and len(cut_off._held) == 3, "not all of them wait")
+        await asyncio.to_thread(link.cut, "both")
+        began_s = time.monotonic()
+        assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin, 1) == 204
+        for broker in (0, 1):
+            _, at_s = await refused(http, token, broker)
+            assert at_s - began_s < TAKEN_S
+        for what, at_s in await asyncio.wait_for(asyncio.gather(*waiting), 4 * lease_s):
+            assert what in (b"event: bye", 1012, 1013, 503), what
+            logger.info("behind the partition: %s after %.1f s", what, at_s - began_s)
+        assert not cut_off._held
+        assert await http.status("GET", "/v1/topics/a", token, 2) == 503
+        await asyncio.to_thread(link.heal)
+    await asyncio.to_thread(link.stop)
+    await asyncio.to_thread(thread.close)
 
 
 class Off(SystemClock):
