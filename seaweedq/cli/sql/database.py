@@ -154,12 +154,12 @@ class Database:
 
     def _root(self, read: "TableRead") -> str:
         """Returns the folder of a topic's files as DuckDB opens it."""
-        import fsspec
-
-        scheme = read.folder.partition("://")[0]
+        scheme, _, path = read.folder.partition("://")
         if scheme == "file":
-            return str(fsspec.core.url_to_fs(read.folder)[1])
+            return path
         if scheme not in self._filesystems:
+            import fsspec
+
             endpoint = self._endpoint or self._told_endpoint(read.topic)
             options: Mapping[str, Any] = {"endpoint_url": endpoint} if endpoint else {}
             try:
