@@ -2,11 +2,13 @@
 
 import logging
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ def session(scratch: Path, **options: str) -> Iterator[Any]:
     spark = builder.getOrCreate()
     try:
         spark.sparkContext.setLogLevel("ERROR")
-        yield spark
+        with _spent.watched():
+            yield spark
     finally:
         spark.stop()
 
@@ -82,23 +85,78 @@ def consume(frame: Any) -> None:
 def tree_cpu_s() -> float:
     """Returns user and system seconds so far of this process and of all that descend from it, those that have ended
     included."""
-    parents: dict[int, int] = {}
-    seconds: dict[int, float] = {}
+    return _spent.seconds()
+
+
+@dataclass(frozen=True)
+class _Process:
+    parent: int
+    started: int
+    seconds: float  # with those of its children that it has waited for
+    is_waited_for: bool
+
+
+class _Spent:
+    """The CPU of the tree of processes.
+
+    The daemon of Spark's Python workers ignores SIGCHLD, so a worker that ends, as an idle one does after a minute, is
+    in nobody's time of children. What it had spent when it was last looked at is kept: look once a second.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unwaited: dict[tuple[int, int], float] = {}
+
+    def seconds(self) -> float:
+        with self._lock:
+            there = _processes()
+            alive = {(pid, one.started): one for pid, one in there.items() if _descends(pid, there)}
+            self._unwaited |= {key: one.seconds for key, one in alive.items() if not one.is_waited_for}
+            ended = [seconds for key, seconds in self._unwaited.items() if key not in alive]
+            return sum(one.seconds for one in alive.values()) + sum(ended)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Looks once a second meanwhile."""
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(1):
+                self.seconds()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+_spent = _Spent()
+
+
+def _processes() -> dict[int, _Process]:
+    found: dict[int, _Process] = {}
+    deaf: set[int] = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
+            status = stat.with_name("status").read_text()
         except OSError:
             continue  # it has ended meanwhile
-        parents[int(stat.parent.name)] = int(fields[1])
-        seconds[int(stat.parent.name)] = sum(map(int, fields[11:15])) / _TICKS
-    return sum(spent for pid, spent in seconds.items() if _descends(pid, parents))
+        pid = int(stat.parent.name)
+        found[pid] = _Process(int(fields[1]), int(fields[19]), sum(map(int, fields[11:15])) / _TICKS, True)
+        if int(status.partition("SigIgn:")[2].split()[0], 16) >> (signal.SIGCHLD - 1) & 1:
+            deaf.add(pid)
+    return {pid: replace(one, is_waited_for=one.parent not in deaf) for pid, one in found.items()}
 
 
-def _descends(pid: int, parents: dict[int, int]) -> bool:
-    while pid in parents:
+def _descends(pid: int, there: Mapping[int, _Process]) -> bool:
+    while pid in there:
         if pid == os.getpid():
             return True
-        pid = parents[pid]
+        pid = there[pid].parent
     return False
 
 

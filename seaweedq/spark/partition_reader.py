@@ -97,6 +97,7 @@ class PartitionReader:
             work.files,
             work.tail,
             self.options.storage,
+            alone=False,
         )
         yield from self._of_files(read)
         if work.tail:

@@ -8,5 +8,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Registers the data source `seaweedq` in a session. Its server needs seaweedq, too."""
-    spark.dataSource.register(import_module("pyspark_seaweedq").DefaultSource)
+    """Registers the data source `seaweedq` in a session, unless it has found it. Its server needs seaweedq, too."""
+    try:
+        spark.dataSource.register(import_module("pyspark_seaweedq").DefaultSource)
+    except Exception as error:  # Spark's own, of which pyspark has several classes
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 says so of one that it has found by itself
+            raise

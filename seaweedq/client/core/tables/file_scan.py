@@ -19,16 +19,20 @@ from seaweedq.client.core.tables.table_plan import FilePart
 from seaweedq.errors import ClientError, FileMissing
 
 _FORMAT = ds.ParquetFileFormat()
+BATCH_ROWS = 32_768  # few enough to stay in a processor's cache until somebody has taken them
 
 
 @dataclass(frozen=True)
 class FileScan:
-    """The columns `names` of parts of files below `folder`; `schema` has all columns that files have."""
+    """The columns `names` of parts of files below `folder`; `schema` has all columns that files have. `alone` is false
+    where others read beside this scan, one for each core: then it takes one thread, which costs less CPU, and yields
+    small batches."""
 
     folder: str
     schema: pa.Schema
     names: Sequence[str]
     storage: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = True
 
     def batches(
         self, parts: Sequence[FilePart], gone: Callable[[FilePart], bool] | None = None
@@ -55,7 +59,8 @@ class FileScan:
         rows = _within(parts[0]) if parts and not parts[0].is_whole else None
         data = ds.FileSystemDataset(fragments, self.schema, _FORMAT, store)
         # The default pool, mimalloc, gives pages back and faults them in again: as much CPU as the decoding itself.
-        scan = data.scanner(columns=self.names, filter=rows, memory_pool=pa.system_memory_pool())
+        beside: dict[str, Any] = {} if self.alone else {"batch_size": BATCH_ROWS, "use_threads": False}
+        scan = data.scanner(columns=self.names, filter=rows, memory_pool=pa.system_memory_pool(), **beside)
         yield from (batch for batch in scan.to_batches() if batch.num_rows)
 
 

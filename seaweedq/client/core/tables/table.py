@@ -38,7 +38,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class TableRead:
-    """A planned read: the columns, the parts of files below `folder`, and the rows that only brokers have."""
+    """A planned read: the columns, the parts of files below `folder`, and the rows that only brokers have. `alone` is
+    that of a FileScan."""
 
     topic: str
     schema: pa.Schema
@@ -47,6 +48,7 @@ class TableRead:
     files: Sequence[FilePart]
     tail: Sequence[Rows]
     storage: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = True
 
     def of_files(self, gone: Callable[[FilePart], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files, unless
@@ -54,7 +56,7 @@ class TableRead:
         taken it."""
         from seaweedq.client.core.tables.file_scan import FileScan  # costs 0.3 s, which who reads otherwise is spared
 
-        scan = FileScan(self.folder, self.schema, self.columns.names, self.storage)
+        scan = FileScan(self.folder, self.schema, self.columns.names, self.storage, self.alone)
         yield from map(self.conformed, scan.batches(self.files, gone))
 
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
