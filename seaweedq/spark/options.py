@@ -96,6 +96,11 @@ class Options:
 def _known(name: str, names: Mapping[str, str]) -> str:
     if name.lower() in names:
         return names[name.lower()]
+    if name.lower() == "pushdown":
+        raise ValueError(
+            "there is no option pushdown: up to 4.3.0 Spark keeps the filters of one query for others over the same "
+            "DataFrame, which then have wrong rows. State offsets, times and columns, or use read_topic, which filters"
+        )
     nearest = get_close_matches(name.lower(), names, 1, 0) or ["topic"]
     raise ValueError(
         f"there is no option {name!r}; the nearest is {names[nearest[0]]!r}. These are: {', '.join(NAMES)}"

@@ -50,6 +50,7 @@ def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"topik": "x"}, "there is no option 'topik'; the nearest is 'topic'"),
         ({"startingoffset": "earliest"}, "the nearest is 'startingOffsets'"),
+        ({"pushDown": "true"}, "there is no option pushdown: up to 4.3.0 Spark keeps the filters of one query"),
         ({"topic": ""}, "the option topic is not given"),
         ({"startingOffsets": "newest"}, "startingOffsets is 'newest'; it must be 'earliest', 'latest', or JSON"),
         ({"startingOffsets": '{"1": -1}'}, 'or JSON of segments and offsets such as {"3": 100}'),
