@@ -50,7 +50,7 @@ def kafka(folder: Path) -> Iterator[Server]:
     identity = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     java = ["java", "-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-cp", f"{HOME}/*"]
     with (folder / "kafka.log").open("wb") as log:
-        form = ["kafka.tools.StorageTool", "format", "--standalone", "-t", identity, "-c", str(settings)]
+        form = ["kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={identity}", "-c", str(settings)]
         subprocess.run([*java, *form], check=True, stdout=log, stderr=log)
         process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log, text=True)
     try:

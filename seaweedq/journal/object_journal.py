@@ -157,7 +157,7 @@ class ObjectJournal:
         """Begins to put a slot by rules 1 and 2."""
         number, self._next = self._next, self._next + 1
         header = self._headers.make(SlotKind.DATA, number, self._released, self._acknowledged)
-        slot = _Slot(header, is_rest, asyncio.create_task(self._writer.put(header, frames)))
+        slot = _Slot(header, is_rest, self._writer.begin(header, frames))
         self._under_way.append(slot)
         slot.put.add_done_callback(self._settle)
         return slot

@@ -38,25 +38,35 @@ class SlotWriter:
         self._budget = budget
         self._usual_s = USUAL_AT_FIRST_S
 
-    async def put(self, header: SlotHeader, frames: Sequence[Frame]) -> int:
-        """Makes the slot durable and returns its size in bytes. Raises Fenced where another writer's has its name."""
+    def begin(self, header: SlotHeader, frames: Sequence[Frame]) -> asyncio.Task[int]:
+        """Begins to make the slot durable; the task returns its size in bytes. It raises Fenced where another writer's
+        has its name.
+
+        The put is spent here, before the slot is encoded: a commit that is paced meanwhile has to wait for its turn.
+        """
+        self._budget.spend(self._clock.monotonic_s())
+        return asyncio.create_task(self._put(header, frames))
+
+    async def _put(self, header: SlotHeader, frames: Sequence[Frame]) -> int:
         if sum(memoryview(frame.payload).nbytes for frame in frames) > _INLINE_BYTES:
             data = await asyncio.to_thread(encode_slot, header, frames)
         else:
             data = encode_slot(header, frames)
         reach("slot.put")
         pauses = Pauses(self._store.worked, self._sleep, LAST_PAUSE_S)
-        while not await self._try(header, data):
+        is_spent = True
+        while not await self._try(header, data, is_spent):
+            is_spent = False
             await pauses.take()
         self._store.worked.wake()
         reach("slot.stored")
         return len(data)
 
-    async def _try(self, header: SlotHeader, data: bytes) -> bool:
+    async def _try(self, header: SlotHeader, data: bytes, is_spent: bool) -> bool:
         """Returns whether the slot certainly exists; False means unknown."""
         name = slot_name(header.broker, header.number)
         try:
-            if not await self._create(name, data):
+            if not await self._create(name, data, is_spent):
                 await self._check_mine(header)
         except StoreUnavailable as error:
             self.failing = error
@@ -65,15 +75,15 @@ class SlotWriter:
         self.failing = None
         return True
 
-    async def _create(self, name: str, data: bytes) -> bool:
+    async def _create(self, name: str, data: bytes, is_spent: bool) -> bool:
         """Puts the slot, a second time beside it where that is slow. The first answer counts, an unknown one last."""
         begun = self._clock.monotonic_s()
         patience = asyncio.ensure_future(self._sleep(patience_s(self._usual_s, len(data))))
-        tries = {self._begin(name, data)}
+        tries = {self._request(name, data, is_spent)}
         try:
             await asyncio.wait({*tries, patience}, return_when=asyncio.FIRST_COMPLETED)
             if patience.done():
-                tries.add(self._begin(name, data))
+                tries.add(self._request(name, data))
             while True:
                 ended, tries = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
                 if known := [each for each in ended if each.exception() is None]:
@@ -85,8 +95,9 @@ class SlotWriter:
             for each in (patience, *tries):
                 each.cancel()
 
-    def _begin(self, name: str, data: bytes) -> asyncio.Task[bool]:
-        self._budget.spend(self._clock.monotonic_s())
+    def _request(self, name: str, data: bytes, is_spent: bool = False) -> asyncio.Task[bool]:
+        if not is_spent:
+            self._budget.spend(self._clock.monotonic_s())
         task = asyncio.create_task(_create_one(self._store, name, data))
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # may be the one nobody waits for
         return task

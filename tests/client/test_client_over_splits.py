@@ -11,22 +11,31 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import AsyncClient
+from seaweedq.client.core.protocol.effects import ARROW, NDJSON
 from seaweedq.clock import SystemIds
 from seaweedq.storage.local import LocalStore
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import beside, change_all, make, opened, publishing, records, replace
+from tests.support.client import kinds
 
 
 class ByHost(httpx.AsyncBaseTransport):
-    """Requests go to the broker that their URL names."""
+    """Requests go to the broker that their URL names. `kinds` are those of the publishes; of those each seventh is
+    handled, and its answer lost."""
 
     def __init__(self, together: InLoop) -> None:
         self._together = together
+        self.kinds: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """As its base."""
         app = self._together.apps[f"http://{request.url.host}"]
-        return await httpx.ASGITransport(app).handle_async_request(request)
+        answer = await httpx.ASGITransport(app).handle_async_request(request)
+        if "producer-id" in request.headers:
+            self.kinds.append(request.headers["content-type"])
+            if len(self.kinds) % 7 == 0:
+                raise httpx.ReadError("connection reset", request=request)
+        return answer
 
 
 def client_of(together: InLoop) -> AsyncClient:
@@ -78,7 +87,9 @@ async def test_a_live_table_is_whole_amid_changes(tmp_path: Path, arrow: bool) -
         assert by_key(table) == {key: [*range(n)] for key, n in published.taken.items()}
 
 
-async def test_producer_and_subscriber_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["lines", "rows"])
+async def test_producer_and_subscriber_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    kinds.use(kind, monkeypatch)
     async with in_loop(tmp_path) as together, client_of(together) as client:
         await make(together.brokers[0])
         done = asyncio.Event()
@@ -104,6 +115,7 @@ async def test_producer_and_subscriber_go_on(tmp_path: Path) -> None:
             await change_all(together)
             done.set()
         assert received.result() == {key: [*range(n)] for key, n in sent.result().items()}
+        assert set(client._transport._mock.kinds) == {ARROW if kind == "rows" else NDJSON}
         left = (await client.subscription("t", "s"))["lag"]
         assert {one["segment"] for one in left} == set(opened(together.brokers[0]))
         assert sum(one["messages"] for one in left) == 0

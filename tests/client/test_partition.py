@@ -267,3 +267,30 @@ def test_the_map_is_looked_at_at_first_now_and_then_and_soon_when_it_is_stale():
     lookout.begin()
     lookout.end(102.0, seen=False)
     assert lookout.due(103.0)
+
+
+def test_another_topic_of_the_same_name_gets_its_keys_by_its_own_rule_after_all_of_the_one_before(cluster, partition):
+    partition.follow(_seen(cluster), KeyRule("a"))
+    value = b'{"a":"%s","b":"%s"}' % (key_in(0).encode(), key_in(7).encode())
+
+    def send():
+        partition.add_row(None, value, False, 100, lambda: 0.0)
+
+    send()
+    before = _leave(partition)
+    assert [stream.urls[0] for stream, _ in before] == [URLS[0]]
+    partition.follow(_seen(cluster), KeyRule("a"))
+    send()
+    assert not _leave(partition), "the same rule, the same stream: one batch at a time"
+    partition.follow(_seen(cluster), KeyRule("b"))
+    send()
+    assert not _leave(partition)
+    _finish(partition, before)
+    again = _leave(partition)
+    assert [stream for stream, _ in again] == [stream for stream, _ in before], "what the old stream had left"
+    _finish(partition, again)
+    after = _leave(partition)
+    assert [stream.urls[0] for stream, _ in after] == [URLS[2]]
+    _finish(partition, after)
+    assert partition.pending_bytes == 0
+    assert not _leave(partition)

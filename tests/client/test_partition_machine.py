@@ -17,7 +17,7 @@ from seaweedq.client.core.producing.offload import Sent
 from seaweedq.client.core.producing.rows import row_of
 from seaweedq.client.core.producing.streams import Partition
 from seaweedq.client.core.protocol.broker_choice import Brokers
-from seaweedq.client.core.protocol.effects import NDJSON, Attempt, Pause, Reply, Request
+from seaweedq.client.core.protocol.effects import NDJSON, Attempt, Pause, Reply, Request, Work
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.protocol.wire import envelope
 from seaweedq.errors import ConnectionFailed
@@ -61,9 +61,10 @@ class Flight:
                     return
                 if isinstance(effect, Request):
                     self._stack.append(self._brokers.send(effect))
+                    reply = None
                 else:
-                    assert isinstance(effect, Pause)
-                reply = None
+                    assert isinstance(effect, Pause | Work)
+                    reply = effect.run() if isinstance(effect, Work) else None
         self.result, self.done = reply, True
 
 
@@ -179,7 +180,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def look(self):
         """The map is read now, and known later."""
-        steps = self.route.fetch_map(self.partition.needs_rule)
+        steps = self.route.fetch_map()
         self.looks.append(Flight(steps, self.brokers))
         while not self.looks[-1].done:
             self.looks[-1].answer(self._reply(self.looks[-1].attempt, ""))

@@ -232,3 +232,55 @@ def test_arrow_is_answered_with_ids_where_they_are_asked_for(real_broker) -> Non
             refused = http.post(at, content=content, params={"ids": "perhaps"}, headers={"content-type": kind})
             assert refused.status_code == 422
         assert http.get("/v1/topics/asked").json()["messages"] == 4, "what is refused is not stored"
+
+
+def test_a_topic_that_was_made_anew_as_bytes_takes_no_json_texts(real_client: Client) -> None:
+    real_client.create_topic("anew")
+    producer = real_client.producer("anew", linger_ms=10_000)
+    producer._follow()
+    real_client.delete_topic("anew")
+    real_client.create_topic("anew", format="bytes")
+    receipts = [producer.send({"n": n}) for n in range(FEWEST)]
+    with pytest.raises(InvalidMessages):
+        producer.close()
+    assert all(receipt.exception() for receipt in receipts)
+    assert real_client.topic("anew")["messages"] == 0
+
+
+def test_a_request_for_a_topic_of_another_format_stores_nothing(real_broker) -> None:
+    with httpx.Client(base_url=real_broker.url, trust_env=False) as http:
+        http.put("/v1/topics/formats", json={"format": "bytes"})
+        at = "/v1/topics/formats/messages"
+        refused = http.post(at, json={"value_base64": ""}, params={"format": "json"})
+        assert refused.status_code == 422
+        assert refused.json()["field"] == "format"
+        assert http.post(at, json={"value_base64": ""}, params={"format": "bytes"}).status_code == 200
+        assert http.get("/v1/topics/formats").json()["messages"] == 1
+
+
+def test_an_async_producer_imports_pyarrow_in_a_thread() -> None:
+    program = f"""
+import asyncio, sys, threading
+found = []
+class Seen:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyarrow":
+            found.append(threading.current_thread() is threading.main_thread())
+sys.meta_path.insert(0, Seen())
+import httpx
+from seaweedq import AsyncClient
+def answer(request):
+    if request.method == "POST":
+        return httpx.Response(200, json={{"count": {FEWEST}, "segments": [], "ids": ["0-0"] * {FEWEST}}})
+    whole = {{"id": 0, "low": 0, "high": 2**31 - 1, "state": "open", "owner": "b", "owner_url": "http://test"}}
+    return httpx.Response(200, json={{"segments": [whole], "format": "json"}})
+async def main():
+    async with AsyncClient("http://test", transport=httpx.MockTransport(answer)) as client:
+        async with client.producer("t", linger_ms=10_000) as producer:
+            await producer._follow()
+            for n in range({FEWEST}):
+                await producer.send(n)
+asyncio.run(main())
+assert found == [False], found
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -137,3 +137,16 @@ async def test_a_commit_that_is_full_goes_as_debt_and_waits_for_the_window_alone
     assert pacing.done()
     await append
     await journal.close()
+
+
+async def test_a_put_is_spent_before_its_slot_is_encoded_so_that_the_next_commit_waits_for_its_turn() -> None:
+    store, hands = HeldStore(), Hands()
+    journal = journal_on(store, hands, puts_per_s=1)
+    spent(journal.budget, 0, BURST - 1)
+    append = asyncio.create_task(journal.append(acks(bytes(1_000_000))))  # so much is encoded in a thread
+    await asyncio.sleep(0)
+    assert not store.puts, "nothing is put yet"
+    assert journal.budget.puts == BURST
+    assert journal.budget.wait_s(0) == 1
+    await journal.close()
+    assert isinstance((await asyncio.gather(append, return_exceptions=True))[0], Exception)

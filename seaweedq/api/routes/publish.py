@@ -96,6 +96,12 @@ PARAMETERS = (
         "schema": {"type": "boolean"},
     },
     {
+        "name": "format",
+        "in": "query",
+        "description": "the format that the topic is known to have: of another format it takes nothing",
+        "schema": {"type": "string", "enum": ["json", "bytes", "typed"]},
+    },
+    {
         "name": "ids",
         "in": "query",
         "description": "Arrow: answer with the ids of the rows, as for messages of the other kinds",
@@ -175,6 +181,7 @@ class Publish:
             topic = self.catalog.find(name)
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(scope, name, posted), deadline)
+            _check_format(topic, options.get("format"))
             try:
                 found = await self._publish(scope, topic, posted, producer, deadline)
             except (InvalidMessages, *REFUSALS):
@@ -247,6 +254,17 @@ class Publish:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()
         limits = settings.max_message_bytes, now_us, settings.max_request_bytes
         return Intake(layout, config.key_field, *limits, config.lines_are_bare)
+
+
+def _check_format(topic: Topic, stated: str | None) -> None:
+    """Refuses messages for a topic of another format, which has taken the name of the one that the caller knew."""
+    own = topic.layout.format.value
+    if stated is not None and stated != own:
+        raise InvalidRequest(
+            f"the topic has the format {own}, and the request is for one of the format {stated[:20]!r}",
+            field="format",
+            value=stated[:20],
+        )
 
 
 def _producer(scope: Scope) -> Producer | None:

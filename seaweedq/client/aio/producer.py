@@ -12,7 +12,7 @@ from seaweedq.client.core.producing.batching import Batch, Limits
 from seaweedq.client.core.producing.delivery import Outcome, Route
 from seaweedq.client.core.producing.map_refresh import MapRefresh
 from seaweedq.client.core.producing.offload import Sent, file_job
-from seaweedq.client.core.producing.rows import MOST_BYTES, row_of
+from seaweedq.client.core.producing.rows import MOST_BYTES, has_arrow, load_arrow, row_of
 from seaweedq.client.core.producing.streams import Partition, Placeholder, Stream
 from seaweedq.client.core.protocol.effects import Steps
 from seaweedq.client.core.protocol.wire import envelope
@@ -133,6 +133,8 @@ class AsyncProducer:
         Waits while `max_buffer_bytes` are buffered; raises as `send` does.
         """
         with needs("arrow", "send_table"):
+            if not has_arrow():
+                await asyncio.to_thread(load_arrow)
             from seaweedq.client.core.producing.arrow_batches import slices
 
         deliveries: list[AsyncDelivery] = []
@@ -242,7 +244,7 @@ class AsyncProducer:
 
     async def _follow(self) -> None:
         try:
-            found = await self._run(self._route.fetch_map(self._partition.needs_rule))
+            found = await self._run(self._route.fetch_map())
         except Exception:  # a map only makes things faster
             found = None
         self._map_refresh.end(self._now_s(), seen=found is not None)

@@ -290,7 +290,7 @@ class Producer:
 
     def _follow(self) -> None:
         try:
-            found = self._run(self._route.fetch_map(self._partition.needs_rule))
+            found = self._run(self._route.fetch_map())
         except Exception:  # a map only makes things faster
             found = None
         with self._changed:

@@ -17,4 +17,3 @@ def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     if kind == "rows":
         monkeypatch.setattr(streams.Partition, "__init__", knows)
-        monkeypatch.setattr(streams.Partition, "needs_rule", lambda partition, seen: True)

@@ -2,6 +2,7 @@
 what as many lines do. Where a broker refuses some of them they go again as lines."""
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -13,6 +14,23 @@ FEWEST = 100  # rows that are worth an Arrow stream, and for a short program the
 # Values that are looked at, or copied, as they become lines; bytes are those of a subclass, such as numpy.bytes_.
 _LINES = (bytes, bytearray, memoryview, msgspec.Raw)
 _LINE_BYTES = 40  # of a line beside its key and its value
+
+
+_arrow: list[Any] = []  # the module that makes Arrow streams, or None without pyarrow; empty before `load_arrow`
+
+
+def has_arrow() -> bool:
+    """Tells whether `load_arrow` was done."""
+    return bool(_arrow)
+
+
+def load_arrow() -> None:
+    """Imports what makes Arrow streams, where pyarrow is installed. The first time it takes a good part of a second."""
+    if not _arrow:
+        try:
+            _arrow.append(import_module("seaweedq.client.core.producing.arrow_batches"))
+        except ModuleNotFoundError:
+            _arrow.append(None)
 
 
 @dataclass(slots=True)
@@ -29,11 +47,11 @@ class Rows:
 
     def stream(self) -> bytes | None:
         """Returns the rows as an Arrow stream, None where pyarrow is not installed."""
-        try:
-            from seaweedq.client.core.producing.arrow_batches import stream_of_rows
-        except ModuleNotFoundError:
+        load_arrow()
+        if (arrow := _arrow[0]) is None:
             return None
-        return stream_of_rows(self.keys, self.values, self.is_binary)
+        made: bytes = arrow.stream_of_rows(self.keys, self.values, self.is_binary)
+        return made
 
 
 def row_of(value: Any, key: str | None, limit_bytes: int) -> tuple[bytes, bool, int] | None:

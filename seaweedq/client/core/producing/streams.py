@@ -208,13 +208,11 @@ class Partition(Generic[D]):
         """Tells whether all accepted messages are answered."""
         return all(stream.idle for stream in self._streams)
 
-    def needs_rule(self, seen: SegmentMap) -> bool:
-        """Tells whether `follow` needs the topic's rule."""
-        return self._rule is None
-
     def follow(self, seen: SegmentMap, rule: KeyRule | None = None, given: Sequence[str] = ()) -> None:
         """Sends messages to the owners of this map from now on. `given` are the brokers that the user named."""
         self._rule = rule or self._rule
+        if self.routing.keys is not None and rule and rule != self.routing.keys.rule:
+            self._begin_anew()
         if self.routing.keys is None and len(seen.owners) <= 1:
             # The owner's address may be none for us; with one owner, it is not worth finding that out.
             whole, urls = self.routing.keyless, tuple(seen.urls.values())
@@ -234,6 +232,15 @@ class Partition(Generic[D]):
         stream = Stream(self._new_id(), Batcher(self._limits, self._new_delivery), after)
         self._streams.append(stream)
         return stream
+
+    def _begin_anew(self) -> None:
+        """Sends everything through one stream again, after all that was accepted: the topic is another one now, whose
+        keys are found by another rule, so each key of it may be in any of the present streams."""
+        before = [*self._streams]
+        for stream in before:
+            stream.batcher.close_open()
+        whole = self._stream(before)
+        self.routing = Routing((0,), (whole,), whole, None)
 
     def _reroute(self, seen: SegmentMap, keys: "Keys") -> None:
         before = self.routing
