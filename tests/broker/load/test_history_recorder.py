@@ -161,3 +161,5 @@ async def test_a_request_names_times_and_cells(hand: Hand) -> None:
             answer = await http.get("/v1/topics/t/history", params=wrong)
             assert (answer.status_code, answer.json()["field"]) == (422, field)
         assert (await http.get("/v1/topics/nobody/history")).status_code == 404
+        ahead = await http.get("/v1/topics/t/history", params={"since": "2999-01-01T00:00:00Z"})
+        assert "since must be before now, which is " in ahead.json()["detail"]
