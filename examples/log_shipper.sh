@@ -16,11 +16,14 @@ file=${1:?usage: log_shipper.sh FILE [--follow]}
 follow=${2:-}
 url=${SEAWEEDQ_URL:-http://127.0.0.1:8080}
 topic=logs
+[ -e "$file" ] || [ "$follow" = --follow ] || { echo "there is no file $file" >&2 && exit 1; }
 batch=$(mktemp)
 trap 'rm -f "$batch"' EXIT
 
+# Shows the answer of a broker that refuses, which names the line, and ends.
 call() {
-  curl --silent --show-error --fail-with-body --retry 8 --retry-connrefused "$@"
+  answer=$(curl --silent --show-error --fail-with-body --retry 8 --retry-connrefused "$@") ||
+    { echo "$answer" >&2 && exit 1; }
 }
 
 # A file system gives the number of a deleted file to a new one, so the first line belongs to the identity.
@@ -41,7 +44,7 @@ note() {
 }
 
 # With "ndjson": "bare" each line is itself the value of a message.
-call -X PUT "$url/v1/topics/$topic" -H 'content-type: application/json' -d '{"ndjson": "bare"}' > /dev/null
+call -X PUT "$url/v1/topics/$topic" -H 'content-type: application/json' -d '{"ndjson": "bare"}'
 
 log='' producer='' shipped=0 begun=0
 [ ! -e "$file.shipped" ] || read -r log producer shipped begun < "$file.shipped"
@@ -60,7 +63,7 @@ while :; do
   if [ "$lines" -gt 0 ]; then
     note "$shipped" "$lines"
     call "$url/v1/topics/$topic/messages" -H 'content-type: application/x-ndjson' \
-      -H "Producer-Id: $producer" -H "Producer-Sequence: $shipped" --data-binary "@$batch" > /dev/null
+      -H "Producer-Id: $producer" -H "Producer-Sequence: $shipped" --data-binary "@$batch"
     shipped=$((shipped + lines)) begun=0
     note "$shipped" 0
   elif [ -n "$path" ] && [ "$path" != "$file" ] && [ -s "$file" ]; then

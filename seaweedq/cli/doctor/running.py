@@ -33,6 +33,10 @@ def looked_at(url: str, named: bool) -> Iterator[Finding]:
     yield from findings.cluster(facts)
     for one in facts["brokers"]:
         yield from _broker(one)
+    known = {one["url"].rstrip("/") for one in facts["brokers"]}
+    for address in url.split(","):
+        if (there := address.strip().rstrip("/")) and there not in known:
+            yield from _named(there)
 
 
 def _broker(one: dict[str, Any]) -> Iterator[Finding]:
@@ -50,3 +54,14 @@ def _broker(one: dict[str, Any]) -> Iterator[Finding]:
     ahead_s = findings.ahead_s(time.time(), answer.headers.get("date", ""))
     if ahead_s is not None and abs(ahead_s) > findings.CLOCK_S:
         yield findings.clock(one["id"], ahead_s)
+
+
+def _named(address: str) -> Iterator[Finding]:
+    """Yields the finding of an address that somebody named, and no broker of the cluster has, as of one that is dead;
+    nothing if a broker answers there, as behind a load balancer."""
+    import httpx
+
+    try:
+        httpx.get(f"{address}/healthz", timeout=READY_S)
+    except httpx.HTTPError as error:
+        yield findings.failed("brokers", f"{address} does not answer from here: {error}")

@@ -92,6 +92,13 @@ def test_a_sound_machine_and_a_broker_that_is_ready(folder: Path, real_broker: B
     assert not [path for path in real_broker.data_dir.rglob("*") if "probe" in path.name or ".doctor" in path.name]
 
 
+def test_each_address_that_is_named_is_looked_at(folder: Path, real_broker: BrokerProcess) -> None:
+    code, found = run("--data-dir", str(folder), "--url", f"http://127.0.0.1:9, {real_broker.url}/")
+    assert (code, found["brokers"][0]) == (1, "fail")
+    assert "http://127.0.0.1:9 does not answer from here" in found["brokers"][1]
+    assert not [told for what, (verdict, told) in found.items() if verdict == "fail" and what != "brokers"]
+
+
 def test_what_fails_is_told_and_is_the_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWEEDQ_COORDINATION", "etcd://127.0.0.1:1")
     monkeypatch.setenv("SEAWEEDQ_LEESE_S", "1")
