@@ -27,7 +27,7 @@ def lighten(command: Any) -> Any:
 
 
 def _lighten_param(param: Any) -> Any:
-    if getattr(param, "_runtime_param", param) is None:
+    if param is not None and getattr(param, "_runtime_param", param) is None:
         param._runtime_param = _Light()
     return param
 
