@@ -26,7 +26,7 @@ _LONGEST_MS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a segment has taken within a column, while it was open there. `hot_key` is a hash and its share."""
+    """The messages that a segment has taken within a column while it was open. `hot_key` is a hash and its share."""
 
     segment: SegmentId
     range: KeyRange

@@ -17,7 +17,7 @@ FINE_BANDS, ROUGH_BANDS, ROUGH_COLUMNS = 256, 16, 60  # of a picture, and of a s
 
 
 class Cell(msgspec.Struct, array_like=True, frozen=True):
-    """What one segment, or several neighbours (`segment` is None), took of a range of keys in a stretch of time."""
+    """The messages of a range of keys that one segment, or several neighbours (`segment` is None), took in a time."""
 
     begin_us: int
     end_us: int

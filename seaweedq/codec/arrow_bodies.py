@@ -55,7 +55,6 @@ _DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = MIN_US // _DAY_US, MAX_US // _DAY_US
 
 Errors = list[tuple[int, str]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:

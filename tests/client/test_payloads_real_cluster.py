@@ -2,38 +2,21 @@
 
 import os
 import signal
-import socket
 import time
 
 import pytest
 
 from seaweedq import Client
-from tests.support.processes.broker_process import PORTS, free_port
+from tests.support.processes.broker_process import free_ports
 
 BROKERS, KEYS, FILES = 3, 6, 30
 MIB = 1024 * 1024
 
 
-def _free_ports():
-    while True:
-        first = free_port()
-        probes = [socket.socket() for _ in range(BROKERS)]
-        try:
-            for number, probe in enumerate(probes):
-                probe.bind(("127.0.0.1", first + number))
-        except OSError:
-            continue
-        finally:
-            for probe in probes:
-                probe.close()
-        if first + BROKERS <= PORTS.stop:
-            return first
-
-
 @pytest.fixture
 def cluster(broker_process):
     """The process, and a client that knows all three."""
-    process = broker_process("--brokers", str(BROKERS), "--lease-s", "2", port=_free_ports())
+    process = broker_process("--brokers", str(BROKERS), "--lease-s", "2", port=free_ports(BROKERS))
     with Client([f"http://127.0.0.1:{process.port + number}" for number in range(BROKERS)]) as client:
         client.create_topic("t", initial_segments=2 * BROKERS)
         end_s = time.monotonic() + 30

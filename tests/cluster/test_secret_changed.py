@@ -2,15 +2,13 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.support.processes.broker_process import BrokerProcess
-from tests.support.processes.together import BROKERS, Together, free_ports, until
+from tests.support.processes.broker_process import BrokerProcess, free_ports
+from tests.support.processes.together import BROKERS, Together, publishing, until
 
 OLD, NEW = "o" * 40, "n" * 40
 DONE = "restart: done"
@@ -36,32 +34,14 @@ def test_the_secret_is_changed_under_load(
     secret.write_text(OLD)
     options = ["--brokers", str(BROKERS), "--lease-s", "5", "--cluster-secret-file", str(secret)]
     if apart:
-        options += ["--peer-port", str(free_ports())]
-    brokers = Together(broker_process(*options, port=free_ports()))
+        options += ["--peer-port", str(free_ports(BROKERS))]
+    brokers = Together(broker_process(*options, port=free_ports(BROKERS)))
     brokers.wait_ready()
     brokers.make()
-    stopped, failed = threading.Event(), []
-
-    def publish() -> None:
-        while not stopped.wait(0.02):
-            for n in range(BROKERS):
-                try:
-                    brokers.publish(n, 2 * BROKERS)  # to segments of all brokers
-                    break
-                except httpx.TransportError:
-                    continue  # it restarts
-                except AssertionError as error:
-                    failed.append(str(error))
-
-    publisher = threading.Thread(target=publish)
-    publisher.start()
-    try:
+    with publishing(brokers, 2 * BROKERS) as failed:  # to segments of all brokers
         for text in (f"{NEW},{OLD}", NEW):
             secret.write_text(text)
             restart_all(brokers)
-    finally:
-        stopped.set()
-        publisher.join()
     assert brokers.sent
     assert not [error for error in failed if "not-ready" not in error], "only a broker that stops may say so"
     assert not [line for line in brokers.process.log.splitlines() if any(said in line for said in AMISS)]

@@ -19,8 +19,8 @@ from tests.support.history.final_read import flush, in_files, over_http, segment
 from tests.support.history.history import History
 from tests.support.history.judged import Run
 from tests.support.history.load import Load, create, until
-from tests.support.processes.broker_process import BrokerProcess
-from tests.support.processes.together import BROKERS, Together, free_ports, gone
+from tests.support.processes.broker_process import BrokerProcess, free_ports
+from tests.support.processes.together import BROKERS, Together, gone
 from tests.support.tiers import later
 
 LEASE_S, WITHIN_S = 2.0, 60.0
@@ -86,7 +86,7 @@ def test_owners_of_three_brokers_stop_amid_a_change_and_go_on(
     """Each that comes to the place stands still there for longer than its lease."""
     process = broker_process(
         *("--brokers", str(BROKERS), "--lease-s", str(LEASE_S)),
-        port=free_ports(),
+        port=free_ports(BROKERS),
         env={"SEAWEEDQ_FAIL_AT": f"{place}:1:stop"},
     )
     together = Together(process)

@@ -2,16 +2,14 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.processes.broker_process import BrokerProcess
-from tests.support.processes.together import BROKERS, Together, free_ports, gone, until
+from tests.support.processes.broker_process import BrokerProcess, free_ports
+from tests.support.processes.together import BROKERS, Together, gone, publishing, until
 from tests.support.upgrade.trees import tree_before_levels
 
 DONE = "restart: done"  # until then the parent takes no other SIGHUP
@@ -45,36 +43,20 @@ def restart_all(brokers: Together) -> None:
 @pytest.mark.usefixtures("long_run")
 def test_from_before_there_were_levels_and_back(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     old = tree_before_levels(tmp_path / "before")
-    process = broker_process("--brokers", str(BROKERS), "--lease-s", "2", port=free_ports(), start=False)
+    process = broker_process("--brokers", str(BROKERS), "--lease-s", "2", port=free_ports(BROKERS), start=False)
     process.tree = tmp_path / "installed"
     process.tree.symlink_to(old)
     process.start()
     brokers = Together(process)
     brokers.wait_ready()
     brokers.make()
-    stopped, failed = threading.Event(), []
-
-    def publish() -> None:
-        while not stopped.wait(0.02):
-            for n in range(BROKERS):
-                try:
-                    brokers.publish(n, 3)
-                    break
-                except httpx.TransportError:
-                    continue  # it restarts
-                except AssertionError as error:
-                    failed.append(str(error))
-
-    publisher = threading.Thread(target=publish)
-    publisher.start()
-    replace_by(process.tree, ROOT)
-    restart_all(brokers)
-    assert all(versions(brokers)), "a broker has no version"
-    assert brokers.get(0, "/v1/cluster")["level"] == 1
-    replace_by(process.tree, old)
-    restart_all(brokers)
-    stopped.set()
-    publisher.join()
+    with publishing(brokers, 3) as failed:
+        replace_by(process.tree, ROOT)
+        restart_all(brokers)
+        assert all(versions(brokers)), "a broker has no version"
+        assert brokers.get(0, "/v1/cluster")["level"] == 1
+        replace_by(process.tree, old)
+        restart_all(brokers)
     assert versions(brokers) == [""] * BROKERS
     brokers.subscribe(0)
     seen: list[int] = []

@@ -1,1 +1,1 @@
-"""Who may ask for what, and how much: the gate, its rules, rates, origins, and what the audit and metrics hear."""
+"""The judgement of requests: callers, rules, rates, hosts and origins; and what the audit and metrics hear of them."""

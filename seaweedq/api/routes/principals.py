@@ -35,7 +35,7 @@ router = APIRouter(tags=["access"])
 
 
 class PrincipalRequest(Struct, forbid_unknown_fields=True):
-    """What a principal may do, and how much: all of it, as it is to be."""
+    """The rights and the limits of a principal: all of them, as they are to be."""
 
     grants: Grants = []
     limits: LimitsRequest = field(default_factory=LimitsRequest)

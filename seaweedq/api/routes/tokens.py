@@ -71,7 +71,7 @@ class TokenList(Struct, omit_defaults=True):
 
 
 class CallerAnswer(Struct):
-    """Who the caller is; `principal` is null where it is anonymous. `grants` are lists of which each must allow what it
+    """The caller; `principal` is null where it is anonymous. `grants` are lists of which each must allow what it
     does: the principal's, then those that narrow its token."""
 
     principal: str | None

@@ -29,8 +29,8 @@ HotKeys = Callable[[], Mapping[SegmentId, HotKey]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was known of the segments when the last column ended: the counts of those that had any, who had answered,
-    and in which term of this leader."""
+    """The knowledge of the segments when the last column ended: the counts of those that had any, the brokers that had
+    answered, and the term of this leader."""
 
     term: int
     at_us: int

@@ -13,28 +13,11 @@ import httpx
 import pytest
 
 from tests.support.cli.stand_in_fleet import gone, until
-from tests.support.processes.broker_process import PORTS, free_port
+from tests.support.processes.broker_process import free_ports
 
 BROKERS = 3
 LEASE_S = 2
 KEYS = 24
-
-
-def free_ports() -> int:
-    """The first of some ports that follow one another, and that nobody listens on."""
-    while True:
-        first = free_port()
-        probes = [socket.socket() for _ in range(BROKERS)]
-        try:
-            for number, probe in enumerate(probes):
-                probe.bind(("127.0.0.1", first + number))
-        except OSError:
-            continue
-        finally:
-            for probe in probes:
-                probe.close()
-        if first + BROKERS <= PORTS.stop:
-            return first
 
 
 class Together:
@@ -87,7 +70,7 @@ class Together:
 
 @pytest.fixture
 def together(broker_process):
-    process = broker_process("--brokers", str(BROKERS), "--lease-s", str(LEASE_S), port=free_ports())
+    process = broker_process("--brokers", str(BROKERS), "--lease-s", str(LEASE_S), port=free_ports(BROKERS))
     brokers = Together(process)
     brokers.wait_ready()
     made = brokers.http.put(f"{brokers.urls[0]}/v1/topics/t", json={"initial_segments": 2 * BROKERS})
@@ -167,7 +150,7 @@ def test_a_rolling_restart_is_no_interruption(together):
 
 
 def test_a_parent_that_finds_a_port_taken_says_so_and_leaves_nobody_behind(tmp_path):
-    first, data_dir = free_ports(), tmp_path / "several"
+    first, data_dir = free_ports(BROKERS), tmp_path / "several"
     command = [sys.executable, "-m", "seaweedq", "serve", "--brokers", "2", "--data-dir", str(data_dir)]
     with socket.create_server(("127.0.0.1", first + 1)):
         done = subprocess.run([*command, "--port", str(first)], capture_output=True, text=True, timeout=60)

@@ -34,6 +34,23 @@ def free_port() -> int:
         return port
 
 
+def free_ports(count: int) -> int:
+    """The first of so many ports that follow one another, and that nobody listens on."""
+    while True:
+        first = free_port()
+        probes = [socket.socket() for _ in range(count)]
+        try:
+            for number, probe in enumerate(probes):
+                probe.bind(("127.0.0.1", first + number))
+        except OSError:
+            continue
+        finally:
+            for probe in probes:
+                probe.close()
+        if first + count <= PORTS.stop:
+            return first
+
+
 class BrokerProcess:
     """`seaweedq serve` on `data_dir`, with more arguments and environment; the port is the same at every start.
 

@@ -2,8 +2,8 @@
 
 import os
 import signal
-import socket
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ import httpx
 from seaweedq.coordination import keys
 from tests.support.brokers.stored import record_of
 from tests.support.history.load import until as until
-from tests.support.processes.broker_process import PORTS, BrokerProcess, free_port
+from tests.support.processes.broker_process import BrokerProcess, free_ports
 
 BROKERS = 3
 LEASE_S = 2
@@ -30,23 +30,6 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def free_ports() -> int:
-    """The first of some ports that follow one another, and that nobody listens on."""
-    while True:
-        first = free_port()
-        probes = [socket.socket() for _ in range(BROKERS)]
-        try:
-            for number, probe in enumerate(probes):
-                probe.bind(("127.0.0.1", first + number))
-        except OSError:
-            continue
-        finally:
-            for probe in probes:
-                probe.close()
-        if first + BROKERS <= PORTS.stop:
-            return first
 
 
 class Together:
@@ -180,9 +163,37 @@ class Together:
 
 
 @contextmanager
+def publishing(brokers: Together, count: int) -> Iterator[list[str]]:
+    """Publishes so many messages at a time while the block runs, through a broker that lives; yields what was refused.
+
+    A connection that a restart ends is no failure: the next broker is asked.
+    """
+    stopped, failed = threading.Event(), list[str]()
+
+    def publish() -> None:
+        while not stopped.wait(0.02):
+            for n in range(BROKERS):
+                try:
+                    brokers.publish(n, count)
+                    break
+                except httpx.TransportError:
+                    continue  # it restarts
+                except AssertionError as error:
+                    failed.append(str(error))
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        yield failed
+    finally:
+        stopped.set()
+        publisher.join()
+
+
+@contextmanager
 def started(broker_process: Callable[..., BrokerProcess], lease_s: float = LEASE_S) -> Iterator[Together]:
     """Brokers on a fresh folder, ready; gone afterwards."""
-    process = broker_process("--brokers", str(BROKERS), "--lease-s", str(lease_s), port=free_ports())
+    process = broker_process("--brokers", str(BROKERS), "--lease-s", str(lease_s), port=free_ports(BROKERS))
     brokers = Together(process)
     brokers.wait_ready()
     yield brokers
