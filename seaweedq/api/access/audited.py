@@ -62,6 +62,7 @@ class Audited:
             """Returns what sends the answer, and keeps its status."""
 
             async def send(message: MutableMapping[str, Any]) -> None:
+                """Sends a part of the answer."""
                 if message["type"] == "http.response.start":
                     watched.status = message["status"]
                 await out(message)

@@ -37,7 +37,7 @@ def secrets_of(setting: str) -> tuple[str, ...]:
 
 
 class PeerTrust:
-    """What one broker knows of the secrets; `keys` are empty until the cluster's id is known, `me` is its own id."""
+    """One broker's knowledge of the secrets; `keys` are empty until the cluster's id is known, `me` is its own id."""
 
     def __init__(self, secrets: Sequence[str], level: Callable[[], int], ids: Ids) -> None:
         self.secrets = tuple(secrets)

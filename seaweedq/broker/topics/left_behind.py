@@ -1,5 +1,5 @@
-"""What brokers that are gone have left: their journals, and segments that wait for an owner; and why. Pure reading of
-views, for observers: it decides nothing, and may be behind."""
+"""The journals that brokers which are gone have left, and the segments that wait for an owner; and why. Pure reading
+of views, for observers: it decides nothing, and may be behind."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
