@@ -257,6 +257,7 @@ def test_on_s3_it_reads_with_the_credentials_of_the_caller(
     assert Shell(on_s3)(count).split()[-2:] == ["15", "0"]
     assert Shell(on_s3)(count, "--s3-endpoint", moto_server.endpoint).split()[-2:] == ["15", "0"]
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # s3fs tries again by itself: ten seconds less
     with pytest.raises(FileMissing, match=r"127\.0\.0\.1:9"):
         Shell(on_s3)(count)
 
