@@ -9,24 +9,9 @@ from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_recovery import fence
 from seaweedq.storage.memory import MemoryStore
-from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
+from tests.support.journal.held_store import Hands, HeldStore, settle
 from tests.support.journal.sim_disk import CountedIds, acks
 from tests.support.levels import newest
-
-
-@pytest.fixture
-def store() -> HeldStore:
-    return HeldStore()
-
-
-@pytest.fixture
-def hands() -> Hands:
-    return Hands()
-
-
-@pytest.fixture
-def journal(store: HeldStore, hands: Hands) -> ObjectJournal:
-    return journal_on(store, hands)
 
 
 async def begin(journal: ObjectJournal, count: int) -> list[asyncio.Task[int]]:

@@ -15,16 +15,6 @@ FENCE = encode_slot(SlotHeader(SlotKind.FENCE, "b", 0, "ab" * 16, 0), ())
 
 
 @pytest.fixture
-def store() -> HeldStore:
-    return HeldStore()
-
-
-@pytest.fixture
-def hands() -> Hands:
-    return Hands()
-
-
-@pytest.fixture
 async def append(store: HeldStore, hands: Hands) -> asyncio.Task[int]:
     """The first append, whose put is under way."""
     task = asyncio.create_task(journal_of(store, hands).append(acks(b"a")))

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from seaweedq.journal.object_format import MAX_UNDER_WAY, MAX_WINDOW
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_listing import BATCH, read_header
@@ -11,21 +9,6 @@ from seaweedq.journal.object_recovery import read_slots
 from tests.support.journal.claims import unbounded
 from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
 from tests.support.journal.sim_disk import acks
-
-
-@pytest.fixture
-def store() -> HeldStore:
-    return HeldStore()
-
-
-@pytest.fixture
-def hands() -> Hands:
-    return Hands()
-
-
-@pytest.fixture
-def journal(store: HeldStore, hands: Hands) -> ObjectJournal:
-    return journal_on(store, hands)
 
 
 async def append(journal: ObjectJournal, store: HeldStore, count: int = 1) -> int:
