@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.spark.standalone import QUICK
 from tests.support.tiers import later
 
 PAGES = [
@@ -57,6 +58,7 @@ class Page:
             "SEAWEEDQ_URL": broker.url,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": QUICK,
             "COLUMNS": "120",
         }
 

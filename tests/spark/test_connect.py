@@ -13,6 +13,7 @@ from seaweedq import Client
 from tests.spark.test_topic_table import publish
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.spark.standalone import QUICK
 
 MODULES = {"grpc": "grpcio", "grpc_status": "grpcio-status", "google.rpc": "googleapis-common-protos"}
 
@@ -42,6 +43,7 @@ def test_a_connect_session_reads_a_topic(connect: None, broker: BrokerProcess, t
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": QUICK,
         "SPARK_TESTING": "1",  # a port of its own, else 15002
     }
     arguments = [broker.url, "far", broker.store.as_uri(), str(tmp_path)]
