@@ -1,8 +1,9 @@
 """Fetch: messages of one segment from an offset on, as JSON or Arrow."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -160,19 +161,32 @@ async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Resp
     while True:
         async with search as target:
             if not target.here:
-                answer = await services.proxy.relay(scope, target)
-                return Response(bytes(answer.body), answer.status, dict(answer.headers))
+                relayed = await services.proxy.relay(scope, target)
+                return Response(bytes(relayed.body), relayed.status, dict(relayed.headers))
             opened, pieces = await services.fetcher.fetch(topic, number, asked.offset, asked.limit, target.wait_s)
-            if not services.unread.has_room(min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces))):
-                break  # before it is encoded; raised here, the error would be taken for the owner's, and tried again
-            next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
-            now_us = services.clock.now_us()
-            alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
-            if names(scope, ARROW):
-                return _arrow_answer(opened, services.catalog.segment(topic, number).record, next_offset, alive)
-            links = await services.payloads.links_of(topic, [rows for _, rows in alive], caller_of(scope).expires_us)
-            return _answer(opened, services.catalog.segment(topic, number).record, next_offset, alive, links)
+            answer = await services.unread.made(
+                min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)),
+                await _maker(services, scope, asked, opened, pieces),
+            )
+            if answer is None:
+                break  # raised here, the error would be taken for the owner's, and tried again
+            return answer
     raise services.unread.refusal()
+
+
+async def _maker(
+    services: FetchServices, scope: Scope, asked: _Asked, opened: OpenSegment, pieces: Pieces
+) -> Callable[[], Response]:
+    """Returns a function that encodes the answer, from what nobody changes."""
+    next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
+    now_us = services.clock.now_us()
+    alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
+    if names(scope, ARROW):
+        record = services.catalog.segment(asked.topic, asked.segment).record
+        return partial(_arrow_answer, opened, record, next_offset, alive)
+    links = await services.payloads.links_of(asked.topic, [rows for _, rows in alive], caller_of(scope).expires_us)
+    record = services.catalog.segment(asked.topic, asked.segment).record
+    return partial(_answer, opened, record, next_offset, alive, links)
 
 
 def _arrow_answer(segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces) -> Response:

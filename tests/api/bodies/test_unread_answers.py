@@ -3,6 +3,8 @@
 import asyncio
 import random
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -101,6 +103,26 @@ async def test_who_takes_nothing_ends_and_who_takes_a_byte_does_not(world: World
     assert (silent.gone, slow.gone) == (True, False)
     assert world.budget.answers == MIB
     assert world.refusals.counts["unread_answer"] == 1
+
+
+async def test_a_large_answer_is_made_beside_the_loop_and_one_at_a_time(world: World) -> None:
+    making, most, threads = 0, 0, set()
+
+    def make() -> bytes:
+        nonlocal making, most
+        making += 1
+        most = max(most, making)
+        threads.add(threading.get_ident())
+        time.sleep(0.02)
+        making -= 1
+        return b"answer"
+
+    found = await asyncio.gather(*(world.answers.made(MIB, make) for _ in range(4)))
+    assert (found, most) == ([b"answer"] * 4, 1)
+    assert threading.get_ident() not in threads
+    assert await world.answers.made(1_000, threading.get_ident) == threading.get_ident()  # a hop costs more
+    Reader(world.answers).given(world.answers.limit_bytes)
+    assert await world.answers.made(MIB, make) is None
 
 
 async def test_a_stream_holds_what_is_on_its_way(world: World) -> None:
