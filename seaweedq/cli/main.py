@@ -2,9 +2,11 @@
 then the command is only listed, so that help and other commands wait for nothing that they do not need."""
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -115,9 +117,22 @@ def root(
     """A message queue whose storage is a directory of Parquet files."""
 
 
+def _is_text(argument: str) -> bool:
+    """Whether an argument was UTF-8: other bytes became lone surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 where a package
-    is not installed."""
+    is not installed, or an argument is no text."""
+    for argument in sys.argv[1:] if arguments is None else arguments:
+        if not (_is_text(argument) or Path(argument).exists()):
+            complain(f"an argument is neither UTF-8 nor the path of a file: {os.fsencode(argument)!r}")
+            sys.exit(2)
     try:
         lighten(typer.main.get_command(app))(args=arguments, prog_name="seaweedq")
     except MissingExtra as error:

@@ -272,3 +272,11 @@ def test_lines_to_paste_name_the_directory_as_readers_take_it():
     assert text.startswith("curl http://b:1/v1/topics/t/messages ")  # before there is a topic all else is 404
     assert "-d '" not in "\n".join(paste.lines("http://b:1", "t", "file:///x", value=""))
     assert paste.location("s3://bucket/topics/t") == "s3a://bucket/topics/t"
+
+
+@pytest.mark.parametrize("arguments", [["topic", "show", "\udcff"], ["sql", "SELECT '\udcff'"], ["\udcff"]])
+def test_an_argument_that_is_no_text_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("seaweedq: an argument is neither UTF-8 nor the path of a file: b")
