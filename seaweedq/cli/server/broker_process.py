@@ -163,8 +163,9 @@ def run(settings: Settings) -> None:
     """Runs a broker in this process until SIGTERM or SIGINT. Raises SeaweedqError, OSError if it cannot start."""
 
     def overdue() -> None:
-        tell_what_hangs()
-        if stop.asked or not process.was_ready:
+        goes_on = process.was_ready and not stop.asked
+        tell_what_hangs(goes_on)
+        if not goes_on:
             os._exit(1)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 

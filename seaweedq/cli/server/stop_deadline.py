@@ -59,14 +59,15 @@ class StopDeadline:
             end_s = math.inf if math.isinf(within_s) else min(end_s, time.monotonic() + within_s)
 
 
-def tell_what_hangs() -> None:
-    """Logs that the stop is overdue, and prints the stacks of all threads. Returns in time also if nobody reads what
-    this process prints."""
-    words = threading.Thread(target=_say, daemon=True)
+def tell_what_hangs(goes_on: bool = False) -> None:
+    """Logs that the stop is overdue, and whether a new start follows; prints the stacks of all threads. Returns in time
+    also if nobody reads what this process prints."""
+    words = threading.Thread(target=_say, args=(goes_on,), daemon=True)
     words.start()
     words.join(LAST_WORDS_S)
 
 
-def _say() -> None:
-    logger.error("the stop is not complete in time: the process ends without the rest; the journal keeps all messages")
+def _say(goes_on: bool) -> None:
+    follows = "the program begins anew" if goes_on else "the process ends"
+    logger.error("the stop is not complete in time: %s without the rest; the journal keeps all messages", follows)
     faulthandler.dump_traceback(all_threads=True)
