@@ -72,7 +72,12 @@ def test_silence_is_told_once_and_so_is_its_end(capsys: pytest.CaptureFixture[st
 def test_ctrl_c_says_how_many_were_taken(real_broker: BrokerProcess) -> None:
     command = [sys.executable, "-m", "seaweedq", "publish", "interrupted", "--url", real_broker.url]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's background job ignores
     )
     with process:
         assert process.stdin is not None
