@@ -144,10 +144,9 @@ class Application:
         if refused := self._cors.preflight(scope) or await self._refused(scope):
             await out.answer(refused)
             return
-        if METER in scope:
-            meter: Meter = scope[METER]
-            receive = meter.receiving(scope, receive)
-            out.pass_through(meter.sending)
+        meter: Meter | None = scope.get(METER)
+        if meter is not None:
+            receive, out.meter = meter.receiving(scope, receive), meter
         if self._audited.is_change(scope):
             out.pass_through(self._audited.watch(scope))
             try:

@@ -11,6 +11,7 @@ from string import Formatter
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
@@ -122,7 +123,7 @@ class KeyKind(Generic[T]):
         try:
             record = self.read_form(self._decoder.decode(entry.value))
             known = msgspec.json.encode(self.stored_form(record))
-            if known == entry.value and "needs_level" not in self.record.__struct_fields__:
+            if known == entry.value and getattr(record, "needs_level", UNSET) is UNSET:
                 return Versioned(record, entry.revision)  # as nearly always: nobody compares members then
             stored = msgspec.json.decode(entry.value)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -6,12 +6,18 @@ in all; never from a URL, which logs and histories keep. Whoever sends a token i
 requests are allowed: one that does not count is refused, and never taken for none. A text without the form of a token
 is somebody else's, as a proxy's, and is no token, unless it is that of the file of the admin.
 
+The gate remembers a token that counts by the value of its header, with the SHA-256 of its text and what it was allowed
+to do: to judge it again costs two look-ups then. What is remembered gives no right by itself. It counts only where the
+watched view still finds the very same caller by that SHA-256, and the caller's time is not over; each change of a token
+or its principal makes another caller. The gate remembers no text that does not count, and none of the admin's file.
+
 A request that lasts ends as soon as its caller may no longer do it. It is then cancelled where it waits, as if its
 client had gone, and answered with the error; the routes see no difference.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from seaweedq.access.actions import Action, Resource
@@ -37,7 +43,17 @@ RELAYED = "seaweedq.relayed"  # is in the scope of a request that another broker
 SUBPROTOCOL = "bearer."
 USUAL = b"Bearer "
 SHOWN = 200
+REMEMBERED_TOKENS, REMEMBERED_RIGHTS = 4_096, 64  # at a broker, and of one token
 REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A token that was shown, as the SHA-256 of its text; the caller that it stood for, and what that was allowed."""
+
+    digest: bytes
+    caller: Caller
+    allowed: set[tuple[Action | None, Resource]] = field(default_factory=set)
 
 
 class Gate:
@@ -47,6 +63,7 @@ class Gate:
         self._callers = callers
         self._needs_token = needs_token
         self._is_of_broker = is_of_broker
+        self._seen: dict[bytes | None, _Seen] = {}  # by the header Authorization
 
     def admit(self, scope: Scope) -> None:
         """Puts the caller into the scope. Raises RouteNotFound and MethodNotAllowed where there is no rule,
@@ -59,12 +76,18 @@ class Gate:
             scope[RELAYED] = True
             scope[CALLER] = relayed_caller(scope)
             return
+        seen = self._seen.get(headers_of(scope).get(b"authorization"))
+        if seen is not None and (rule.action, resource) in seen.allowed and self._counts(seen, scope):
+            scope[CALLER] = seen.caller
+            return
         caller = scope[CALLER] = self._caller(scope)
         if rule.action is None:
             if not caller.layers and caller.principal is None:
                 raise Unauthenticated(REFUSED)
         elif not judge(caller, rule.action, resource):
             raise Unauthenticated(REFUSED) if caller is NOBODY else forbidden(rule.action, resource)
+        elif caller.token is not None and caller.uid is not None:
+            self._remember(scope, caller, rule.action, resource)
 
     async def admit_or_learn(self, scope: Scope) -> None:
         """As `admit`. Of a token that is not known another broker may have told its client a moment ago, so it is
@@ -107,6 +130,23 @@ class Gate:
             return NotReady("this broker's lease has expired, so that it does not know which tokens count")
         counts = self._callers.again(caller_of(scope)) is not None
         return forbidden(action, resource) if counts else Unauthenticated(REFUSED)
+
+    def _counts(self, seen: _Seen, scope: Scope) -> bool:
+        """Returns whether a token that was remembered is all that this request gives, and still stands for the same
+        caller. A WebSocket may give another one."""
+        return scope["type"] == "http" and self._callers.find(seen.digest) is seen.caller
+
+    def _remember(self, scope: Scope, caller: Caller, action: Action, resource: Resource) -> None:
+        """Remembers what a caller was allowed by a token of the usual form."""
+        shown = headers_of(scope).get(b"authorization")
+        if scope["type"] != "http" or shown is None or not shown.startswith(USUAL) or b"," in shown:
+            return
+        seen = self._seen.get(shown)
+        if seen is None or seen.caller is not caller or len(seen.allowed) >= REMEMBERED_RIGHTS:
+            if len(self._seen) >= REMEMBERED_TOKENS:
+                self._seen.clear()
+            seen = self._seen[shown] = _Seen(digest_of(shown[len(USUAL) :]), caller)
+        seen.allowed.add((action, resource))
 
     def _caller(self, scope: Scope) -> Caller:
         text = text_of(scope)

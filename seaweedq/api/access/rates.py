@@ -18,7 +18,16 @@ from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.api.access.callers import ANONYMOUS_KEY
 from seaweedq.api.access.gate import RELAYED, RULE
 from seaweedq.api.access.rules import WITH_BODIES, Rule
-from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of, content_length, release_connection, staying
+from seaweedq.api.asgi.http import (
+    Receive,
+    Scope,
+    Send,
+    connection_of,
+    content_length,
+    headers_of,
+    release_connection,
+    staying,
+)
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
@@ -232,23 +241,27 @@ class Meter:
 
     def receiving(self, scope: Scope, receive: Receive) -> Receive:
         """Returns what reads a body of unknown length, or what a WebSocket says, and counts it."""
-        if scope["type"] == "http":
-            unknown = scope["method"] in WITH_BODIES and content_length(scope) is None
-            return self._counted(receive) if unknown else receive
-        return self._heard(receive)
+        if scope["type"] != "http":
+            return self._heard(receive)
+        is_known = headers_of(scope).get(b"content-length", b"").isdigit()
+        return receive if is_known or scope["method"] not in WITH_BODIES else self._counted(receive)
 
     def sending(self, out: Send) -> Send:
         """Returns what sends, and counts it."""
 
         async def send(message: MutableMapping[str, Any]) -> None:
-            """Sends a part; where more follow, behind it waits until it is paid for."""
+            """Sends a part, and counts it."""
             await out(message)
-            if size := _size(message):
-                self.spend("bytes_out", size)
-                if message.get("more_body", message["type"] == "websocket.send"):
-                    await self.paid("bytes_out")
+            await self.sent(message)
 
         return send
+
+    async def sent(self, message: MutableMapping[str, Any]) -> None:
+        """Counts a part that was sent. Where more follow, it waits until this one is paid for."""
+        if size := _size(message):
+            self.spend("bytes_out", size)
+            if message.get("more_body", message["type"] == "websocket.send"):
+                await self.paid("bytes_out")
 
     def _counted(self, receive: Receive) -> Receive:
         async def read() -> MutableMapping[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from seaweedq.api.access.rates import Meter
 from seaweedq.api.asgi.http import Answer, Send, send, start_of
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.bodies.unread_answers import LARGE_BYTES, UnreadAnswers
@@ -20,9 +21,10 @@ def end_connection(start: MutableMapping[str, Any]) -> None:
 class Outgoing:
     """Sends the messages of one answer. Its start waits for the first bytes, since a large answer for which there is no
     room becomes a 503. `is_last` tells then whether the answer ends its connection: it may have been asked for before
-    the broker's stop began. `begun` says that something was sent, and `status` which status."""
+    the broker's stop began. `begun` says that something was sent, and `status` which status. A
+    `meter` counts the bytes of the body behind what was sent."""
 
-    __slots__ = ("_dropped", "_is_last", "_out", "_start", "_unread", "begun", "status")
+    __slots__ = ("_dropped", "_is_last", "_out", "_start", "_unread", "begun", "meter", "status")
 
     def __init__(self, out: Send, unread: UnreadAnswers, is_last: Callable[[], bool] = lambda: False) -> None:
         self._out = out
@@ -32,6 +34,7 @@ class Outgoing:
         self._dropped = False
         self.begun = False
         self.status = 0
+        self.meter: Meter | None = None
 
     def pass_through(self, wrap: Callable[[Send], Send]) -> None:
         """Has all that is sent from now on pass what `wrap` returns."""
@@ -43,6 +46,8 @@ class Outgoing:
         answer = self._refusal(len(answer.body)) or answer
         await self._out(self._marked(start_of(answer)))
         await self._out({"type": "http.response.body", "body": answer.body})
+        if self.meter is not None:
+            self.meter.spend("bytes_out", len(answer.body))
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         """As ASGI's `send`."""
@@ -53,6 +58,8 @@ class Outgoing:
             await self._begin(message)
         if not self._dropped:
             await self._out(message)
+            if self.meter is not None:
+                await self.meter.sent(message)
 
     async def _begin(self, message: MutableMapping[str, Any]) -> None:
         start, self._start = self._start, None
@@ -62,6 +69,8 @@ class Outgoing:
         if refusal := None if streamed else self._refusal(len(message.get("body", b""))):
             self._dropped, self.status = True, refusal.status
             await send(refusal, self._out)
+            if self.meter is not None:
+                self.meter.spend("bytes_out", len(refusal.body))
         else:
             await self._out(self._marked(start))
 

@@ -14,7 +14,17 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from seaweedq.access.accounts import Account
-from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, content_length, release_connection, send
+from seaweedq.api.asgi.http import (
+    CONNECTION,
+    Answer,
+    Receive,
+    Scope,
+    Send,
+    content_length,
+    headers_of,
+    release_connection,
+    send,
+)
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.bodies.unread_answers import Unread
 from seaweedq.api.connections.connection_bounds import ConnectionBounds
@@ -86,7 +96,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._place is Place.RESERVE:
             may_ask = self._bounds.connections.may_ask(self, self.url.partition(b"?")[0])
             self.app = self.config.loaded_app if may_ask else self._refuse
-        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+        has_codings = b"transfer-encoding" in headers_of(self.scope)  # type: ignore[arg-type]
+        if has_codings and any(n == b"transfer-encoding" and value.lower() != b"chunked" for n, value in self.headers):
             self.app = partial(_refuse_with, UnreadableRequest("of transfer codings only chunked is taken"))
         self._body_left = content_length(self.scope) or 0  # type: ignore[arg-type]
         super().on_headers_complete()
