@@ -1,5 +1,6 @@
 """What all tests share: fixtures of tests/support, tiers, and why tests were skipped."""
 
+import signal
 from collections import Counter
 
 import pytest
@@ -14,6 +15,11 @@ pytest_plugins = [
     "tests.support.fixtures.together",
     "tests.support.tiers",
 ]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores it, and so would the programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -17,7 +17,6 @@ class Interrupts:
         if name == {name!r}:
             os.kill(os.getpid(), signal.SIGINT)
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 sys.meta_path.insert(0, Interrupts())
 """
 

@@ -151,7 +151,6 @@ def test_an_interrupt_ends_it_amid_an_upload_and_leaves_nothing(real_broker, rea
         _command(real_broker, *command),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's background job ignores
     ) as process:
         _wait(lambda: any(size > 8 * MIB for size in _coming(real_broker)))
         process.send_signal(signal.SIGINT)

@@ -77,7 +77,6 @@ def test_ctrl_c_says_how_many_were_taken(real_broker: BrokerProcess) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's background job ignores
     )
     with process:
         assert process.stdin is not None
