@@ -335,6 +335,23 @@ async def test_a_batch_that_is_refused_for_good_is_lost_and_an_outage_loses_noth
     assert len(audit) == 0
 
 
+async def test_the_time_of_an_outage_is_none_of_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StillClock()
+    audit = Audit("topic", "b", clock)
+    writer = AuditTopic(audit, None, None, None, "b.1", lambda: 4)  # type: ignore[arg-type]
+    errors: list[SeaweedqError] = [TopicConflict("no room"), StoreUnavailable("away"), TopicConflict("no room")]
+
+    async def send() -> None:
+        clock.s += GIVE_UP_S - 1
+        if errors:
+            raise errors.pop(0)
+
+    monkeypatch.setattr(writer, "_send", send)
+    audit.change(an_event(path="first"))
+    assert [await writer._send_all() for _ in range(4)] == [False, False, False, True]
+    assert audit.lost == 0
+
+
 def test_each_error_of_the_topic_is_borne(caplog: pytest.LogCaptureFixture) -> None:
     audit = Audit("topic", "b", StillClock())
     writer = AuditTopic(audit, None, None, None, "b.1", lambda: 4)  # type: ignore[arg-type]
