@@ -62,7 +62,8 @@ def test_the_answer_says_what_is_limited_and_until_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"), [(0.01, "q=1;w=100"), (0.5, "q=50;w=100"), (3, "q=3;w=1"), (1e9, "q=1000000000;w=1")]
+    ("rate", "said"),
+    [(0.01, "q=1;w=100"), (0.29, "q=29;w=100"), (0.5, "q=50;w=100"), (3, "q=3;w=1"), (1e9, "q=1000000000;w=1")],
 )
 def test_the_quota_of_a_window_is_that_of_the_limit(rate: float, said: str) -> None:
     _, headers, _ = problem(RateLimited("too fast", limit="requests", rate=rate, retry_after_s=1))

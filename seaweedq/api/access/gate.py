@@ -102,9 +102,9 @@ class Gate:
 
     async def while_allowed(self, scope: Scope, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of `work`. Where the request lasts, and its caller loses the right, the work is cancelled.
-        Raises Unauthenticated then, or Forbidden where the token counts still, and may only do less than before. The
-        broker that has relayed a request ends it: it knows the token, which this one may not know yet, or ever, as that
-        of the other one's admin."""
+        Raises Unauthenticated then, Forbidden where the token counts still, and may only do less than before, and
+        NotReady where the broker had no lease. The broker that has relayed a request ends it: it knows the token, which
+        this one may not know yet, or ever, as that of the other one's admin."""
         rule, resource = scope[RULE]
         if not rule.lasts or rule.action is None or caller_of(scope).token is None or self._is_of_broker(scope):
             return await work
@@ -126,10 +126,12 @@ class Gate:
             raise self._why_ended(scope, rule.action, resource) from None
 
     def _why_ended(self, scope: Scope, action: Action, resource: Resource) -> SeaweedqError:
-        if not self._callers.hears:
-            return NotReady("this broker's lease has expired, so that it does not know which tokens count")
-        counts = self._callers.again(caller_of(scope)) is not None
-        return forbidden(action, resource) if counts else Unauthenticated(REFUSED)
+        now = self._callers.again(caller_of(scope))
+        if now is None:
+            return Unauthenticated(REFUSED)
+        if not judge(now, action, resource):
+            return forbidden(action, resource)
+        return NotReady("this broker's lease had expired, so that it did not know which tokens count")
 
     def _counts(self, seen: _Seen, scope: Scope) -> bool:
         """Returns whether a token that was remembered is all that this request gives, and still stands for the same

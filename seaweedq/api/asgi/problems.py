@@ -147,7 +147,7 @@ def _limit_headers(error: errors.RateLimited) -> dict[str, str]:
     return {
         "retry-after": str(wait_s),
         "ratelimit": f'"{limit}";r=0;t={wait_s}',
-        "ratelimit-policy": f'"{limit}";q={int(rate * window_s)};w={window_s}',
+        "ratelimit-policy": f'"{limit}";q={round(rate * window_s)};w={window_s}',
     }
 
 

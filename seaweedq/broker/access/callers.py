@@ -43,7 +43,6 @@ class Callers:
         self._lookups = TokenLookups(coordination, self.view, clock)
         self._admin = admin
         self._clock = clock
-        self.hears = True  # at the last look
         self._held: set[_Held] = set()
         self._by_token: dict[str, set[_Held]] = {}
         self._expiring: list[tuple[int, int, _Held]] = []  # a heap, with some that have ended
@@ -107,7 +106,6 @@ class Callers:
     def look(self, hears: bool = True) -> None:
         """Ends what is held by tokens that have expired, or by one that the admin's file has no more; and everything
         where this broker does not hear of changes."""
-        self.hears = hears
         if not hears:
             for held in list(self._held):
                 self._end(held)

@@ -5,8 +5,8 @@ The topic is made by the first row, and again where somebody has deleted it. Row
 which makes a repeat known; so a batch whose outcome is unknown is sent again as it was, and has no doubles. While the
 topic takes nothing the queue fills, and then events are lost. Below level 4 of the cluster there are log lines alone.
 
-A batch that is refused for GIVE_UP_S, without an outage meanwhile, is lost, too: nothing says that it is ever taken, and
-all behind it wait.
+A batch that is refused for GIVE_UP_S, without an outage meanwhile, is lost, too: nothing says that it is ever taken,
+and all behind it wait.
 
 One batch is on its way at a time. A stop sends what is left once more, and then whatever happens.
 """

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -14,13 +15,22 @@ from seaweedq.access.actions import OF_THE_CLUSTER, Action, Resource
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.grants import EVERYTHING, Grant, Rights
 from seaweedq.access.tokens import digest_of, draw
-from seaweedq.api.access.callers import caller_of, header_of
-from seaweedq.api.access.gate import Gate
+from seaweedq.api.access.callers import CALLER, caller_of, header_of
+from seaweedq.api.access.gate import RULE, Gate
 from seaweedq.api.access.rules import SOCKET, TABLE, Kind, every, find
 from seaweedq.api.app import Application
+from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
-from seaweedq.clock import SystemIds
-from seaweedq.errors import Forbidden, MethodNotAllowed, RouteNotFound, Unauthenticated, UnreadableRequest
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.errors import (
+    Forbidden,
+    MethodNotAllowed,
+    NotReady,
+    RouteNotFound,
+    SeaweedqError,
+    Unauthenticated,
+    UnreadableRequest,
+)
 from tests.support.brokers.in_process_cluster import in_loop
 
 NAMES = {"topic": "t1", "subscription": "s1", "segment": "0", "offset": "0", "upload": "u", "principal": "p"}
@@ -300,3 +310,34 @@ def test_resources() -> None:
         assert found == (rule, wanted)
         if rule.action and rule.action not in OF_THE_CLUSTER:
             assert rule.has_topic
+
+
+@pytest.mark.parametrize(
+    ("now", "error"),
+    [
+        (Caller("p", "t", (EVERYTHING,)), NotReady),
+        (Caller("p", "t", (Rights(()),)), Forbidden),
+        (None, Unauthenticated),
+    ],
+)
+async def test_what_ends_without_a_lease_says_what_is_known_of_its_token_also_once_there_is_a_lease_again(
+    monkeypatch: pytest.MonkeyPatch, now: Caller | None, error: type[SeaweedqError]
+) -> None:
+    callers = Callers(SimpleNamespace(), SystemClock(), AdminToken(None))  # type: ignore[arg-type]
+    monkeypatch.setattr(callers, "again", lambda caller: now)
+    scope = scope_of("POST", "/v1/topics/t/subscriptions/s/pull")
+    scope[CALLER] = Caller("p", "t", (EVERYTHING,))
+    scope[RULE] = find("POST", scope["path"])
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            callers.look()  # the lease is there again before the request has ended
+
+    judging = Gate(callers, True, lambda scope: False)
+    asking = asyncio.create_task(judging.while_allowed(scope, work()))
+    await asyncio.sleep(0)
+    callers.look(hears=False)
+    with pytest.raises(error):
+        await asking
