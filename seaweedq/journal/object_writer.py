@@ -54,19 +54,18 @@ class SlotWriter:
             data = encode_slot(header, frames)
         reach("slot.put")
         pauses = Pauses(self._store.worked, self._sleep, LAST_PAUSE_S)
-        is_spent = True
-        while not await self._try(header, data, is_spent):
-            is_spent = False
+        while not await self._try(header, data):
             await pauses.take()
+            self._budget.spend(self._clock.monotonic_s())
         self._store.worked.wake()
         reach("slot.stored")
         return len(data)
 
-    async def _try(self, header: SlotHeader, data: bytes, is_spent: bool) -> bool:
+    async def _try(self, header: SlotHeader, data: bytes) -> bool:
         """Returns whether the slot certainly exists; False means unknown."""
         name = slot_name(header.broker, header.number)
         try:
-            if not await self._create(name, data, is_spent):
+            if not await self._create(name, data):
                 await self._check_mine(header)
         except StoreUnavailable as error:
             self.failing = error
@@ -75,14 +74,15 @@ class SlotWriter:
         self.failing = None
         return True
 
-    async def _create(self, name: str, data: bytes, is_spent: bool) -> bool:
+    async def _create(self, name: str, data: bytes) -> bool:
         """Puts the slot, a second time beside it where that is slow. The first answer counts, an unknown one last."""
         begun = self._clock.monotonic_s()
         patience = asyncio.ensure_future(self._sleep(patience_s(self._usual_s, len(data))))
-        tries = {self._request(name, data, is_spent)}
+        tries = {self._request(name, data)}
         try:
             await asyncio.wait({*tries, patience}, return_when=asyncio.FIRST_COMPLETED)
             if patience.done():
+                self._budget.spend(self._clock.monotonic_s())
                 tries.add(self._request(name, data))
             while True:
                 ended, tries = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
@@ -95,9 +95,7 @@ class SlotWriter:
             for each in (patience, *tries):
                 each.cancel()
 
-    def _request(self, name: str, data: bytes, is_spent: bool = False) -> asyncio.Task[bool]:
-        if not is_spent:
-            self._budget.spend(self._clock.monotonic_s())
+    def _request(self, name: str, data: bytes) -> asyncio.Task[bool]:
         task = asyncio.create_task(_create_one(self._store, name, data))
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # may be the one nobody waits for
         return task
