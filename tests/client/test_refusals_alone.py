@@ -1,12 +1,15 @@
 """Messages that are refused alone, and those that are refused before they are sent, over a real broker."""
 
+import httpx
 import pytest
 
+from seaweedq import Client
 from seaweedq.client.core.consuming.pulling import REPORT_S, LateAcks
 from seaweedq.client.core.producing.delivery import Route
 from seaweedq.client.core.protocol.effects import NDJSON
 from seaweedq.client.core.topics.calls import publish
 from seaweedq.errors import InvalidMessages, InvalidName, MessageTooLarge
+from tests.support.client.fake_cluster import FakeCluster, problem
 
 MIB = 1024 * 1024
 
@@ -60,6 +63,20 @@ def test_more_invalid_messages_than_a_broker_names_take_no_valid_one_with_them(r
         producer.close()
     assert [isinstance(each.exception(), InvalidMessages) for each in receipts] == [bool(n % 2) for n in range(502)]
     assert real_client.topic(topic)["messages"] == 251
+
+
+def test_messages_that_are_all_invalid_are_sent_once():
+    """They were sent again for each hundred that a broker names: a full batch cost it three seconds of CPU."""
+    cluster, rows = FakeCluster(), [{"index": n, "reason": "no"} for n in range(100)]
+    cluster.faults = [lambda request: problem(422, "invalid-messages", errors=rows, invalid=250)]
+    with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
+        producer = client.producer("t", linger_ms=10_000)
+        receipts = [producer.send(n, headers={"a": "b"}) for n in range(250)]
+        with pytest.raises(InvalidMessages):
+            producer.close()
+    assert all(isinstance(each.exception(), InvalidMessages) for each in receipts)
+    assert len(cluster.requests) == 1
+    assert not cluster.messages
 
 
 def test_after_a_second_refusal_of_all_that_was_left_each_message_has_its_own_reason():

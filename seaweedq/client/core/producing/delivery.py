@@ -72,9 +72,9 @@ class Route:
         appended twice.
 
         If the broker names invalid messages, it appended none, and the others are sent again without them; where it has
-        more than it names, it names the next ones then. If it
-        names one that is too large, all values that are too large are sent again by reference, and messages that no
-        reference makes smaller (key and headers, values of typed topics) are left out.
+        more than it names, it names the next ones then. If it names one that is too large, all values that are too
+        large are sent again by reference, and messages that no reference makes smaller (key and headers, values of
+        typed topics) are left out.
         """
         if batch.error:
             raise batch.error
@@ -135,7 +135,7 @@ class Route:
     def _refused(self, error: SeaweedqError, lines: list[bytes]) -> set[int]:
         """Returns the indexes of messages that the error concerns; none if that is not known."""
         if isinstance(error, InvalidMessages):
-            return _named(error)
+            return _invalid(error, len(lines))
         limit, index = error.fields.get("limit_bytes"), error.fields.get("index")
         if self.offload is None or not isinstance(limit, int) or not isinstance(index, int):
             return set()
@@ -170,6 +170,9 @@ def _misrouted(stream: Stream[Any], published: Published) -> bool:
     return known is not None and any(rows.segment not in known for rows in published.segments)
 
 
-def _named(error: InvalidMessages) -> set[int]:
-    """Returns the indexes of the invalid messages that the broker names: all, or the first hundred."""
+def _invalid(error: InvalidMessages, count: int) -> set[int]:
+    """Returns the indexes of the invalid ones of `count` messages: those that the broker names, which are all or the
+    first hundred; or all of them, where it counts as many: they need not be sent again to be named."""
+    if error.fields.get("invalid") == count:
+        return set(range(count))
     return {row["index"] for row in error.fields.get("errors", [])}
