@@ -130,12 +130,13 @@ PARAMETERS = (
 
 @dataclass(slots=True)
 class _Posted:
-    """The body of a publish, and how the request says to decode it."""
+    """The body of a publish, how the request says to decode it, and the format that it states of the topic."""
 
     media: str | None
     content: bytes
     bare: bool | None
     key: str | None
+    format: str | None
 
     async def rows(self, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
         """Returns the messages, as rows."""
@@ -177,11 +178,11 @@ class Publish:
         ids = truth(options.get("ids", "false"), "ids")  # before anything is stored: a refusal stores nothing
         async with self.reader.body(scope, receive) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
-            posted = _Posted(header(scope, b"content-type"), content, bare, key)
+            posted = _Posted(header(scope, b"content-type"), content, bare, key, options.get("format"))
             topic = self.catalog.find(name)
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(scope, name, posted), deadline)
-            _check_format(topic, options.get("format"))
+            _check_format(topic.layout, posted.format)
             try:
                 found = await self._publish(scope, topic, posted, producer, deadline)
             except (InvalidMessages, *REFUSALS):
@@ -245,7 +246,9 @@ class Publish:
 
     async def _create(self, scope: Scope, name: str, posted: _Posted) -> None:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
-        rows = await posted.rows(self._intake(TopicConfig(), Layout.of(Format.JSON)), self.reader.decoding)
+        layout = Layout.of(Format.JSON)
+        _check_format(layout, posted.format)
+        rows = await posted.rows(self._intake(TopicConfig(), layout), self.reader.decoding)
         if names_uploads(rows):
             await self.catalog.known(name)  # a topic that does not exist has no uploads
         await create(scope, self.topics, name)
@@ -256,9 +259,10 @@ class Publish:
         return Intake(layout, config.key_field, *limits, config.lines_are_bare)
 
 
-def _check_format(topic: Topic, stated: str | None) -> None:
-    """Refuses messages for a topic of another format, which has taken the name of the one that the caller knew."""
-    own = topic.layout.format.value
+def _check_format(layout: Layout, stated: str | None) -> None:
+    """Refuses messages for a topic of another format, which has taken the name of the one that the caller knew, or
+    would be created under it."""
+    own = layout.format.value
     if stated is not None and stated != own:
         raise InvalidRequest(
             f"the topic has the format {own}, and the request is for one of the format {stated[:20]!r}",

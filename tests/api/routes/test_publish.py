@@ -198,6 +198,7 @@ def test_topics_come_into_being_with_their_first_valid_message(http: httpx.Clien
     path = "/v1/topics/spontaneous"
     problem_of(http.post(f"{path}/messages", json={"oops": 1}), 422, "invalid-messages", "oops")
     problem_of(http.post(f"{path}/messages", content=b"x", headers=OCTETS), 415, "unsupported-content-type")
+    problem_of(http.post(f"{path}/messages?format=bytes", json={"value": 1}), 422, "invalid-request", "format")
     problem_of(http.get(path), 404, "topic-not-found")
     send(http, path, 1)
     assert http.get(path).json()["format"] == "json"
