@@ -76,6 +76,7 @@ $(BIN)/minio: | $(STAMP)
 kafka: $(VENV)/kafka/.fetched ## Apache Kafka and librdkafka in .venv/kafka, of 43 and 20 MB, with Java and Maven: with them `python -m benchmarks kafka` measures both
 
 $(VENV)/kafka/.fetched: scripts/kafka-pom.xml | $(STAMP)
+	rm -rf $(VENV)/kafka  # else an older version would stay on its class path
 	mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(VENV))/kafka
 	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/kafka/python confluent-kafka
 	@touch $@
