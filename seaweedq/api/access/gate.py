@@ -44,6 +44,7 @@ SUBPROTOCOL = "bearer."
 USUAL = b"Bearer "
 SHOWN = 200
 REMEMBERED_TOKENS, REMEMBERED_RIGHTS = 4_096, 64  # at a broker, and of one token
+REMEMBERED_PATH = 256  # characters: no name is checked before the gate, so a path may be as long as a head
 REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
 
 
@@ -141,7 +142,8 @@ class Gate:
     def _remember(self, scope: Scope, caller: Caller, action: Action, resource: Resource) -> None:
         """Remembers what a caller was allowed by a token of the usual form."""
         shown = headers_of(scope).get(b"authorization")
-        if scope["type"] != "http" or shown is None or not shown.startswith(USUAL) or b"," in shown:
+        is_usual = shown is not None and shown.startswith(USUAL) and b"," not in shown
+        if shown is None or not is_usual or scope["type"] != "http" or len(scope["path"]) > REMEMBERED_PATH:
             return
         seen = self._seen.get(shown)
         if seen is None or seen.caller is not caller or len(seen.allowed) >= REMEMBERED_RIGHTS:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from seaweedq.access.actions import Action
+from seaweedq.access.actions import Action, Resource
 from seaweedq.access.grants import Grant
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.api.access import gate as gate_module
@@ -141,3 +141,11 @@ def test_how_much_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             assert world.asks(text, topic=topic) == "p"
         assert len(world.gate._seen) <= 3
         assert all(len(seen.allowed) <= 2 for seen in world.gate._seen.values())
+
+
+def test_a_name_as_long_as_a_head_is_not_remembered() -> None:
+    world, text = shown_twice()
+    (seen,) = world.gate._seen.values()
+    for _ in range(2):
+        assert world.asks(text, topic="t" * 60_000) == "p"
+    assert seen.allowed == {(Action.PUBLISH, Resource("t"))}
