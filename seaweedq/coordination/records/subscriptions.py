@@ -34,8 +34,8 @@ class SeekRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last seek of a subscription, which began `epoch`; `ids` are the names of the last ones, the newest at the
     end, and `asked` has a digest of where to each of them went, so that a name is not used for another place.
 
-    `plan` says where the cursors of that epoch begin (coordination/seek_plan). It is there until all of them are
-    written: until then nothing is delivered, and nobody acks.
+    `plan` says where the cursors of that epoch begin (coordination/records/seek_plan). It is there until all of them
+    are written: until then nothing is delivered, and nobody acks.
     """
 
     epoch: int
@@ -114,9 +114,9 @@ class CursorRecord(msgspec.Struct, frozen=True):
     (low, high, seconds left); they are valid for the very next epoch alone.
 
     From level 2 on it says `needs_level`, and its stored form holds `acked` and `attempts` in `packed`
-    (coordination/cursor_form). From level 3 on `held` has the leases in place of `leases` and `consumer`; what is
-    dying is in every checkpoint. `sought_below`: offsets below it may have been delivered before a seek, so that acks
-    which came late from there say nothing.
+    (coordination/records/cursor_form). From level 3 on `held` has the leases in place of `leases` and `consumer`; what
+    is dying is in every checkpoint. `sought_below`: offsets below it may have been delivered before a seek, so that
+    acks which came late from there say nothing.
     """
 
     epoch: int
