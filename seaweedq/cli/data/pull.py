@@ -1,6 +1,5 @@
 """`seaweedq pull`: prints a subscription's messages as NDJSON. It acks exactly the printed ones."""
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 import typer
 
 from seaweedq.cli.data.outage import Outage
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place, until_closed
 
 if TYPE_CHECKING:
     from seaweedq.client import Message
@@ -75,6 +74,8 @@ def pull(
     if interrupts.stopped:
         done = "given back" if nack else "not acked" if no_ack else "acked"
         typer.echo(f"pulled {counted(count, 'message')} of {topic}: {done}", err=True)
+        if not follow:  # which a signal alone ends
+            raise typer.Exit(128 + interrupts.stopped)
 
 
 def _lines(messages: Iterator["Message"]) -> Iterator[tuple["Message", bytes]]:
@@ -116,16 +117,13 @@ def _print_all(
 ) -> int:
     """Prints messages and answers each. Returns their number."""
     out, number = sys.stdout.buffer, 0
-    try:
+    with until_closed():
         for number, (message, line) in enumerate(messages, 1):
             out.write(line + b"\n")
             out.flush()
             answer(message)
             if number == most:
                 break
-    except BrokenPipeError:
-        # Who reads has enough. Python would complain when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return number
 
 
@@ -136,11 +134,12 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._stopped = self._waiting = False
+        self._waiting = False
+        self._stopped = 0
 
     @property
-    def stopped(self) -> bool:
-        """Tells whether a signal has come."""
+    def stopped(self) -> int:
+        """The signal that has come, 0 without one."""
         return self._stopped
 
     def __enter__(self) -> "Interrupts":
@@ -171,6 +170,6 @@ class Interrupts:
             yield message
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopped = True
+        self._stopped = number
         if self._waiting:
             raise KeyboardInterrupt

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seaweedq.cli.shared.common import printable
+from seaweedq.cli.shared.common import discard_output, printable
 from seaweedq.cli.sql.finite import finite
 from seaweedq.cli.sql.topic_view import literal
 
@@ -91,7 +91,7 @@ class _Copying(threading.Thread):
                 sys.stdout.buffer.flush()
             except BrokenPipeError:
                 self.is_broken = True
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at exit
+                discard_output()
 
     def end(self) -> None:
         """Waits for what was written; where DuckDB never opened the pipe, opens it in its place."""

@@ -32,17 +32,18 @@ def top(
     from seaweedq.cli.top.busiest import Loads
 
     console, loads = Console(), Loads()
-    with connect(url) as client, Interrupts() as interrupts:
+    with connect(url) as client:
         count = _look(client, loads)
         if once:
             _show(console, loads, count)
             return
-        looks = interrupts.until_stopped(_looks(client, loads, count, every_s))
-        if console.is_terminal:
-            _live(console, loads, looks)
-        else:
-            for count, trouble in looks:
-                _show(console, loads, count, trouble)
+        with Interrupts() as interrupts:
+            looks = interrupts.until_stopped(_looks(client, loads, count, every_s))
+            if console.is_terminal:
+                _live(console, loads, looks)
+            else:
+                for count, trouble in looks:
+                    _show(console, loads, count, trouble)
 
 
 def _live(console: "Console", loads: "Loads", looks: Iterator[tuple[int, str]]) -> None:

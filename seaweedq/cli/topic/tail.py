@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say, until_closed
 from seaweedq.errors import BelowRetention, Unavailable
 
 if TYPE_CHECKING:
@@ -35,14 +35,15 @@ def tail(
     """Print a topic's newest messages, one JSON object per line. It needs no subscription, and acks nothing."""
     from seaweedq.cli.data.pull import Interrupts
 
-    with connect(url) as client, Interrupts() as interrupts:
+    with connect(url) as client, until_closed():
         segments = client.segments(topic)
         for line in _newest(client, topic, segments, number, key):
             say(line)
         if follow:
             start = ",".join(f"{one['id']}-{one['end_offset']}" for one in segments if one["state"] == "open")
-            for line in interrupts.until_stopped(_coming(url, topic, start, key)):
-                say(line)
+            with Interrupts() as interrupts:
+                for line in interrupts.until_stopped(_coming(url, topic, start, key)):
+                    say(line)
 
 
 def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number: int, key: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Annotated
@@ -39,9 +40,10 @@ def watch(
     from seaweedq.cli.topic.watched import Watched
 
     console = Console()
-    with connect(url) as client, Interrupts() as interrupts:
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(url))
         watched = Watched(_look(client, topic, history=True))
-        looks = interrupts.until_stopped(_looks(client, topic))
+        looks = stack.enter_context(Interrupts()).until_stopped(_looks(client, topic))
         if once:
             if not all(segment.messages_per_s for segment in watched.now.segments.values() if segment.is_open):
                 _see(watched, next(looks, ""))  # rates need a second look

@@ -6,9 +6,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
+import typer
 
+from seaweedq.cli.data import pull
 from seaweedq.cli.data.pull import Interrupts
 
 LONG_S = 20.0
@@ -58,3 +62,18 @@ def test_the_handlers_and_the_timer_are_put_back():
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_pull_that_a_signal_ends_before_it_is_done_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit code was 0, as of one that had pulled all."""
+
+    def interrupted(*_: object) -> Iterator[None]:
+        signal.raise_signal(signal.SIGINT)
+        yield
+
+    client = nullcontext(SimpleNamespace(subscribe=interrupted))
+    monkeypatch.setattr(pull, "connect", lambda url, outage: client)
+    with pytest.raises(typer.Exit) as ended:
+        pull.pull("t", "s", start="latest")
+    assert ended.value.exit_code == 130
+    pull.pull("t", "s", start="latest", follow=True)  # which nothing else ends

@@ -1,6 +1,7 @@
 """`seaweedq topic tail`: the newest messages, of a key, over a split, and what comes, over a broker's restart."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +31,18 @@ def lines(broker: BrokerProcess, *arguments: str) -> list[int]:
     return [json.loads(line)["value"] for line in done.stdout.splitlines()]
 
 
+def code_without_reader(broker: BrokerProcess, *arguments: str) -> tuple[int, str]:
+    """Returns the exit code and the complaints of a `tail` whose reader has closed the pipe."""
+    command = [sys.executable, "-m", "seaweedq", "topic", "tail", *arguments, "--url", broker.url]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    return done.returncode, done.stderr
+
+
 def publish(client: Client, topic: str, numbers: Sequence[int]) -> None:
     for number in numbers:
         client.publish(topic, {"value": number, "key": f"k{number % 3}"})
@@ -46,6 +59,7 @@ def test_the_newest_come_last_also_over_a_split(real_broker: BrokerProcess) -> N
     assert lines(real_broker, "tailed", "-n", "5") == list(range(10, 15))
     assert lines(real_broker, "tailed", "-n", "3", "--key", "k1") == [7, 10, 13]
     assert lines(real_broker, "tailed", "-n", "0") == []
+    assert code_without_reader(real_broker, "tailed") == (0, "")
 
 
 @pytest.fixture
