@@ -50,6 +50,7 @@ class UnreadAnswers:
         self._refusals = refusals
         self._pending: dict[Unread, None] = {}
         self._making = asyncio.Lock()
+        self._to_make = 0  # bytes of rows that wait for their turn
         self._ticking = False
 
     def __len__(self) -> int:
@@ -81,11 +82,18 @@ class UnreadAnswers:
 
     async def made(self, size: int, make: Callable[[], R]) -> R | None:
         """Returns an answer of about `size` bytes that `make` makes; None where there is no room. Large ones are made
-        in a thread, so that other requests go on, and one at a time, so that each finds the one before it counted."""
-        if size < THREAD_BYTES:
+        in a thread, so that other requests go on, and one at a time, so that each finds the one before it counted.
+
+        Those that wait for their turn hold their rows. Beyond `limit_bytes` of these an answer is made at once: that
+        holds the loop up, and no further rows are read meanwhile."""
+        if size < THREAD_BYTES or self._to_make + size > self.limit_bytes:
             return make() if self.has_room(size) else None
-        async with self._making:
-            return await asyncio.to_thread(make) if self.has_room(size) else None
+        self._to_make += size
+        try:
+            async with self._making:
+                return await asyncio.to_thread(make) if self.has_room(size) else None
+        finally:
+            self._to_make -= size
 
     def has_room(self, size: int) -> bool:
         """Returns whether there is room for an answer, if need be after the slowest of the slow readers were ended."""

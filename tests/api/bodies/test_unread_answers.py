@@ -125,6 +125,25 @@ async def test_a_large_answer_is_made_beside_the_loop_and_one_at_a_time(world: W
     assert await world.answers.made(MIB, make) is None
 
 
+async def test_rows_that_wait_to_be_made_into_answers_are_bounded(world: World) -> None:
+    loop = threading.get_ident()
+    made: list[int] = []
+
+    def make() -> None:
+        made.append(threading.get_ident())
+
+    one = world.answers.limit_bytes // 4
+    waiting = [asyncio.create_task(world.answers.made(one, make)) for _ in range(6)]
+    await asyncio.sleep(0)
+    assert made.count(loop) == 2, "the share is full of four"
+    waiting[3].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert (len(made), made.count(loop)) == (5, 2)
+    waiting = [asyncio.create_task(world.answers.made(one, make)) for _ in range(4)]
+    await asyncio.gather(*waiting)
+    assert made.count(loop) == 2, "nothing is left behind"
+
+
 async def test_a_stream_holds_what_is_on_its_way(world: World) -> None:
     with world.answers.streaming(10 * MIB):
         assert world.budget.answers == 10 * MIB
