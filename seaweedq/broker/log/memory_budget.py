@@ -63,8 +63,10 @@ class Budget:
             )
 
     def hold(self, size: int) -> None:
-        """Holds `size` bytes for a request in flight. Raises Overloaded."""
-        self.check(size)
+        """Holds `size` bytes for a request in flight. Raises Overloaded; never for none, as those of a flush, which
+        makes room."""
+        if size:
+            self.check(size)
         self.requests += size
 
     def release(self, size: int) -> None:
