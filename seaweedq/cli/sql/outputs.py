@@ -9,8 +9,10 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seaweedq.cli.shared.common import discard_output, printable
 from seaweedq.cli.sql.finite import finite
@@ -20,9 +22,22 @@ if TYPE_CHECKING:
     import duckdb
     from rich.table import Table
 
+R = TypeVar("R")
 FORMATS = ("table", "csv", "json", "parquet")
 WIDE = 1000  # columns of output that is no terminal
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL")
+
+
+def interruptible(connection: "duckdb.DuckDBPyConnection", work: Callable[[], R]) -> R:
+    """Returns what `work` does with the connection, in a thread: amid a call of DuckDB a signal would wait for its end.
+    An interrupt ends the statement."""
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(work)
+        try:
+            return working.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
 
 
 def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> tuple["Table", bool]:

@@ -105,15 +105,15 @@ def _repeated(database: "Database", statement: str, act: Any) -> None:
 
 
 def _once(database: "Database", statement: str, kind: str, output: Path | None, rows: int) -> None:
-    from seaweedq.cli.sql.outputs import stream, table, write
+    from seaweedq.cli.sql.outputs import interruptible, stream, table, write
 
     with database.over(statement) as (connection, _):
         if output:
-            write(connection, statement, kind, output)
+            interruptible(connection, lambda: write(connection, statement, kind, output))
         elif kind != "table":
-            stream(connection, statement, kind)
+            interruptible(connection, lambda: stream(connection, statement, kind))
         else:
-            shown, more = table(connection, statement, rows)
+            shown, more = interruptible(connection, lambda: table(connection, statement, rows))
             _console().print(shown)
             if more:
                 complain(f"these are the first {rows:,} rows; --rows shows more, --format csv all")

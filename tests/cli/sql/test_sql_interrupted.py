@@ -1,0 +1,21 @@
+"""Ctrl-C while DuckDB runs a statement."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+duckdb = pytest.importorskip("duckdb")
+from seaweedq.cli.sql.outputs import interruptible, write  # noqa: E402
+
+ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range % 7 = 8"
+
+
+def test_a_long_statement_is_ended_and_leaves_no_file(tmp_path: Path) -> None:
+    connection = duckdb.connect()
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(connection, lambda: write(connection, ENDLESS, "csv", tmp_path / "out.csv"))
+    assert not [*tmp_path.iterdir()]
