@@ -84,7 +84,8 @@ class PeerRequests:
     def _noted(self, error: PeerRefused, scope: Scope) -> PeerRefused:
         """Counts and logs a refusal, with the address of its sender."""
         address = (scope.get("client") or ["an unknown address"])[0]
-        if error.fields["reason"] not in USUAL:
+        # Brokers that have not heard of a new peer_port come here for a while: the audit alone tells of these.
+        if error.fields["reason"] not in USUAL | {Refusal.PORT}:
             self._refusals.note("peer", f"{error.detail} ({error.fields['reason']}, from {address})")
         return PeerRefused(error.detail, inside=f"from {address}", **error.fields)
 

@@ -231,6 +231,7 @@ async def change_subscription(services: Services, request: Request, topic: str, 
         changes |= services.sender(request.scope)
 
     async def change() -> int:
+        """Changes the record, by that which the dispatcher has."""
         opened = await services.dispatcher.open(found, subscription)
         changed = msgspec.structs.replace(opened.record, **changes)
         services.check_new(changed, changes)
@@ -278,6 +279,7 @@ async def list_subscriptions(services: Services, request: Request, topic: str) -
     base = request.scope["raw_path"].decode("latin-1").rstrip("/")
 
     async def show(name: str) -> Answer:
+        """Returns the answer of one; 404 for one that has gone meanwhile."""
         try:
             return await _show(services, {**request.scope, "raw_path": f"{base}/{name}".encode()}, found, name)
         except SubscriptionNotFound:

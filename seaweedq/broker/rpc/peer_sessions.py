@@ -71,7 +71,7 @@ class Refusal(StrEnum):
 
 
 # They follow restarts, an hour, and connections that are slow to begin: nobody need hear of them.
-USUAL = frozenset({Refusal.SESSION, Refusal.LATE, Refusal.PORT})
+USUAL = frozenset({Refusal.SESSION, Refusal.LATE})
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):

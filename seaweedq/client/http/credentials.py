@@ -22,8 +22,8 @@ class InvalidToken(ValueError):
 
 
 class Credentials:
-    """What one client shows, and trusts. Raises ValueError for a token and a file both, or one that HTTP cannot
-    carry."""
+    """Holds the token that one client shows, and the CA that it trusts. Raises ValueError for a token and a file both,
+    or one that HTTP cannot carry."""
 
     def __init__(
         self,

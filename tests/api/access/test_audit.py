@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from seaweedq.api.access.audited import Audited
 from seaweedq.broker.audit.audit import PER_S, ROOM, ROOM_FOR_DENIALS, Audit, mode_of
 from seaweedq.broker.audit.events import COLUMNS, TOPIC, Event, config, fits, line, rows, shown
 from seaweedq.broker.audit.topic import GIVE_UP_S, AuditTopic
+from seaweedq.broker.rpc.peer_sessions import Refusal
+from seaweedq.broker.rpc.peer_sessions import refused as refused_peer
 from seaweedq.broker.topics.catalog import layout_of
 from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.errors import SeaweedqError, StoreUnavailable, TopicConflict, Unavailable
@@ -247,6 +250,17 @@ async def test_nothing_where_it_is_off(tmp_path: Path, lines: Any) -> None:
 )
 def test_where_it_goes(given: dict[str, Any], mode: str) -> None:
     assert mode_of(Settings(**given)) == mode
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [(Refusal.PORT, 1), (Refusal.SHOWN, 1), (Refusal.MAC, 1), (Refusal.SESSION, 0), (Refusal.LATE, 0)],
+)
+def test_a_false_broker_is_told_of_and_restarts_are_not(reason: Refusal, told: int, lines: Any) -> None:
+    audited = Audited(Audit("log", "b", StillClock()), lambda _: False, lambda _: "10.0.0.9")
+    scope = {"type": "http", "method": "GET", "path": "/internal/x", "headers": []}
+    audited.denied(scope, refused_peer(reason, "no"))
+    assert [one["reason"] for one in lines()] == ["peer-refused"] * told
 
 
 def test_denials_beyond_ten_a_second_are_counted(lines: Any) -> None:
