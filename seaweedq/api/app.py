@@ -34,10 +34,10 @@ from seaweedq.api.internal.server import Call, InternalServer
 from seaweedq.api.metrics.families import render
 from seaweedq.api.metrics.of_broker import sources_of
 from seaweedq.api.metrics.requests import ProcessMetrics, RequestMetrics, StrangerMetrics
-from seaweedq.api.routes.answers import Answers
-from seaweedq.api.routes.publish import Publish
-from seaweedq.api.routes.pulls import Pulls
-from seaweedq.api.routes.upload_content import METHODS, StreamedBody, UploadContent
+from seaweedq.api.routes.messages.publish import Publish
+from seaweedq.api.routes.subscriptions.acks import Acks
+from seaweedq.api.routes.subscriptions.pulls import Pulls
+from seaweedq.api.routes.uploads.content import METHODS, StreamedBody, UploadContent
 from seaweedq.api.streams.sse import last_event
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
@@ -213,7 +213,7 @@ class Application:
             case ["", "v1", "topics", topic, "subscriptions", name, "pull"]:
                 return self._call(Pulls, Pulls.pull, scope, receive, topic, name)
             case ["", "v1", "topics", topic, "subscriptions", name, ("ack" | "nack" | "extend") as verb]:
-                return self._call(Answers, getattr(Answers, verb), scope, receive, topic, name)
+                return self._call(Acks, getattr(Acks, verb), scope, receive, topic, name)
         return None
 
     def _streamed(self, scope: Scope, body: StreamedBody, out: Send) -> Work | None:

@@ -12,25 +12,14 @@ from seaweedq.api.asgi.http import Scope
 from seaweedq.api.asgi.services import provide
 from seaweedq.api.console import pages
 from seaweedq.api.openapi.document import document_of
-from seaweedq.api.routes import (
-    ahead,
-    cluster,
-    cluster_confirm,
-    cluster_level,
-    fetch,
-    history,
-    imports,
-    payloads,
-    principals,
-    seek,
-    segment_changes,
-    segment_map,
-    subscriptions,
-    tokens,
-    topic_files,
-    topics,
-    uploads,
-)
+from seaweedq.api.routes import declared
+from seaweedq.api.routes.access import principals, tokens
+from seaweedq.api.routes.cluster import cluster, confirmation, level
+from seaweedq.api.routes.messages import fetch, imports
+from seaweedq.api.routes.segments import changes, history, segment_map
+from seaweedq.api.routes.subscriptions import seek, subscriptions
+from seaweedq.api.routes.topics import files, topics
+from seaweedq.api.routes.uploads import payloads, uploads
 from seaweedq.api.streams.declared import declare_streams
 from seaweedq.errors import SeaweedqError
 
@@ -39,16 +28,16 @@ ROUTES = (
     imports,
     segment_map,
     history,
-    topic_files,
+    files,
     fetch,
     payloads,
-    segment_changes,
+    changes,
     subscriptions,
     seek,
     uploads,
     cluster,
-    cluster_confirm,
-    cluster_level,
+    confirmation,
+    level,
     principals,
     tokens,
     pages,
@@ -66,7 +55,7 @@ def documented_routes(note: Callable[[SeaweedqError, Scope], None], service: Cal
         exception_handlers=handlers(note),
     )
     provide(app, service)
-    ahead.declare(app)
+    declared.declare(app)
     declare_streams(app)
     for routes in ROUTES:
         app.include_router(routes.router)

@@ -1,7 +1,7 @@
 """Gives each route the services that it uses, out of a broker that is ready: no route knows the broker as a whole.
 
-A group of services is found by its type. Routes that share one, such as the answers that pulls and streams are acked
-by, get the same object.
+A group of services is found by its type. Routes that share one, such as the acks of pulls and of streams, get the
+same object.
 """
 
 from collections.abc import Iterator
@@ -10,26 +10,26 @@ from typing import Any
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
 from seaweedq.api.internal.proxy import Proxy
-from seaweedq.api.routes.answers import Answers
-from seaweedq.api.routes.cluster import ClusterServices
-from seaweedq.api.routes.cluster_confirm import ConfirmServices
-from seaweedq.api.routes.cluster_level import LevelServices
-from seaweedq.api.routes.fetch import FetchServices
-from seaweedq.api.routes.history import HistoryServices
-from seaweedq.api.routes.imports import ImportServices
-from seaweedq.api.routes.payloads import PayloadServices
-from seaweedq.api.routes.principals import PrincipalServices
-from seaweedq.api.routes.publish import Publish
-from seaweedq.api.routes.pulls import Pulls, SubscriptionCalls
-from seaweedq.api.routes.seek import SeekServices
-from seaweedq.api.routes.segment_changes import ChangeServices
-from seaweedq.api.routes.segment_map import SegmentMapServices
-from seaweedq.api.routes.subscriptions import SubscriptionServices
-from seaweedq.api.routes.tokens import TokenServices
-from seaweedq.api.routes.topic_files import FileServices
-from seaweedq.api.routes.topics import TopicServices
-from seaweedq.api.routes.upload_content import UploadContent
-from seaweedq.api.routes.uploads import UploadServices
+from seaweedq.api.routes.access.principals import PrincipalServices
+from seaweedq.api.routes.access.tokens import TokenServices
+from seaweedq.api.routes.cluster.cluster import ClusterServices
+from seaweedq.api.routes.cluster.confirmation import ConfirmServices
+from seaweedq.api.routes.cluster.level import LevelServices
+from seaweedq.api.routes.messages.fetch import FetchServices
+from seaweedq.api.routes.messages.imports import ImportServices
+from seaweedq.api.routes.messages.publish import Publish
+from seaweedq.api.routes.segments.changes import ChangeServices
+from seaweedq.api.routes.segments.history import HistoryServices
+from seaweedq.api.routes.segments.segment_map import SegmentMapServices
+from seaweedq.api.routes.subscriptions.acks import Acks
+from seaweedq.api.routes.subscriptions.pulls import Pulls, SubscriptionCalls
+from seaweedq.api.routes.subscriptions.seek import SeekServices
+from seaweedq.api.routes.subscriptions.subscriptions import SubscriptionServices
+from seaweedq.api.routes.topics.files import FileServices
+from seaweedq.api.routes.topics.topics import TopicServices
+from seaweedq.api.routes.uploads.content import UploadContent
+from seaweedq.api.routes.uploads.payloads import PayloadServices
+from seaweedq.api.routes.uploads.uploads import UploadServices
 from seaweedq.api.streams.chunks import Chunks
 from seaweedq.api.streams.outlets import Room
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
@@ -110,18 +110,18 @@ def _subscriptions(broker: Broker, reader: RequestReader, proxy: Proxy) -> Itera
     catalog, subscribing, clock, ids = core.catalog, serving.subscribing, environment.clock, environment.ids
     dispatcher, finder = subscribing.dispatcher, subscribing.finder
     calls = SubscriptionCalls(catalog, dispatcher, finder, proxy, reader, core.level)
-    answers = Answers(calls)
-    yield answers
+    acks = Acks(calls)
+    yield acks
     yield Pulls(calls, serving.payloads, RelayedWaits(subscribing.assignment, clock), ids)
-    yield from _streams(broker, reader, answers)
+    yield from _streams(broker, reader, acks)
     admin, meter, letters = subscribing.admin, subscribing.meter, serving.letters.topics
     yield SubscriptionServices(catalog, admin, dispatcher, finder, proxy, reader, core.level, meter, letters)
     yield SeekServices(catalog, subscribing.seeking, finder, proxy, reader, core.level, ids)
 
 
-def _streams(broker: Broker, reader: RequestReader, answers: Answers) -> Iterator[Any]:
+def _streams(broker: Broker, reader: RequestReader, acks: Acks) -> Iterator[Any]:
     """Yields the streams of topics and of subscriptions, which share the memory for what they send."""
     serving, clock, ids = broker.serving, broker.environment.clock, broker.environment.ids
     room, chunks, ended = Room(reader.unread, clock), Chunks(serving.payloads, clock), serving.streams.feeds.ended
     yield TopicStreamRoute(broker.core.catalog, serving.streams, chunks, room, clock)
-    yield SubscriptionStreamRoute(serving.subscription_streams, answers, ended, room, clock, ids)
+    yield SubscriptionStreamRoute(serving.subscription_streams, acks, ended, room, clock, ids)

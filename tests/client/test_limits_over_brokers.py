@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from seaweedq.client import AsyncClient
-from tests.api.routes.test_access import ByHost, Http, access
+from tests.support.http.with_tokens import ByHost, Http, access
 
 GRANTS = [{"actions": ["publish", "describe"], "topics": ["a"]}]
 RATE, BATCH, BATCHES = 300, 400, 4

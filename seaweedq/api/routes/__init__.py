@@ -1,1 +1,1 @@
-"""The routes, one file a resource."""
+"""The routes, a room a resource."""

@@ -22,8 +22,8 @@ from seaweedq.api.access.callers import CALLER, caller_of
 from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
 from seaweedq.api.asgi.parameters import check_name, whole_number
 from seaweedq.api.bodies.json_requests import decode_request
-from seaweedq.api.routes.answers import AckRequest, Answers, ExtendRequest, NackRequest
-from seaweedq.api.routes.pulls import MAX_PULL, check_count
+from seaweedq.api.routes.subscriptions.acks import AckRequest, Acks, ExtendRequest, NackRequest
+from seaweedq.api.routes.subscriptions.pulls import MAX_PULL, check_count
 from seaweedq.api.streams import lives
 from seaweedq.api.streams.accepting import check_accepted
 from seaweedq.api.streams.chunks import CHUNK_BYTES
@@ -64,7 +64,7 @@ class SubscriptionStreamRoute:
     """The route, with the services that it uses. `ended` is set once the broker leaves."""
 
     streams: SubscriptionStreams
-    answers: Answers
+    acks: Acks
     ended: asyncio.Event
     room: Room
     clock: Clock
@@ -95,7 +95,7 @@ class SubscriptionStreamRoute:
             await stream.leave(free=True)
 
     async def _open(self, scope: Scope, topic_name: str, name: str, outlet: Outlet) -> "Stream":
-        calls = self.answers.calls
+        calls = self.acks.calls
         check_name(topic_name)
         check_name(name, "subscription")
         resumed = header(scope, b"last-event-id")
@@ -146,13 +146,13 @@ class Stream:
             raise UnreadableBody("the message is not JSON: it is empty, or no text")
         content = text.encode()
         check_count(content)
-        with self.route.answers.calls.reader.decoding_json(content):
+        with self.route.acks.calls.reader.decoding_json(content):
             said = decode_request(content, {"headers": ()}, _SAID)
             named = {verb: one for verb in said.__struct_fields__ if (one := getattr(said, verb)) is not UNSET}
             if len(named) != 1:
                 raise InvalidRequest(f"the message has {sorted(named)}; it must have one of ack, nack and extend")
             ((verb, wanted),) = named.items()
-            found = await self.route.answers.answer(self._request(verb), self.topic, self.name, wanted)
+            found = await self.route.acks.answer(self._request(verb), self.topic, self.name, wanted)
         return bytes(found.body) if found.status < 400 else b'{"error":%b}' % bytes(found.body)
 
     async def _next(self, wait_s: float) -> Batch | None:

@@ -18,8 +18,8 @@ from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.errors import SeaweedqError, StoreUnavailable, TopicConflict, Unavailable
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.settings import Settings
-from tests.api.routes.test_access import EVERYTHING, Http, access, id_of
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 
 
 class StillClock:

@@ -7,7 +7,7 @@ import pytest
 
 from seaweedq.api.access.cors import CorsRules
 from seaweedq.settings import Settings
-from tests.api.routes.test_access import EVERYTHING, access
+from tests.support.http.with_tokens import EVERYTHING, access
 
 ORIGIN, FOREIGN = "https://app.example.com", "https://evil.example"
 ASKS = {"access-control-request-method": "PUT", "access-control-request-headers": "authorization, content-type"}

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 from seaweedq.api.access.rules import SOCKET, Kind, every, find
-from tests.api.routes.test_access import Http, access
+from tests.support.http.with_tokens import Http, access
 
 NAMES = {
     "topic": "t",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from seaweedq.api.bodies.decoding_memory import needed
-from seaweedq.api.routes import publish
+from seaweedq.api.routes.messages import publish
 from seaweedq.codec import bodies
 from tests.api.bodies.test_bodies_of_strangers import Asked, serving
 from tests.support.paths import ROOT

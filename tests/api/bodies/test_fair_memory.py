@@ -9,8 +9,8 @@ import pytest
 from seaweedq.api.bodies.fair_memory import FairMemory
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.errors import Overloaded
-from tests.api.routes.test_access import EVERYTHING, access
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.with_tokens import EVERYTHING, access
 
 MIB = 1 << 20
 

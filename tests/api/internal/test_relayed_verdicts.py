@@ -14,8 +14,8 @@ from seaweedq.api.access.rules import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC, ev
 from seaweedq.clock import SystemIds
 from seaweedq.settings import MIB
 from tests.api.internal.test_between_brokers import Recorded
-from tests.api.routes.test_access import Http, access
 from tests.support.brokers.in_process_cluster import InLoop
+from tests.support.http.with_tokens import Http, access
 
 BROKERS, PRINCIPALS, SEGMENTS, TOKENS = 3, 4, 6, 1
 CHANGING = {

@@ -21,7 +21,7 @@ from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.view import View
 from seaweedq.errors import CoordinationUnavailable
-from tests.api.routes.test_access import access
+from tests.support.http.with_tokens import access
 
 ROOT = Caller("admin", "admin-token-file", (EVERYTHING,), NEVER_US)
 

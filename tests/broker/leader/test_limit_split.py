@@ -13,8 +13,8 @@ from seaweedq.access.limits import Limits
 from seaweedq.access.shares import LAPSE_S, SPLIT_S
 from seaweedq.broker.leader.limit_split import splits
 from seaweedq.broker.rpc.messages import UseReport
-from tests.api.routes.test_access import EVERYTHING, Http, access
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.with_tokens import EVERYTHING, Http, access
 from tests.support.tiers import examples
 
 STEP_S = 0.02

@@ -11,9 +11,9 @@ from seaweedq.broker.topics import cluster_quota
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import SeaweedqError, TooManySegments, TooManyTopics
-from tests.api.routes.test_access import access
 from tests.support.brokers.in_process import held, make_topic, running
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+from tests.support.http.with_tokens import access
 
 CREATE = [{"actions": ["create", "delete", "publish"], "topics": ["*"]}]
 

@@ -16,11 +16,11 @@ from seaweedq.api.access.callers import caller_of
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.parameters import check_free_text, check_name, whole_number
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import moment
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
-from seaweedq.api.routes.access_requests import GrantRequest, Grants, grants_of, shown_grants
-from seaweedq.api.routes.principals import MAX_PAGE, PAGES
-from seaweedq.api.routes.segment_map import moment
+from seaweedq.api.routes.access.grants_and_limits import GrantRequest, Grants, grants_of, shown_grants
+from seaweedq.api.routes.access.principals import MAX_PAGE, PAGES
 from seaweedq.broker.access.principals import Principals, Wanted
 from seaweedq.coordination.records.access import TokenRecord
 from seaweedq.errors import TokenNotFound

@@ -23,8 +23,8 @@ from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.bodies.json_requests import decode_request
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
-from seaweedq.api.routes.fetch import Message
-from seaweedq.api.routes.pulled_arrow import arrow_answer, together, wants_arrow
+from seaweedq.api.routes.messages.fetch import Message
+from seaweedq.api.routes.subscriptions.pulled_arrow import arrow_answer, together, wants_arrow
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from seaweedq.api.asgi.http import Answer, Receive, Scope
-from seaweedq.api.routes.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
-from seaweedq.api.routes.subscription_requests import AckDeadline, Delay
+from seaweedq.api.routes.subscriptions.config import AckDeadline, Delay
+from seaweedq.api.routes.subscriptions.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
 from seaweedq.broker.subscriptions.dispatch.answering import Answered, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.message_ids import read_ids
@@ -77,7 +77,7 @@ _EXTEND = msgspec.json.Decoder(ExtendRequest)
 
 
 @dataclass(frozen=True)
-class Answers:
+class Acks:
     """The three routes, with the services that they use."""
 
     calls: SubscriptionCalls

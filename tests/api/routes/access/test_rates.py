@@ -16,8 +16,8 @@ from seaweedq.api.access.rates import METER, Rates
 from seaweedq.api.access.rules import find
 from seaweedq.api.asgi.http import CONNECTION, release_connection
 from seaweedq.errors import RateLimited
-from tests.api.routes.test_access import EVERYTHING, Http, access
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.with_tokens import EVERYTHING, Http, access
 
 ONE = {"value": 1}
 LARGEST = 1_000_000  # bytes of a body

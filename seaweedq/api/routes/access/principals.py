@@ -12,9 +12,10 @@ from seaweedq.access.caller import DEFAULT
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.parameters import check_name, whole_number
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import moment
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
-from seaweedq.api.routes.access_requests import (
+from seaweedq.api.routes.access.grants_and_limits import (
     GrantRequest,
     Grants,
     LimitsRequest,
@@ -23,7 +24,6 @@ from seaweedq.api.routes.access_requests import (
     shown_grants,
     shown_limits,
 )
-from seaweedq.api.routes.segment_map import moment
 from seaweedq.broker.access.principals import Principals
 from seaweedq.coordination.records.access import PrincipalRecord
 from seaweedq.errors import PrincipalNotFound

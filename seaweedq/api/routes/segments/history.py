@@ -11,8 +11,9 @@ from msgspec import UNSET, Struct, UnsetType
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.parameters import check_name, time_us, whole_number
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import DIGITS, moment
 from seaweedq.api.openapi.document import described, integer, json_answer
-from seaweedq.api.routes.segment_map import DIGITS, HotKey, moment
+from seaweedq.api.routes.segments.segment_map import HotKey
 from seaweedq.balancer.history import KEPT_US
 from seaweedq.balancer.history_cells import Cell
 from seaweedq.broker.load.histories import FoundHistory, Histories

@@ -17,10 +17,10 @@ from seaweedq.api.access.callers import caller_of
 from seaweedq.api.access.rates import opening
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import moment
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, json_answer
-from seaweedq.api.routes.created_topics import create, may_create
-from seaweedq.api.routes.segment_map import moment
+from seaweedq.api.routes.topics.created_topics import create, may_create
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.rules import part_count

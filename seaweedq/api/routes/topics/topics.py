@@ -17,11 +17,10 @@ from seaweedq.api.access.rates import spend
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import moment
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer, schema_ref
-from seaweedq.api.routes.retention_policy import PreviewAnswer, RetentionAnswer, preview_answer, shown_retention
-from seaweedq.api.routes.segment_map import moment
-from seaweedq.api.routes.topic_config import (
+from seaweedq.api.routes.topics.config import (
     ChangeRequest,
     TopicRequest,
     changed_config,
@@ -30,6 +29,7 @@ from seaweedq.api.routes.topic_config import (
     new_config,
     shown_topic_limits,
 )
+from seaweedq.api.routes.topics.retention_policy import PreviewAnswer, RetentionAnswer, preview_answer, shown_retention
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.load.meters import policy_of

@@ -20,10 +20,10 @@ from seaweedq.coordination.etcd.transport import Access
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.storage.memory import MemoryStore
-from tests.api.routes.test_access import EVERYTHING, Http, access, id_of
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process_cluster import InLoop, until
 from tests.support.brokers.machine import Machine
+from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
 from tests.support.tiers import later

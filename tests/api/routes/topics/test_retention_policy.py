@@ -2,7 +2,7 @@
 
 import pytest
 
-from seaweedq.api.routes.retention_policy import RetentionRequest, changed_retention
+from seaweedq.api.routes.topics.retention_policy import RetentionRequest, changed_retention
 from seaweedq.coordination.records.topics import RetentionPolicy
 
 STORED = RetentionPolicy(max_age_s=60, max_bytes=1)

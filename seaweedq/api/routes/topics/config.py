@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.limits import NO_LIMITS, OF_TOPICS, Limits
-from seaweedq.api.routes.access_requests import Count, Rate
-from seaweedq.api.routes.retention_policy import RetentionRequest, changed_retention, shown_retention
-from seaweedq.api.routes.scaling_policy import ScalingRequest, changed_scaling, wanted_scaling
+from seaweedq.api.routes.access.grants_and_limits import Count, Rate
+from seaweedq.api.routes.topics.retention_policy import RetentionRequest, changed_retention, shown_retention
+from seaweedq.api.routes.topics.scaling_policy import ScalingRequest, changed_scaling, wanted_scaling
 from seaweedq.broker.load.meters import policy_of
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.key_field import check_key_field

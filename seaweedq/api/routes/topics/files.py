@@ -11,8 +11,8 @@ from msgspec import UNSET, Struct, UnsetType
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, time_us, whole_number
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import moment
 from seaweedq.api.openapi.document import described, integer, json_answer
-from seaweedq.api.routes.segment_map import moment
 from seaweedq.broker.read.file_pages import MOST, FilePages, Place, TopicFile
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions

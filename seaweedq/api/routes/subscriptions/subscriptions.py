@@ -3,7 +3,7 @@ answers."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -16,10 +16,11 @@ from seaweedq.api.access.callers import caller_of, check_right
 from seaweedq.api.asgi.http import Answer, Scope
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import moment
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.openapi.document import Takes, described
-from seaweedq.api.routes.subscription_requests import (
+from seaweedq.api.routes.subscriptions.config import (
     SubscriptionChange,
     SubscriptionRequest,
     changes_of,
@@ -342,7 +343,7 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
     record = opened.record
     lags = await services.meter.measure(topic, opened)
     now_s = services.reader.clock.monotonic_s()
-    created = datetime.fromtimestamp(record.created_us / 1e6, UTC)
+    created = moment(record.created_us)
     answer = SubscriptionAnswer(
         name,
         topic.name,

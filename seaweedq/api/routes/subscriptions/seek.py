@@ -18,7 +18,7 @@ from seaweedq.api.asgi.services import given
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.openapi.document import Takes, described
-from seaweedq.api.routes.pulls import LeaseName
+from seaweedq.api.routes.subscriptions.pulls import LeaseName
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.subscriptions.administration.seeking import Seeking
 from seaweedq.broker.subscriptions.administration.starts import AtOffsets, Place

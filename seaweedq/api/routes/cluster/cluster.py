@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import DIGITS
 from seaweedq.api.openapi.document import described, json_answer
-from seaweedq.api.routes.segment_map import DIGITS
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus

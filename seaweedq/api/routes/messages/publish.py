@@ -19,7 +19,7 @@ from seaweedq.api.asgi.parameters import check_name, truth, whole_number
 from seaweedq.api.bodies.decoding_memory import DecodingMemory, needed
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import NAME_SCHEMA, schema_ref
-from seaweedq.api.routes.created_topics import create, may_create
+from seaweedq.api.routes.topics.created_topics import create, may_create
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.local_append import in_time
 from seaweedq.broker.publish.publisher import INLINE_ROWS, Producer, Published, Publisher

@@ -7,19 +7,20 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from seaweedq.api.openapi.document import Takes, described, schema_ref
-from seaweedq.api.routes import fetch, publish, uploads
-from seaweedq.api.routes.answers import (
+from seaweedq.api.routes.messages import fetch, publish
+from seaweedq.api.routes.messages.publish import Publish, PublishAnswer
+from seaweedq.api.routes.subscriptions.acks import (
     AckAnswer,
     AckRequest,
-    Answers,
+    Acks,
     ExtendAnswer,
     ExtendRequest,
     NackAnswer,
     NackRequest,
 )
-from seaweedq.api.routes.publish import Publish, PublishAnswer
-from seaweedq.api.routes.pulls import PullAnswer, PullRequest, Pulls
-from seaweedq.api.routes.upload_content import GET_REFUSES, PUT_REFUSES, Received, UploadContent
+from seaweedq.api.routes.subscriptions.pulls import PullAnswer, PullRequest, Pulls
+from seaweedq.api.routes.uploads import uploads
+from seaweedq.api.routes.uploads.content import GET_REFUSES, PUT_REFUSES, Received, UploadContent
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.errors import RouteNotFound
 
@@ -89,9 +90,9 @@ def declare(app: FastAPI) -> None:
     for path, endpoint, tag, answered_by, options in (
         (MESSAGES, messages, "publish", Publish.publish, publishes),
         (PULL, pull, "subscriptions", Pulls.pull, pulls),
-        (ACK, answer, "subscriptions", Answers.ack, acks),
-        (NACK, answer, "subscriptions", Answers.nack, nacks),
-        (EXTEND, answer, "subscriptions", Answers.extend, extends),
+        (ACK, answer, "subscriptions", Acks.ack, acks),
+        (NACK, answer, "subscriptions", Acks.nack, nacks),
+        (EXTEND, answer, "subscriptions", Acks.extend, extends),
     ):
         app.add_api_route(path, endpoint, methods=["POST"], tags=[tag], description=_about(answered_by), **options)
 

@@ -2,7 +2,7 @@
 after retention has removed it."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Response
@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
 from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.shown_values import DIGITS, moment
 from seaweedq.api.openapi.document import described, json_answer
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.load.segment_rates import Observed
@@ -22,7 +23,6 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SegmentNotFound
 
 router = APIRouter(tags=["topics"])
-DIGITS = 3  # behind the point: more of them are only noise
 
 Rate = Annotated[float, Meta(ge=0)]
 ByWindow = Annotated[list[Rate], Meta(min_length=len(WINDOWS_S), max_length=len(WINDOWS_S))]
@@ -263,8 +263,3 @@ def _hot_key(observed: Observed) -> HotKey | None:
 
 def _rounded(averages: Averages) -> list[float]:
     return [round(average, DIGITS) for average in averages]
-
-
-def moment(time_us: int) -> datetime:
-    """Returns microseconds since the epoch as a time in UTC."""
-    return datetime.fromtimestamp(time_us / 1e6, UTC)

@@ -1,0 +1,1 @@
+"""Principals, their tokens, and the grants and limits of both."""

@@ -1,0 +1,1 @@
+"""Messages that come in, and reads without a subscription."""

@@ -1,0 +1,1 @@
+"""The segments of a topic: the map, changes by hand, history."""

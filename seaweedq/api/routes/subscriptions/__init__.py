@@ -1,0 +1,1 @@
+"""Subscriptions: their settings, pulls, acks, seeks."""

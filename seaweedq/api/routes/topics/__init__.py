@@ -1,0 +1,1 @@
+"""Topics: their configuration, their policies, their files."""

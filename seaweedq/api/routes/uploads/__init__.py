@@ -1,0 +1,1 @@
+"""Payloads in the store: uploads, and both ways through a broker."""
