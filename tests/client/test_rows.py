@@ -21,6 +21,7 @@ from seaweedq.errors import InvalidMessages, MessageTooLarge
 from tests.support.client import kinds
 from tests.support.client.fake_cluster import FakeCluster, lines_of, problem
 
+ARROW_BATCHES = "seaweedq.client.core.producing.arrow_batches"
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 KEYS = st.none() | TEXTS
 JSON = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS | st.lists(TEXTS, max_size=3)
@@ -168,13 +169,43 @@ def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known(monkeypa
         assert types(cluster)[-1] == ARROW
 
 
-def test_without_pyarrow_rows_are_lines() -> None:
-    program = f"""
+@given(st.lists(st.tuples(KEYS, st.binary(max_size=20)), min_size=1), st.booleans())
+def test_a_stream_of_rows_is_valid_arrow(rows: list[tuple[str | None, bytes]], is_binary: bool) -> None:
+    keys, values = map(list, zip(*rows, strict=True))
+    if not is_binary:
+        values = [json.dumps(value.hex()).encode() for value in values]
+    table = pa.ipc.open_stream(Rows(is_binary, keys, values).stream()).read_all()
+    table.validate(full=True)
+    kind = pa.binary() if is_binary else pa.string()
+    keyed = keys.count(None) < len(keys)
+    assert table.schema == pa.schema([("_key", pa.string()), ("value", kind)] if keyed else [("value", kind)])
+    assert table["value"].cast(pa.binary()).to_pylist() == values
+    assert not keyed or table["_key"].to_pylist() == keys
+
+
+ANSWERS = f"""
+import httpx
+def answer(request):
+    if request.method == "POST":
+        types.append(request.headers["content-type"])
+        return httpx.Response(200, json={{"count": {FEWEST}, "segments": [], "ids": ["0-0"] * {FEWEST}}})
+    whole = {{"id": 0, "low": 0, "high": 2**31 - 1, "state": "open", "owner": "b", "owner_url": "http://test"}}
+    return httpx.Response(200, json={{"segments": [whole], "format": "json"}})
+types = []
+"""
+
+
+def test_a_program_that_sends_rows_imports_neither_pyarrow_nor_numpy() -> None:
+    program = f"""{ANSWERS}
 import sys
-sys.modules["pyarrow"] = None
-from seaweedq.client.core.producing.rows import Rows
-assert Rows(True, ["k"], [b"v"]).stream() is None
-assert Rows(True, ["k"], [b"v"]).lines() == [{line_of("k", b"v", True)!r}]
+sys.modules["pyarrow"] = sys.modules["numpy"] = None
+from seaweedq import Client
+with Client("http://test", transport=httpx.MockTransport(answer)) as client:
+    with client.producer("t", linger_ms=10_000) as producer:
+        producer._follow()
+        for n in range({FEWEST}):
+            producer.send(n, key="k")
+assert types == [{ARROW!r}], types
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -258,28 +289,22 @@ def test_a_request_for_a_topic_of_another_format_stores_nothing(real_broker) -> 
         assert http.get("/v1/topics/formats").json()["messages"] == 1
 
 
-def test_an_async_producer_imports_pyarrow_in_a_thread() -> None:
-    program = f"""
+def test_an_async_producer_imports_what_cuts_tables_in_a_thread() -> None:
+    program = f"""{ANSWERS}
 import asyncio, sys, threading
 found = []
 class Seen:
     def find_spec(self, name, path=None, target=None):
-        if name == "pyarrow":
+        if name == {ARROW_BATCHES!r}:
             found.append(threading.current_thread() is threading.main_thread())
 sys.meta_path.insert(0, Seen())
-import httpx
 from seaweedq import AsyncClient
-def answer(request):
-    if request.method == "POST":
-        return httpx.Response(200, json={{"count": {FEWEST}, "segments": [], "ids": ["0-0"] * {FEWEST}}})
-    whole = {{"id": 0, "low": 0, "high": 2**31 - 1, "state": "open", "owner": "b", "owner_url": "http://test"}}
-    return httpx.Response(200, json={{"segments": [whole], "format": "json"}})
 async def main():
+    import pyarrow
     async with AsyncClient("http://test", transport=httpx.MockTransport(answer)) as client:
-        async with client.producer("t", linger_ms=10_000) as producer:
-            await producer._follow()
-            for n in range({FEWEST}):
-                await producer.send(n)
+        async with client.producer("t") as producer:
+            for _ in range(2):
+                await producer.send_table(pyarrow.table({{"value": ["1"]}}))
 asyncio.run(main())
 assert found == [False], found
 """

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Coroutine
 from datetime import datetime
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +14,7 @@ from seaweedq.client.core.producing.batching import Batch, Limits
 from seaweedq.client.core.producing.delivery import Outcome, Route
 from seaweedq.client.core.producing.map_refresh import MapRefresh
 from seaweedq.client.core.producing.offload import Sent, file_job
-from seaweedq.client.core.producing.rows import MOST_BYTES, has_arrow, load_arrow, row_of
+from seaweedq.client.core.producing.rows import MOST_BYTES, row_of
 from seaweedq.client.core.producing.streams import Partition, Placeholder, Stream
 from seaweedq.client.core.protocol.effects import Steps
 from seaweedq.client.core.protocol.wire import envelope
@@ -23,6 +25,9 @@ from seaweedq.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_ARROW = "seaweedq.client.core.producing.arrow_batches"
 
 
 class AsyncProducer:
@@ -133,8 +138,8 @@ class AsyncProducer:
         Waits while `max_buffer_bytes` are buffered; raises as `send` does.
         """
         with needs("arrow", "send_table"):
-            if not has_arrow():
-                await asyncio.to_thread(load_arrow)
+            if _ARROW not in sys.modules:  # to import it takes time that an event loop does not have
+                await asyncio.to_thread(import_module, _ARROW)
             from seaweedq.client.core.producing.arrow_batches import slices
 
         deliveries: list[AsyncDelivery] = []

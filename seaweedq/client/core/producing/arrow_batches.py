@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.client.core.producing.batching import END_OF_STREAM
 from seaweedq.client.core.producing.key_extraction import Keys
+from seaweedq.client.core.producing.row_streams import END_OF_STREAM
 from seaweedq.segments import row_hashes
 
 
@@ -37,15 +37,6 @@ def streams(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> Iterator[tupl
             continue
         yield stream, rows.num_rows
         start += rows.num_rows
-
-
-def stream_of_rows(keys: Sequence[str | None], values: Sequence[bytes], is_binary: bool) -> bytes:
-    """Returns messages of a key and a value as an Arrow stream. Without a key in any there is no column of keys."""
-    column = _column(values, pa.binary() if is_binary else pa.string())
-    columns, names = [column], ["value"]
-    if keys.count(None) < len(keys):
-        columns, names = [pa.array(keys, pa.string()), column], ["_key", "value"]
-    return _stream(pa.Table.from_arrays(columns, names))
 
 
 def head_of(stream: bytes, schema: pa.Schema) -> bytes:
@@ -94,13 +85,6 @@ def _in_values(rows: pa.RecordBatch, keys: Keys, field: str) -> pa.Array:
     if keys.rule.typed:
         return rows.column(field).cast(pa.string()) if field in rows.schema.names else pa.nulls(len(rows), pa.string())
     return pa.array([keys.of_value(text) for text in rows.column("value").to_pylist()], pa.string())
-
-
-def _column(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """Returns a column of these bytes: a third of the time that pa.array takes."""
-    ends = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
 
 
 def _stream(table: pa.Table) -> bytes:

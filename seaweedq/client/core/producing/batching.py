@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
+from seaweedq.client.core.producing.row_streams import END_OF_STREAM
 from seaweedq.client.core.producing.rows import Rows, line_of
 from seaweedq.client.core.protocol.effects import ARROW, NDJSON
 
 D = TypeVar("D")
 MIB = 1024 * 1024
-END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's IPC format
 
 
 @dataclass(frozen=True, slots=True)

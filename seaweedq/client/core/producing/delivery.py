@@ -8,9 +8,8 @@ from typing import Any
 from seaweedq.client.core.payloads.uploading import abort
 from seaweedq.client.core.producing.batching import Batch
 from seaweedq.client.core.producing.offload import Offload
-from seaweedq.client.core.producing.rows import has_arrow, load_arrow
 from seaweedq.client.core.producing.streams import Stream
-from seaweedq.client.core.protocol.effects import ARROW, NDJSON, Steps, Work
+from seaweedq.client.core.protocol.effects import ARROW, NDJSON, Steps
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.protocol.wire import Published, decode_published
 from seaweedq.client.core.topics.calls import publish_request
@@ -79,13 +78,11 @@ class Route:
         if batch.error:
             raise batch.error
         try:
-            if batch.content_type == ARROW and batch.rows is not None and not has_arrow():
-                yield Work(load_arrow)  # half a second, which an event loop does not have
-            if batch.content_type == ARROW and batch.rows is not None and (rows := batch.rows.stream()) is not None:
+            if batch.content_type == ARROW and batch.rows is not None:
                 try:
                     # Of another format, which a topic made anew may have, it is to take none: texts would become bytes.
                     kind = {"ids": "true", "format": "bytes" if batch.rows.is_binary else "json"}
-                    return (yield from self._publish(stream, batch, [rows], kind))
+                    return (yield from self._publish(stream, batch, [batch.rows.stream()], kind))
                 except (InvalidMessages, InvalidRequest, MessageTooLarge) as error:
                     # It took none of them; of lines it names each that it refuses.
                     batch.is_unfit = isinstance(error, InvalidRequest)

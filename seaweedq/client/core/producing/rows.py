@@ -2,35 +2,18 @@
 what as many lines do. Where a broker refuses some of them they go again as lines."""
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
+from seaweedq.client.core.producing.row_streams import stream_of_rows
 from seaweedq.client.core.protocol.wire import BytesEnvelope, Envelope, encode
 
 MOST_BYTES = 64 * 1024  # of a value: larger ones are lines, which may go by reference
-FEWEST = 100  # rows that are worth an Arrow stream, and for a short program the import of pyarrow
+FEWEST = 100  # rows that are worth an Arrow stream: a broker's work for one has a fixed part
 # Values that are looked at, or copied, as they become lines; bytes are those of a subclass, such as numpy.bytes_.
 _LINES = (bytes, bytearray, memoryview, msgspec.Raw)
 _LINE_BYTES = 40  # of a line beside its key and its value
-
-
-_arrow: list[Any] = []  # the module that makes Arrow streams, or None without pyarrow; empty before `load_arrow`
-
-
-def has_arrow() -> bool:
-    """Tells whether `load_arrow` was done."""
-    return bool(_arrow)
-
-
-def load_arrow() -> None:
-    """Imports what makes Arrow streams, where pyarrow is installed. The first time it takes a good part of a second."""
-    if not _arrow:
-        try:
-            _arrow.append(import_module("seaweedq.client.core.producing.arrow_batches"))
-        except ModuleNotFoundError:
-            _arrow.append(None)
 
 
 @dataclass(slots=True)
@@ -45,13 +28,9 @@ class Rows:
         """Returns the rows as lines of JSON, as `envelope` makes them."""
         return [line_of(key, value, self.is_binary) for key, value in zip(self.keys, self.values, strict=True)]
 
-    def stream(self) -> bytes | None:
-        """Returns the rows as an Arrow stream, None where pyarrow is not installed."""
-        load_arrow()
-        if (arrow := _arrow[0]) is None:
-            return None
-        made: bytes = arrow.stream_of_rows(self.keys, self.values, self.is_binary)
-        return made
+    def stream(self) -> bytes:
+        """Returns the rows as an Arrow stream."""
+        return stream_of_rows(self.keys, self.values, self.is_binary)
 
 
 def row_of(value: Any, key: str | None, limit_bytes: int) -> tuple[bytes, bool, int] | None:
