@@ -8,9 +8,10 @@ measured by this broker's own monotonic clock, so clocks may differ.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from seaweedq.access.buckets import FEW, MOST_WAIT_S, Bucket
+from seaweedq.access.buckets import FEW, MOST_WAIT_S, Bucket, take_all
 from seaweedq.access.limits import NO_LIMITS, RATES, Limits
 from seaweedq.access.shares import LAPSE_S, SPLIT_S, Use
 
@@ -50,6 +51,24 @@ class RateMeter(Bucket):
         return Use(self.part, refused) if self.part > NEARLY_NOTHING or refused or owes else None
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one kind of request asks of an account: the meters that must be paid, what it takes of some of them, and
+    the one that its length is taken of."""
+
+    asked: tuple[RateMeter, ...]
+    costs: tuple[tuple[RateMeter, float], ...]
+    by_length: RateMeter | None
+
+    def admits(self, length: int, now_s: float) -> bool:
+        """Takes all of it and returns True, or takes nothing."""
+        if not take_all(self.asked, self.costs, now_s):
+            return False
+        if self.by_length is not None:
+            self.by_length.spend(length)
+        return True
+
+
 class Account:
     """The use that one principal, or of one topic, makes of this broker: its meters by limit, and what there is at a
     time. `source` returns the limits as they are now, None where whose they are is no more."""
@@ -64,6 +83,7 @@ class Account:
         "looked_s",
         "meters",
         "opening",
+        "plans",
         "source",
         "uploads",
         "waiting",
@@ -74,12 +94,21 @@ class Account:
         self.source = source
         self.limits = NO_LIMITS
         self.meters: dict[str, RateMeter] = {}
+        self.plans: dict[object, Plan] = {}  # by kind of request, for as long as these are its meters
         self.counting: Any = None  # what takes from this account alone
         self.edition = -1  # of the shares that it goes by
         self.brokers = 1
         self.waiting = self.connections = self.opening = 0
         self.uploads: set[tuple[str, str]] = set()  # topic and id of those begun here, as far as they are open
         self.looked_s = float("-inf")  # when it was looked which of them still are
+
+    def plan(self, kind: object, costs: Sequence[tuple[str, float]], by_length: str | None) -> Plan:
+        """Makes the plan of requests of this kind, and keeps it in `plans`."""
+        found = [(self.meters[limit], amount) for limit, amount in costs if limit in self.meters]
+        length = None if by_length is None else self.meters.get(by_length)
+        asked = tuple(meter for meter, _ in found) + (() if length is None else (length,))
+        plan = self.plans[kind] = Plan(asked, tuple(one for one in found if one[1]), length)
+        return plan
 
     @property
     def busy(self) -> bool:
@@ -145,12 +174,14 @@ class Accounts:
         for name in RATES:
             whole = getattr(limits, name)
             if whole is None:
-                account.meters.pop(name, None)
+                if account.meters.pop(name, None):
+                    account.plans.clear()
                 continue
             rate = whole * self._shares.get((account.key, name), 1 / account.brokers)
             meter = account.meters.get(name)
             if meter is None:
                 account.meters[name] = RateMeter(whole, rate, now_s)
+                account.plans.clear()
             else:
                 meter.whole = whole
                 meter.set_rate(rate, now_s)

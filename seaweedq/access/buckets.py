@@ -8,6 +8,8 @@ what it gains while nobody asks, and where requests come as they like, and are l
 in little more than half of its rate.
 """
 
+from collections.abc import Iterable
+
 BURST_S = 1.0  # of its rate is what a bucket holds that nobody has drawn from
 FEW, FEW_S = 5.0, 8.0  # it holds at least so many requests, as far as so many seconds bring them
 MOST_WAIT_S = 60.0  # is what a refusal says at most: the rate may be raised meanwhile
@@ -16,6 +18,21 @@ MOST_WAIT_S = 60.0  # is what a refusal says at most: the rate may be raised mea
 def burst(rate: float) -> float:
     """Returns what a bucket of this rate holds."""
     return max(rate * BURST_S, min(FEW, rate * FEW_S))
+
+
+def take_all(asked: Iterable["Bucket"], costs: Iterable[tuple["Bucket", float]], now_s: float) -> bool:
+    """Takes all costs and returns True; or nothing, where one of those `asked`, the ones that costs name among them,
+    would refuse. To `take` of each costs a request with a few limits twice as much."""
+    for bucket in asked:
+        level = bucket._level + (now_s - bucket._at_s) * bucket.rate
+        bucket._level = level if level < bucket._most else bucket._most
+        bucket._at_s = now_s
+        if level < 0 or not bucket.rate:
+            return False
+    for bucket, amount in costs:
+        bucket._level -= amount
+        bucket.used += amount
+    return True
 
 
 class Bucket:

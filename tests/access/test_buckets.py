@@ -3,8 +3,11 @@
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from seaweedq.access.buckets import BURST_S, MOST_WAIT_S, Bucket
+from seaweedq.access.buckets import BURST_S, MOST_WAIT_S, Bucket, take_all
+from tests.support.tiers import examples
 
 
 def test_a_request_that_costs_more_than_a_bucket_holds_is_served_and_paid_for() -> None:
@@ -37,3 +40,26 @@ def test_a_bucket_of_a_low_rate_holds_a_few_requests_as_far_as_eight_seconds_bri
     assert bucket.level(1e6) > holds
     bucket.take(0, 1e6)
     assert bucket.level(1e6) == pytest.approx(holds)
+
+
+STEPS = st.lists(st.tuples(st.floats(0, 3), st.lists(st.floats(0, 9), min_size=3, max_size=3)), max_size=40)
+
+
+@settings(max_examples=examples(100))
+@given(STEPS, st.lists(st.sampled_from([0, 0.5, 3, 100]), min_size=3, max_size=3))
+def test_to_take_of_several_at_once_is_to_take_of_each_or_of_none(
+    steps: list[tuple[float, list[float]]], rates: list[float]
+) -> None:
+    at_once, each = ([Bucket(rate, 0) for rate in rates] for _ in range(2))
+    now_s = 0.0
+    for passed_s, amounts in steps:
+        now_s += passed_s
+        waits = [bucket.take(0, now_s) for bucket in each]
+        if not any(waits):
+            for bucket, amount in zip(each, amounts, strict=True):
+                bucket.take(amount, now_s)
+        assert take_all(at_once, list(zip(at_once, amounts, strict=True)), now_s) != any(waits)
+        for bucket in (*at_once, *each):
+            bucket.take(0, now_s)  # what is over its burst is gone
+        assert [one.level(now_s) for one in at_once] == [one.level(now_s) for one in each]
+        assert [one.used for one in at_once] == [one.used for one in each]

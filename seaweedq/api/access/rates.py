@@ -35,6 +35,7 @@ from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import RateLimited
 
 METER = "seaweedq.meter"  # the key in a scope of what counts for its principal; only those with limits have one
+BODY = "bytes_in"  # the limit of which bodies take their length
 RETRY_S = 1.0  # when a place may have become free
 LOOKS = 8  # uploads that are looked up at a time
 Cost = tuple[str, float]
@@ -66,7 +67,10 @@ class Rates:
         meter: Meter = account.counting or self._counting(account)
         if limits.connections is not None:
             meter.count_connection(scope)
-        meter.take(self._costs(scope), now_s)
+        rule: Rule = scope[RULE][0]
+        plan = account.plans.get(rule) or account.plan(rule, rule.costs, BODY if rule.has_body else None)
+        if not plan.admits(self._length(scope) if plan.by_length else 0, now_s):
+            meter.take(self._costs(scope), now_s)
         scope[METER] = meter
 
     def _admit_to_topic(self, caller: Caller, scope: Scope) -> bool:
@@ -91,7 +95,11 @@ class Rates:
         rule: Rule = scope[RULE][0]
         if not rule.has_body:
             return rule.costs
-        return (*rule.costs, ("bytes_in", min(content_length(scope) or 0, self._most_bytes)))
+        return (*rule.costs, (BODY, self._length(scope)))
+
+    def _length(self, scope: Scope) -> int:
+        length = content_length(scope) or 0
+        return length if length < self._most_bytes else self._most_bytes
 
     def _counting(self, account: Account) -> "Meter":
         """Returns what counts for one account alone, which is made once."""

@@ -30,7 +30,7 @@ class Kind(Enum):
     ACTION = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # it is a key of what is kept by kind of request
 class Rule:
     """The rule of a route. With an `action` it is of kind ACTION; `lasts` says that the request may wait or stream, so
     that it ends with its caller's right. `costs` is what such a request takes of limits before its body is read,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -307,7 +308,7 @@ def test_resources() -> None:
         found = find(method, path)
         assert found is not None
         wanted = Resource("t1" if rule.has_topic else None, "s1" if rule.has_subscription else None)
-        assert found == (rule, wanted)
+        assert (asdict(found[0]), found[1]) == (asdict(rule), wanted)
         if rule.action and rule.action not in OF_THE_CLUSTER:
             assert rule.has_topic
 

@@ -168,6 +168,18 @@ def test_a_limit_that_changes_counts_at_once_and_a_debt_stays() -> None:
     assert sum(let_in(rates, principal("u", requests=100), scope()) for _ in range(200)) == 100
 
 
+def test_a_limit_that_is_set_or_lifted_counts_for_kinds_of_requests_that_came_before() -> None:
+    """What a kind of request asks is looked up once."""
+    rates = Local(Still())
+    publish = [let_in(rates, principal("u", requests=100), scope("POST", 500)) for _ in range(3)]
+    bounded = [let_in(rates, principal("u", requests=100, bytes_in=100), scope("POST", 500)) for _ in range(3)]
+    others = [let_in(rates, principal("u", requests=100, bytes_in=100), scope()) for _ in range(3)]
+    lifted = [let_in(rates, principal("u", requests=100), scope("POST", 500)) for _ in range(3)]
+    again = [let_in(rates, principal("u", requests=100, bytes_in=100), scope("POST", 500)) for _ in range(3)]
+    assert (publish, bounded, others) == ([True] * 3, [True, False, False], [True] * 3)
+    assert (lifted, again) == ([True] * 3, [True, False, False]), "its debt ended with the limit"
+
+
 def test_what_was_counted_of_principals_that_are_no_more_is_forgotten() -> None:
     rates = Local(Still())
     for number in range(SWEEP_AT + 1):
