@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 WEED_VERSION := 4.23
 GENERATOR_VERSION := 0.29.1
+CONFLUENT_KAFKA_VERSION := 2.16.1
 MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 
 # Files stay together, since they share brokers, and go in the order of tests/support/tiers.py: what takes long first.
@@ -78,7 +79,7 @@ kafka: $(VENV)/kafka/.fetched ## Apache Kafka and librdkafka in .venv/kafka, of 
 $(VENV)/kafka/.fetched: scripts/kafka-pom.xml | $(STAMP)
 	rm -rf $(VENV)/kafka  # else an older version would stay on its class path
 	mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(VENV))/kafka
-	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/kafka/python confluent-kafka
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/kafka/python confluent-kafka==$(CONFLUENT_KAFKA_VERSION)
 	@touch $@
 
 kube: $(STAMP)  ## Kubernetes' API server, controllers and scheduler in .venv/bin, built with Go 1.25 or newer in ten minutes of CPU: with them `make test-all` runs the chart

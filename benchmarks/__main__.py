@@ -1,6 +1,7 @@
 """Run benchmarks by name and print their table."""
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from benchmarks.result import Result, table
 
 NAMES = (
     "arrow", "ndjson", "singles", "latency", "streams", "redelivery", "pull", "leases", "waiting", "memory", "restart",
-    "topics", "bodies", "journal", "spark_read", "object_journal", "journal_budget", "placement",
+    "topics", "bodies", "journal", "spark_read", "object_journal", "journal_budget", "journal_files", "placement",
     "scaling_decisions", "cluster_batches",
     "failover", "failover_minio", "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart",
     "forwarding", "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
@@ -29,6 +30,8 @@ TOGETHER = {
 
 def main() -> None:
     """Parse, measure, print."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what is under measurement ends with it
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     known = ", ".join((*NAMES, *TOGETHER))
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}; all without one")

@@ -14,7 +14,6 @@ from time import perf_counter, sleep
 from urllib.parse import urlsplit
 
 import boto3
-import psutil
 import uvloop
 from boto3.s3.transfer import TransferConfig
 
@@ -42,10 +41,8 @@ def measure(folder: Path) -> Iterator[Result]:
     binary = minio()
     with Cluster(folder, 1, binary) as cluster:
         broker = cluster.brokers[0]
-        assert broker.process
-        process = psutil.Process(broker.process.pid)
         name = "MinIO" if binary else "moto"
-        yield _cpu(f"broker CPU a byte by reference on {name}", broker.url, lambda: _seconds(process), path, 0.02)
+        yield _cpu(f"broker CPU a byte by reference on {name}", broker.url, lambda: broker.cpu_s, path, 0.02)
         yield from _uploads(f"upload to {name}", broker.url, cluster.s3, path)
     with server.broker(folder / "data") as local:
         url = f"http://127.0.0.1:{local.port}"
@@ -149,8 +146,3 @@ def _in_turns(*acts: Callable[[], object]) -> list[float]:
             if turn:
                 taken[number].append(perf_counter() - began)
     return [median(found) for found in taken.values()]
-
-
-def _seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)

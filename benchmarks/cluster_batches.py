@@ -2,18 +2,16 @@
 where there is nothing to gain by it. Clients follow the segment map, so that no broker forwards."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
 
 from benchmarks import messages
+from benchmarks.brokers_together import brokers_together
 from benchmarks.result import Result
 from seaweedq import Client
 
@@ -26,7 +24,7 @@ def measure(folder: Path) -> Iterator[Result]:
     """One broker and three take turns; the best round of each, with and without the last flush."""
     batches = list(messages.arrow_batches(BATCHES))
     with ExitStack() as stack:
-        urls = [stack.enter_context(brokers_together(folder / f"of-{n}", n)) for n in (1, BROKERS)]
+        urls = [stack.enter_context(brokers_together(folder / f"of-{n}", n)).urls for n in (1, BROKERS)]
         rounds = [[_round(each, f"round-{n}", batches) for each in urls] for n in range(ROUNDS)]
     one, several = ([min(column) for column in zip(*each, strict=True)] for each in zip(*rounds, strict=True))
     for name, at in (("", 0), (", last flush not counted", 1)):
@@ -64,23 +62,3 @@ def _round(urls: Sequence[str], topic: str, batches: Sequence[pa.RecordBatch]) -
         flushed = time.perf_counter() - begun
         client.delete_topic(topic)
     return flushed, published
-
-
-@contextmanager
-def brokers_together(folder: Path, count: int) -> Iterator[list[str]]:
-    """The URLs of brokers that share a folder, once all of them are ready."""
-    options = ["--data-dir", str(folder), "--port", "0", "--brokers", str(count), "--log-level", "error"]
-    process = subprocess.Popen([sys.executable, "-m", "seaweedq", "serve", *options], stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    urls: list[str] = []
-    try:
-        for line in process.stdout:
-            urls += [word.rstrip(",") for word in line.split() if word.startswith("http://") and " at http" in line]
-            if len(urls) == count:
-                break
-        else:
-            raise RuntimeError(f"{count} brokers did not start: {urls}")
-        yield urls
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate()

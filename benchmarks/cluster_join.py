@@ -14,6 +14,7 @@ from benchmarks.failover import key_of_each
 from benchmarks.result import Result
 from seaweedq import Client
 from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Change, Entry
 
 SEGMENTS, BROKERS = 60, 3
 SETTLE_S, QUIET_S, MOST_S, TARGET_S = 15.0, 5.0, 60.0, 10.0
@@ -48,28 +49,32 @@ async def _joined(cluster: Cluster, joining: Broker) -> tuple[float, int]:
     page = await coordination.range(keys.LEADER.key())
     owned: set[str] = set()
     last = 0.0
-    changed = asyncio.Event()
 
     async def watch() -> None:
         nonlocal last
         async for changes in coordination.watch(keys.SEGMENTS.prefix(), page.revision):
             for change in changes:
-                mine = change.value and keys.SEGMENTS.decode(change.value).owner.split(".")[0] == joining.name
-                (owned.add if mine else owned.discard)(change.key)
+                (owned.add if _owner(change) == joining.name else owned.discard)(change.key)
             last = time.perf_counter()
-            changed.set()
 
     watching = asyncio.create_task(watch())
     await asyncio.to_thread(joining.start)
     began = time.perf_counter()
     async with asyncio.timeout(MOST_S):
-        while len(owned) < SHARE:
-            changed.clear()
-            await changed.wait()
-        while time.perf_counter() < last + QUIET_S:
+        while len(owned) < SHARE or time.perf_counter() < last + QUIET_S:
+            if watching.done():
+                watching.result()  # raises what ended it
             await asyncio.sleep(0.1)
     watching.cancel()
     with suppress(asyncio.CancelledError):
         await watching
     await coordination.close()
     return last - began, len(owned)
+
+
+def _owner(change: Change) -> str | None:
+    """The name of the broker that owns a segment after its change."""
+    if change.value is None:
+        return None
+    owner = keys.SEGMENTS.require(Entry(change.key, change.value, change.revision)).record.owner
+    return owner and owner.split(".")[0]

@@ -20,6 +20,8 @@ import boto3
 import httpx
 from botocore.exceptions import BotoCoreError, ClientError
 
+from benchmarks.metrics import metrics_of
+from benchmarks.processes import cpu_s
 from seaweedq.coordination.etcd.backend import EtcdCoordination
 from seaweedq.coordination.etcd.transport import Access
 from seaweedq.storage.s3 import S3Store
@@ -88,9 +90,9 @@ class Broker:
 
     def store_requests(self) -> dict[str, int]:
         """What it has asked of the store so far, by operation."""
-        text = httpx.get(f"{self.url}/metrics", trust_env=False).text
-        found = re.findall(r'^seaweedq_store_requests_total{operation="(\w+)"} (\S+)$', text, re.MULTILINE)
-        return {operation: int(float(count)) for operation, count in found}
+        prefix = 'seaweedq_store_requests_total{operation="'
+        found = metrics_of(self.url).items()
+        return {name.removeprefix(prefix)[:-2]: int(count) for name, count in found if name.startswith(prefix)}
 
     def _is_ready(self) -> bool:
         try:
@@ -166,12 +168,6 @@ class Cluster:
     def coordination(self) -> EtcdCoordination:
         """The brokers' coordination, to look on."""
         return EtcdCoordination(Access([self.etcd]), "seaweedq/")
-
-
-def cpu_s(pid: int) -> float:
-    """The CPU that a process has used, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ import msgspec
 
 from benchmarks import cluster_processes, kafka_server, server
 from benchmarks.kafka_programs import PARTITIONS, Took
+from benchmarks.processes import started
 from benchmarks.result import Result
 from seaweedq import Client
 
@@ -42,12 +43,10 @@ Way = Callable[[], Round]
 
 
 class Program:
-    """A program of `kafka_programs`, ready to begin."""
+    """A program of `kafka_programs` that is ready to begin."""
 
-    def __init__(self, name: str, address: str, topic: str, *more: str) -> None:
-        command = [sys.executable, "-m", "benchmarks.kafka_programs", name, address, topic, str(MESSAGES), *more]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen(command, text=True, env=kafka_server.environment(), **pipes)
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
         self._line()
 
     def begin(self) -> None:
@@ -58,16 +57,22 @@ class Program:
 
     def ended(self) -> Took:
         """Waits for its end."""
-        took = msgspec.json.decode(self._line(), type=Took)
-        self._process.communicate()
-        return took
+        return msgspec.json.decode(self._line(), type=Took)
 
     def _line(self) -> str:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a program ended before its time: {self._process.wait()}")
+            raise RuntimeError(f"a program ended before its time, with status {self._process.wait()}")
         return line
+
+
+@contextmanager
+def program(name: str, address: str, topic: str, *more: str) -> Iterator[Program]:
+    """A program, killed afterwards: a consumer may wait for ever for what a producer that failed did not send."""
+    command = [sys.executable, "-m", "benchmarks.kafka_programs", name, address, topic, str(MESSAGES), *more]
+    with started(command, environment=kafka_server.environment(), stdin=subprocess.PIPE) as process:
+        yield Program(process)
 
 
 def measure(folder: Path) -> Iterator[Result]:
@@ -111,13 +116,13 @@ def _both_ways(where: str, url: str, cpu_s: Callable[[], float]) -> Iterator[tup
 def _kafka(node: server.Server, folder: Path) -> Round:
     topic, address, file = f"t{uuid4().hex}", f"127.0.0.1:{node.port}", folder / f"{uuid4().hex}.parquet"
     _create(address, topic)
-    consumer = Program("kafka_parquet", address, topic, str(file))
-    producer = Program("kafka_produce", address, topic)
-    begun_s, cpu_s = time.monotonic(), node.cpu_s()
-    consumer.begin()
-    producer.begin()
-    sent, written = producer.ended(), consumer.ended()
-    cpu_s = node.cpu_s() - cpu_s + sent.cpu_s + written.cpu_s
+    consuming = program("kafka_parquet", address, topic, str(file))
+    with consuming as consumer, program("kafka_produce", address, topic) as producer:
+        begun_s, cpu_s = time.monotonic(), node.cpu_s()
+        consumer.begin()
+        producer.begin()
+        sent, written = producer.ended(), consumer.ended()
+        cpu_s = node.cpu_s() - cpu_s + sent.cpu_s + written.cpu_s
     alone = _alone("kafka_alone", address, topic)
     return Round(MESSAGES / sent.took_s, MESSAGES / (written.ended_s - begun_s), cpu_s * 1e6 / MESSAGES, alone)
 
@@ -136,22 +141,22 @@ def _seaweedq(url: str, broker_cpu_s: Callable[[], float], name: str) -> Round:
     topic = f"t{uuid4().hex}"
     with Client(url) as client:
         client.create_topic(topic, format="bytes", initial_segments=PARTITIONS)
-        producer = Program(name, url, topic)
-        begun_s, cpu_s = time.monotonic(), broker_cpu_s()
-        producer.begin()
-        sent = producer.ended()
-        client.flush(topic)
-        ended_s = time.monotonic()
-        cpu_s = broker_cpu_s() - cpu_s + sent.cpu_s
+        with program(name, url, topic) as producer:
+            begun_s, cpu_s = time.monotonic(), broker_cpu_s()
+            producer.begin()
+            sent = producer.ended()
+            client.flush(topic)
+            ended_s = time.monotonic()
+            cpu_s = broker_cpu_s() - cpu_s + sent.cpu_s
         client.create_topic(f"{topic}-alone")
         alone = _alone("seaweedq_alone", url, f"{topic}-alone") if name.endswith("send") else 0
     return Round(MESSAGES / sent.took_s, MESSAGES / (ended_s - begun_s), cpu_s * 1e6 / MESSAGES, alone)
 
 
 def _alone(name: str, address: str, topic: str) -> float:
-    program = Program(name, address, topic)
-    program.begin()
-    return median(program.ended().each_s) * 1000
+    with program(name, address, topic) as one:
+        one.begin()
+        return median(one.ended().each_s) * 1000
 
 
 def _results(name: str, rounds: Sequence[Round]) -> Iterator[Result]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from seaweedq import Client
 
 KEYS, VALUE_BYTES, PARTITIONS, ALONE = 5_000, 100, 4, 200
+READY_S = 30.0
 FILE_ROWS = 100_000  # of a row group, and of a table that is sent
 
 
@@ -48,7 +49,7 @@ def kafka_produce(address: str, topic: str, count: int) -> None:
     """librdkafka with the linger of `send`; a failed message ends it."""
     keys, value = _messages(count)
     producer = _producer(address, linger_ms=5)
-    producer.list_topics(topic)
+    producer.list_topics(topic, READY_S)  # else it would wait for ever for a node that is gone
     with measured():
         for key in keys:
             while True:

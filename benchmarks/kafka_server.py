@@ -2,7 +2,6 @@
 durability: it acknowledges what is in the page cache."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -57,7 +56,7 @@ def kafka(folder: Path) -> Iterator[Server]:
         _wait(port, process, folder / "kafka.log")
         yield Server(process, port)
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
 
 

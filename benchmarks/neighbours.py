@@ -4,7 +4,6 @@ requests, in turns with those that it has alone."""
 import asyncio
 import itertools
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import httpx
 
 from benchmarks import server
 from benchmarks.http import Connection, Connections, Failed, request, run
+from benchmarks.processes import started
 from benchmarks.result import Result
 
 LIMIT, TIMES = 100, 10
@@ -111,16 +111,12 @@ def flood(port: int, token: str) -> None:
 def _flood(port: int, token: str) -> Iterator[None]:
     """Another process floods."""
     code = f"from benchmarks.neighbours import flood; flood({port}, {token!r})"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    try:
+    with started([sys.executable, "-c", code]) as process:
         assert process.stdout
         process.stdout.readline()
         time.sleep(1.0)
         yield
         assert process.poll() is None, "the flood has ended"
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextmanager

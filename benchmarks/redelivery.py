@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import server, waiting
+from benchmarks.brokers_together import brokers_together
 from benchmarks.cluster_processes import LEASE_S, Cluster
 from benchmarks.http import Connection, Connections, Failed, request, run
 from benchmarks.result import Result
@@ -160,7 +161,7 @@ def _after_a_start(folder: Path) -> float:
 
 
 def _after_a_kill(folder: Path) -> float:
-    with waiting.together(folder) as brokers:
+    with brokers_together(folder, 2) as brokers:
         dispatching: int = run(brokers.ports[0], 1, lambda opened: waiting.dispatcher(opened[0], brokers.ports))
         other = next(port for port in brokers.ports if port != dispatching)
         took_s: float = run(

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from benchmarks import server
+from benchmarks.processes import started
 from benchmarks.result import Result
 from benchmarks.turns import Tree, in_turns, lowest
 
@@ -53,9 +54,7 @@ def _figures(tree: Tree, broker: server.Server, kind: str) -> Mapping[str, float
     """Returns what a message took in each round: time until all are acknowledged, CPU of client and broker."""
     command = [sys.executable, "-P", "-c", PROGRAM, f"http://127.0.0.1:{broker.port}", kind, str(MESSAGES)]
     found: dict[str, float] = {}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=tree.environment()
-    ) as program:
+    with started(command, environment=tree.environment(), stdin=subprocess.PIPE) as program:
         assert program.stdin is not None
         assert program.stdout is not None
         for which in ("first", "second"):

@@ -1,8 +1,6 @@
 """Server processes under measurement: the broker, and the empty uvicorn app that is its limit; what they cost in CPU
 and memory."""
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from benchmarks.processes import cpu_s, started
 from benchmarks.turns import Tree
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -25,8 +22,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """User and system seconds so far, children that have ended included."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / _TICKS
+        return cpu_s(self.process.pid)
 
     def memory_bytes(self, what: str = "VmRSS") -> int:
         """Resident memory: now, or with `VmHWM` the most there ever was."""
@@ -48,6 +44,15 @@ def broker(folder: Path, *options: str, tree: Tree | None = None) -> Iterator[Se
 
 
 @contextmanager
+def slow_broker(folder: Path, put_ms: float, *options: str) -> Iterator[Server]:
+    """A broker with an object journal, on a store whose puts take `put_ms`; its folder has but what is not in a
+    store."""
+    given = ["--data-dir", str(folder), "--port", "0", "--journal", "object", "--log-level", "error", *options]
+    with _started(["-m", "benchmarks.slow_broker", str(put_ms), "serve", *given]) as server:
+        yield server
+
+
+@contextmanager
 def empty_app() -> Iterator[Server]:
     """The empty app, under the broker's server settings."""
     with _started(["-m", "benchmarks.empty"]) as server:
@@ -56,15 +61,10 @@ def empty_app() -> Iterator[Server]:
 
 @contextmanager
 def _started(arguments: Sequence[str], environment: dict[str, str] | None = None) -> Iterator[Server]:
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout
-    try:
+    with started([sys.executable, *arguments], environment=environment) as process:
+        assert process.stdout
         line = process.stdout.readline()
         words = [word.rstrip(",") for word in line.split() if word.startswith(("http://", "https://"))]
         if not words:
             raise RuntimeError(f"{' '.join(arguments)} did not start: {line!r}")
         yield Server(process, urlsplit(words[0]).port or 0)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()

@@ -59,13 +59,14 @@ def _under_load(spark: Any, folder: Path, url: str, broker: server.Server) -> It
     sent = multiprocessing.get_context("spawn").Value("q", 0)
     producer = multiprocessing.get_context("spawn").Process(target=_produce, args=(url, sent), daemon=True)
     query = _query(spark, folder, url, "busy")
-    producer.start()
     lags: list[float] = []
     read, seen = 0, -1
-    while not sent.value:
-        time.sleep(LOOK_S / 10)
-    begun, cpu_s, broker_s = time.perf_counter(), tree_cpu_s(), broker.cpu_s()
+    producer.start()
     try:
+        while not sent.value:
+            assert producer.is_alive(), "the producer has ended"
+            time.sleep(LOOK_S / 10)
+        begun, cpu_s, broker_s = time.perf_counter(), tree_cpu_s(), broker.cpu_s()
         while time.perf_counter() - begun < SECONDS:
             time.sleep(LOOK_S)
             for progress in query.recentProgress:

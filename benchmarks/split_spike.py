@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import uvloop
 
-from benchmarks.cluster_batches import brokers_together
+from benchmarks.brokers_together import brokers_together
 from benchmarks.http import NDJSON, Connection, Failed, request
 from benchmarks.result import Result
 
@@ -25,9 +24,8 @@ TARGET_S = 15.0
 
 def measure(folder: Path) -> Iterator[Result]:
     """Topics one after the other; the slowest."""
-    with brokers_together(folder / "data", BROKERS) as urls:
-        ports = [urlsplit(url).port or 0 for url in urls]
-        rounds = [uvloop.run(Spike(f"spike-{n}", ports).run()) for n in range(ROUNDS)]
+    with brokers_together(folder / "data", BROKERS) as brokers:
+        rounds = [uvloop.run(Spike(f"spike-{n}", brokers.ports).run()) for n in range(ROUNDS)]
     took = [one for one, _ in rounds]
     note = (
         f"{TRICKLE_PER_S:g} messages/s for {TRICKLE_S:g} s, then {TIMES} times as much; a segment's target is "

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 from benchmarks import server
-from benchmarks.cluster_batches import brokers_together
+from benchmarks.brokers_together import brokers_together
 from benchmarks.http import NDJSON, Connection, request
 from benchmarks.result import Result
 from seaweedq.segments.keyhash import hash_key
@@ -32,14 +32,15 @@ Load = Sequence[tuple[int, list[bytes]]]
 def measure(folder: Path) -> Iterator[Result]:
     """All take turns; the best round of each."""
     with (
-        brokers_together(folder / "two", 2) as urls,
+        brokers_together(folder / "two", 2) as two,
         server.broker(folder / "left") as left,
         server.broker(folder / "right") as right,
     ):
-        ports = [urlsplit(url).port or 0 for url in urls]
         for rows in BATCHES:
             name = f"rows-{rows}"
-            rounds = [uvloop.run(_round(f"{name}-{n}", rows, ports, (left.port, right.port))) for n in range(ROUNDS)]
+            rounds = [
+                uvloop.run(_round(f"{name}-{n}", rows, two.ports, (left.port, right.port))) for n in range(ROUNDS)
+            ]
             one, split, alone, both = (max(column) for column in zip(*rounds, strict=True))
             yield Result(
                 name=f"split throughput, {rows} a request",

@@ -2,18 +2,12 @@
 comes, and what a publish costs that one of them gets."""
 
 import asyncio
-import os
 import resource
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from benchmarks.brokers_together import Brokers, brokers_together
 from benchmarks.http import Connection, Connections, request, run
 from benchmarks.result import Result
 
@@ -26,35 +20,7 @@ TOPIC = "/v1/topics/waiting"
 SUBSCRIPTION = f"{TOPIC}/subscriptions/s"
 PULL = request(f"{SUBSCRIPTION}/pull", b'{"max_messages":1,"wait_s":30}', "application/json")
 PUBLISH = request(f"{TOPIC}/messages", b'{"value":1}', "application/json")
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Brokers:
-    """Two brokers of one parent, by port and process id."""
-
-    ports: list[int]
-    pids: list[int]
-
-    def cpu_s(self) -> float:
-        """User and system seconds of both so far."""
-        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.pids]
-        return sum(int(fields[11]) + int(fields[12]) for fields in stats) / _TICKS
-
-    def pid_of(self, port: int) -> int:
-        """The process that listens on a port."""
-        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-        inodes = {f"socket:[{one[9]}]" for one in map(str.split, lines) if one[1].endswith(f":{port:04X}")}
-        return next(pid for pid in self.pids if any(os.readlink(fd) in inodes for fd in _open_files(pid)))
-
-    def memory_bytes(self) -> int:
-        """Resident memory of the larger one."""
-        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids]
-        return max(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _open_files(pid: int) -> list[Path]:
-    return list(Path(f"/proc/{pid}/fd").iterdir())
+OPTIONS = ("--max-connections", str(2 * WAITING))  # three quarters of them may wait
 
 
 def measure(folder: Path) -> Iterator[Result]:
@@ -62,7 +28,7 @@ def measure(folder: Path) -> Iterator[Result]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for where in ("here", "another broker"):
-        with together(folder / where) as brokers:
+        with brokers_together(folder / where, 2, *OPTIONS) as brokers:
             yield from _measured(brokers, where)
 
 
@@ -153,26 +119,3 @@ async def _settle(brokers: Brokers) -> None:
     while (now_s := brokers.cpu_s()) - last_s > 0.05:
         last_s = now_s
         await asyncio.sleep(1)
-
-
-@contextmanager
-def together(folder: Path) -> Iterator[Brokers]:
-    """Two brokers of one parent."""
-    options = ["--data-dir", str(folder), "--port", "0", "--brokers", "2", "--log-level", "error"]
-    options += ["--max-connections", str(2 * WAITING)]  # three quarters of them may wait
-    process = subprocess.Popen([sys.executable, "-m", "seaweedq", "serve", *options], stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    ports: list[int] = []
-    try:
-        for line in process.stdout:
-            urls = [word.rstrip(",") for word in line.split() if word.startswith("http://") and " at http" in line]
-            ports += [urlsplit(url).port or 0 for url in urls]
-            if len(ports) == 2:
-                break
-        else:
-            raise RuntimeError("two brokers did not start")
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        yield Brokers(ports, [int(pid) for pid in children])
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
