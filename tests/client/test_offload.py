@@ -171,6 +171,21 @@ def test_a_typed_topic_takes_no_references_and_judges_by_itself(store, payload_c
     assert not store.uploads
 
 
+def test_another_topic_of_the_same_name_has_its_own_rule(store, payload_client):
+    store.topic["key_field"] = "a"
+    large = {"a": "1", "b": "2", "text": "x" * MIB}
+    producer = payload_client.producer("t")
+    producer.send(large).result(5)
+    store.topic["key_field"] = "b"
+    producer.send(large).result(5)
+    assert [line["key"] for line in store.messages] == ["1", "2"]
+    store.topic["format"] = "typed"
+    assert isinstance(producer.send(large).exception(5), MessageTooLarge)
+    with pytest.raises(MessageTooLarge):
+        producer.close()
+    assert len(store.uploads) == 2
+
+
 def test_a_place_is_in_the_stream_of_its_key():
     from seaweedq.client.core.producing.batching import Limits
     from seaweedq.client.core.producing.offload import Sent

@@ -8,7 +8,7 @@ from seaweedq.client.core.consuming.pulling import REPORT_S, LateAcks
 from seaweedq.client.core.producing.delivery import Route
 from seaweedq.client.core.protocol.effects import NDJSON
 from seaweedq.client.core.topics.calls import publish
-from seaweedq.errors import InvalidMessages, InvalidName, MessageTooLarge
+from seaweedq.errors import InvalidMessages, InvalidName, MessageTooLarge, TopicNotFound
 from tests.support.client.fake_cluster import FakeCluster, problem
 
 MIB = 1024 * 1024
@@ -109,6 +109,50 @@ def test_after_a_second_refusal_of_all_that_was_left_each_message_has_its_own_re
     assert reasons == ["the first", "the second", "the third"]
     assert outcome.published is None
     assert outcome.error.fields["errors"][0]["reason"] == "the first"
+
+
+def test_a_message_that_is_too_large_is_looked_up_among_those_that_were_left():
+    """Its index was taken for one of the whole batch, so another message failed in its place."""
+    cluster = FakeCluster()
+    cluster.faults = [
+        lambda _: problem(422, "invalid-messages", errors=[{"index": 0, "reason": "no"}], invalid=1),
+        lambda _: problem(413, "message-too-large", limit_bytes=500, index=2),
+    ]
+    with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
+        producer = client.producer("t", linger_ms=10_000)
+        receipts = [producer.send(n, key="x" * 600 if n == 3 else None, headers={"a": "b"}) for n in range(5)]
+        with pytest.raises(InvalidMessages):
+            producer.close()
+    errors = [type(receipt.exception()) for receipt in receipts]
+    assert errors == [InvalidMessages, type(None), type(None), MessageTooLarge, type(None)]
+    assert cluster.published() == [1, 2, 4]
+    assert [receipts[n].result() for n in (1, 2, 4)] == ["0-0", "0-1", "0-2"]
+    assert len(cluster.requests) == 3
+
+
+def test_a_refused_message_keeps_its_own_reason_where_the_others_fail_in_the_end():
+    cluster = FakeCluster()
+    cluster.faults = [
+        lambda _: problem(422, "invalid-messages", errors=[{"index": 1, "reason": "no"}], invalid=1),
+        lambda _: problem(404, "topic-not-found"),
+    ]
+    with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
+        producer = client.producer("t", linger_ms=10_000)
+        receipts = [producer.send(n, headers={"a": "b"}) for n in range(3)]
+        with pytest.raises(InvalidMessages):
+            producer.close()
+    assert [type(each.exception()) for each in receipts] == [TopicNotFound, InvalidMessages, TopicNotFound]
+
+
+@pytest.mark.parametrize("named", [[{"index": 3, "reason": "no"}], []])
+def test_a_refusal_that_names_no_message_of_the_request_is_one_of_all(named):
+    cluster = FakeCluster(faults=[lambda _: problem(422, "invalid-messages", errors=named, invalid=1)])
+    with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
+        producer = client.producer("t", linger_ms=10_000)
+        receipts = [producer.send(n, headers={"a": "b"}) for n in range(3)]
+        with pytest.raises(InvalidMessages):
+            producer.close()
+    assert all(isinstance(each.exception(), InvalidMessages) for each in receipts)
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "", "../../b"])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from seaweedq import AsyncClient, Client
 from seaweedq.client.core.producing.batching import Batch, Batcher, Limits
+from seaweedq.client.core.producing.map_refresh import STALE_S
 from seaweedq.client.core.producing.rows import FEWEST, MOST_BYTES, Rows, line_of, row_of
 from seaweedq.client.core.protocol.effects import ARROW, NDJSON
 from seaweedq.client.core.protocol.wire import envelope
@@ -161,6 +162,7 @@ def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known(monkeypa
                 producer.send(b"x", key=f"{batch}-{n}")
             producer.flush()
         assert types(cluster) == [ARROW, NDJSON, NDJSON, NDJSON]
+        assert producer._map_refresh.due(producer._now_s() + STALE_S), "its rule is asked for at once"
         assert len(cluster.messages) == 3 * FEWEST
         producer._follow()
         for _ in range(FEWEST):

@@ -227,7 +227,7 @@ class AsyncProducer:
         outcome = await self._deliver(stream, batch)
         batch.delivery.settle(outcome)
         self._partition.finish(stream, batch)
-        if outcome.misrouted or outcome.error:
+        if outcome.misrouted or outcome.error or batch.is_unfit:
             self._map_refresh.invalidate()
         self._acknowledged += outcome.published.count if outcome.published else 0
         self._error = self._error or outcome.error

@@ -252,7 +252,7 @@ class Producer:
             batch.delivery.settle(outcome)
             with self._changed:
                 self._partition.finish(stream, batch)
-                if outcome.misrouted or outcome.error:
+                if outcome.misrouted or outcome.error or batch.is_unfit:
                     self._map_refresh.invalidate()
                 self._acknowledged += outcome.published.count if outcome.published else 0
                 self._error = self._error or outcome.error

@@ -9,7 +9,7 @@ from seaweedq.client.core.payloads.uploading import abort
 from seaweedq.client.core.producing.batching import Batch
 from seaweedq.client.core.producing.offload import Offload
 from seaweedq.client.core.producing.streams import Stream
-from seaweedq.client.core.protocol.effects import ARROW, NDJSON, Steps
+from seaweedq.client.core.protocol.effects import ARROW, Steps
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.protocol.wire import Published, decode_published
 from seaweedq.client.core.topics.calls import publish_request
@@ -73,7 +73,7 @@ class Route:
         If the broker names invalid messages, it appended none, and the others are sent again without them; where it has
         more than it names, it names the next ones then. If it names one that is too large, all values that are too
         large are sent again by reference, and messages that no reference makes smaller (key and headers, values of
-        typed topics) are left out.
+        typed topics) are left out. If the others fail in the end, the refused ones keep the reasons of their own.
         """
         if batch.error:
             raise batch.error
@@ -87,54 +87,51 @@ class Route:
                     # It took none of them; of lines it names each that it refuses.
                     batch.is_unfit = isinstance(error, InvalidRequest)
             batch.unroll()
-            try:
-                return (yield from self._publish_valid(stream, batch, batch.lines))
-            except MessageTooLarge as error:
-                if batch.content_type != NDJSON or self.offload is None:
-                    raise
-                lines = yield from self.offload.again(batch.lines, error)
-                known = error if lines == batch.lines else None
-            return (yield from self._publish_valid(stream, batch, lines, known, (InvalidMessages, MessageTooLarge)))
+            if batch.content_type == ARROW:
+                return (yield from self._publish(stream, batch, batch.lines))
+            return (yield from self._publish_valid(stream, batch))
         except SeaweedqError:
             if batch.upload_id:  # a broker keeps it if the message is there after all
                 yield from abort(self.topic, batch.upload_id)
             raise
 
-    def _publish_valid(
-        self,
-        stream: Stream[Any],
-        batch: Batch[Any],
-        lines: list[bytes],
-        known: SeaweedqError | None = None,
-        refusals: tuple[type[SeaweedqError], ...] = (InvalidMessages,),
-    ) -> Steps[Outcome]:
-        """Publishes the lines without those that brokers refuse by one of `refusals`; `known` is such a refusal of all
-        these lines."""
-        kept, first, error = list(range(len(lines))), known, known
+    def _publish_valid(self, stream: Stream[Any], batch: Batch[Any]) -> Steps[Outcome]:
+        """Publishes the batch's lines, apart from those that brokers refuse. Brokers count the lines of a request, so
+        what they name is looked up among those that it had."""
+        kept = dict(enumerate(batch.lines))
+        first: SeaweedqError | None = None
         errors: dict[int, Exception] = {}
+        offload = self.offload  # once: what a reference makes no smaller is left out
         while True:
-            if error is not None:
-                refused = self._refused(error, [lines[index] for index in kept])
-                if batch.content_type != NDJSON or len(refused) in (0, len(kept)):
-                    if not errors:
-                        raise error
-                    errors |= {index: _of_message(error, at) for at, index in enumerate(kept)}
-                    return Outcome(error=first, errors=errors)
-                errors |= {kept[at]: _of_message(error, at) for at in refused}
-                kept = [index for at, index in enumerate(kept) if at not in refused]
+            lines = [*kept.values()]
             try:
-                outcome = yield from self._publish(stream, batch, [lines[index] for index in kept])
-                break
-            except refusals as again:
-                error, first = again, first or again
-        return replace(outcome, error=first, rejected=tuple(sorted(errors)), errors=errors) if first else outcome
+                outcome = yield from self._publish(stream, batch, lines)
+            except SeaweedqError as error:
+                if isinstance(error, MessageTooLarge) and offload is not None:
+                    smaller, offload = (yield from offload.again(lines, error)), None
+                    if smaller != lines:
+                        kept = dict(zip(kept, smaller, strict=True))
+                        continue
+                refused = self._refused(error, lines)
+                if len(refused) in (0, len(lines)) and first is None:
+                    raise
+                first = first or error
+                refused = refused or {*range(len(lines))}
+                errors |= {index: _of_message(error, at) for at, index in enumerate(kept) if at in refused}
+                kept = {index: line for at, (index, line) in enumerate(kept.items()) if at not in refused}
+                if kept:
+                    continue
+                outcome = Outcome()
+            if first is None:
+                return outcome
+            return replace(outcome, error=first, rejected=tuple(sorted(errors)), errors=errors)
 
     def _refused(self, error: SeaweedqError, lines: list[bytes]) -> set[int]:
         """Returns the indexes of messages that the error concerns; none if that is not known."""
         if isinstance(error, InvalidMessages):
-            return _invalid(error, len(lines))
+            return _invalid(error, len(lines)) & {*range(len(lines))}
         limit, index = error.fields.get("limit_bytes"), error.fields.get("index")
-        if self.offload is None or not isinstance(limit, int) or not isinstance(index, int):
+        if self.offload is None or not isinstance(limit, int) or not isinstance(index, int) or index >= len(lines):
             return set()
         return {index, *(at for at, line in enumerate(lines) if self.offload.exceeds(line, limit))}
 

@@ -5,13 +5,11 @@ the setting's default), and learns a smaller one from a refusal.
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from mimetypes import MimeTypes
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,7 +19,7 @@ from seaweedq.client.core.protocol.effects import JSON, Steps, Work
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.protocol.wire import reference_envelope
 from seaweedq.client.core.topics.calls import call, topic_path
-from seaweedq.client.core.topics.segment_map import KeyRule
+from seaweedq.client.core.topics.segment_map import KeyRule, fetch_rule
 from seaweedq.client.files.upload_source import Progress, Source
 from seaweedq.errors import MessageTooLarge, TopicNotFound
 
@@ -98,7 +96,6 @@ class Offload:
     def __init__(self, topic: str, patience: Patience, brokers: tuple[str, ...], limit_bytes: int) -> None:
         self._topic, self._patience, self._brokers = topic, patience, brokers
         self.limit_bytes = limit_bytes
-        self._rule: KeyRule | None = None
 
     def is_large(self, line: bytes) -> bool:
         """Tells whether the value of a message is over the limit."""
@@ -115,22 +112,21 @@ class Offload:
         """Uploads the value of a message, unless the topic is typed: such a topic takes no references, so the broker
         decides about the line as it is. The same goes for a missing topic, unless `make` asks to create it: a 413 of a
         broker that would have created the topic does."""
-        if self._rule is None:
-            try:
-                facts: Mapping[str, Any] = yield from call("GET", topic_path(self._topic))
-            except TopicNotFound:
-                if not make:
-                    return Sent(line, None)
-                facts = yield from call("PUT", topic_path(self._topic), {})
-            self._rule = KeyRule.of(facts)
-        if self._rule.typed:
+        try:
+            # Asked for each time: another topic may have taken the name, and an upload costs more.
+            rule = yield from fetch_rule(self._topic)
+        except TopicNotFound:
+            if not make:
+                return Sent(line, None)
+            rule = KeyRule.of((yield from call("PUT", topic_path(self._topic), {})))
+        if rule.typed:
             return Sent(line, None)
         found = _decode(line)
         key = found.key
-        if key is None and self._rule.field is not None:
+        if key is None and rule.field is not None:
             from seaweedq.client.core.producing.key_extraction import Keys
 
-            key = Keys(self._rule).of_line(None, line)
+            key = Keys(rule).of_line(None, line)
         content_type = JSON if isinstance(found.value_base64, UnsetType) else ANY_BYTES
         upload_id = yield from self._upload(Source.of(found.content), content_type, None)
         return Sent(reference_envelope(upload_id, key, found.headers, found.timestamp, found.expires_in_s), upload_id)
