@@ -9,7 +9,8 @@ is somebody else's, as a proxy's, and is no token, unless it is that of the file
 The gate remembers a token that counts by the value of its header, with the SHA-256 of its text and what it was allowed
 to do: to judge it again costs two look-ups then. What is remembered gives no right by itself. It counts only where the
 watched view still finds the very same caller by that SHA-256, and the caller's time is not over; each change of a token
-or its principal makes another caller. The gate remembers no text that does not count, and none of the admin's file.
+or its principal makes another caller, and has the token forgotten (shown_tokens). The gate remembers no text that does
+not count, and none of the admin's file.
 
 A request that lasts ends as soon as its caller may no longer do it. It is then cancelled where it waits, as if its
 client had gone, and answered with the error; the routes see no difference.
@@ -17,7 +18,6 @@ client had gone, and answered with the error; the routes see no difference.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from seaweedq.access.actions import Action, Resource
@@ -26,6 +26,7 @@ from seaweedq.access.caller import NOBODY, Caller
 from seaweedq.access.tokens import PREFIX, digest_of
 from seaweedq.api.access.callers import CALLER, caller_of, forbidden, relayed_caller
 from seaweedq.api.access.rules import SOCKET, Kind, find, rules_of
+from seaweedq.api.access.shown_tokens import REMEMBERED_PATH, ShownToken, ShownTokens
 from seaweedq.api.asgi.http import Scope, headers_of
 from seaweedq.broker.access.callers import Callers
 from seaweedq.errors import (
@@ -43,18 +44,7 @@ RELAYED = "seaweedq.relayed"  # is in the scope of a request that another broker
 SUBPROTOCOL = "bearer."
 USUAL = b"Bearer "
 SHOWN = 200
-REMEMBERED_TOKENS, REMEMBERED_RIGHTS = 4_096, 64  # at a broker, and of one token
-REMEMBERED_PATH = 256  # characters: no name is checked before the gate, so a path may be as long as a head
 REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A token that was shown, as the SHA-256 of its text; the caller that it stood for, and what that was allowed."""
-
-    digest: bytes
-    caller: Caller
-    allowed: set[tuple[Action | None, Resource]] = field(default_factory=set)
 
 
 class Gate:
@@ -64,7 +54,8 @@ class Gate:
         self._callers = callers
         self._needs_token = needs_token
         self._is_of_broker = is_of_broker
-        self._seen: dict[bytes | None, _Seen] = {}  # by the header Authorization
+        self._shown = ShownTokens()
+        callers.tell(self._shown.forget)
 
     def admit(self, scope: Scope) -> None:
         """Puts the caller into the scope. Raises RouteNotFound and MethodNotAllowed where there is no rule,
@@ -77,7 +68,7 @@ class Gate:
             scope[RELAYED] = True
             scope[CALLER] = relayed_caller(scope)
             return
-        seen = self._seen.get(headers_of(scope).get(b"authorization"))
+        seen = self._shown.by_header.get(headers_of(scope).get(b"authorization"))
         if seen is not None and (rule.action, resource) in seen.allowed and self._counts(seen, scope):
             scope[CALLER] = seen.caller
             return
@@ -132,9 +123,9 @@ class Gate:
             return Unauthenticated(REFUSED)
         if not judge(now, action, resource):
             return forbidden(action, resource)
-        return NotReady("this broker's lease had expired, so that it did not know which tokens count")
+        return NotReady("this broker did not know which tokens count: its lease had expired, or its clock was set back")
 
-    def _counts(self, seen: _Seen, scope: Scope) -> bool:
+    def _counts(self, seen: ShownToken, scope: Scope) -> bool:
         """Returns whether a token that was remembered is all that this request gives, and still stands for the same
         caller. A WebSocket may give another one."""
         return scope["type"] == "http" and self._callers.find(seen.digest) is seen.caller
@@ -145,12 +136,7 @@ class Gate:
         is_usual = shown is not None and shown.startswith(USUAL) and b"," not in shown
         if shown is None or not is_usual or scope["type"] != "http" or len(scope["path"]) > REMEMBERED_PATH:
             return
-        seen = self._seen.get(shown)
-        if seen is None or seen.caller is not caller or len(seen.allowed) >= REMEMBERED_RIGHTS:
-            if len(self._seen) >= REMEMBERED_TOKENS:
-                self._seen.clear()
-            seen = self._seen[shown] = _Seen(digest_of(shown[len(USUAL) :]), caller)
-        seen.allowed.add((action, resource))
+        self._shown.add(shown, shown[len(USUAL) :], caller, action, resource)
 
     def _caller(self, scope: Scope) -> Caller:
         text = text_of(scope)

@@ -39,10 +39,11 @@ class Callers:
     """Finds callers by tokens, and ends what is held for those that lose a right."""
 
     def __init__(self, coordination: Coordination, clock: Clock, admin: AdminToken) -> None:
-        self.view = AccessView(coordination, self._look)
+        self.view = AccessView(coordination, self._changed)
         self._lookups = TokenLookups(coordination, self.view, clock)
         self._admin = admin
         self._clock = clock
+        self._told: list[Callable[[Touched], None]] = []
         self._held: set[_Held] = set()
         self._by_token: dict[str, set[_Held]] = {}
         self._expiring: list[tuple[int, int, _Held]] = []  # a heap, with some that have ended
@@ -61,18 +62,22 @@ class Callers:
         token = id_of(text.decode("latin-1"))
         return token is not None and await self._lookups.look(token)
 
-    def again(self, caller: Caller) -> Caller | None:
-        """Returns the caller as its token is now, None where that does not count any more."""
+    def again(self, caller: Caller, now_us: int | None = None) -> Caller | None:
+        """Returns the caller as its token is now, or at a time, None where that does not count any more."""
         if caller.token is None:
             return caller
         if caller.token == self._admin.caller.token:
             return self._admin.caller if self._admin.counts else None
         found = self.view.caller(caller.token)
-        return found if found and found.expires_us > self._clock.now_us() else None
+        return found if found and found.expires_us > (self._clock.now_us() if now_us is None else now_us) else None
 
     def principal(self, name: str, uid: str | None) -> Caller | None:
         """Returns the caller that a principal is by itself, None where there is none (any more) with this `uid`."""
         return self._admin.caller if name == self._admin.caller.principal else self.view.principal(name, uid)
+
+    def tell(self, told: Callable[[Touched], None]) -> None:
+        """Has `told` be called after each change, with the tokens that it is about."""
+        self._told.append(told)
 
     @property
     def anonymous(self) -> Caller:
@@ -112,18 +117,23 @@ class Callers:
             return
         now_us = self._clock.now_us()
         while self._expiring and self._expiring[0][0] <= now_us:
-            self._judge(heappop(self._expiring)[2])
+            self._judge(heappop(self._expiring)[2], now_us)  # by one reading: a clock may be set back in between
         self._look((self._admin.caller.token or "",))
 
-    def _look(self, touched: Touched = None) -> None:
+    def _changed(self, touched: Touched) -> None:
+        for told in self._told:
+            told(touched)
+        self._look(touched)
+
+    def _look(self, touched: Touched) -> None:
         tokens = list(self._by_token) if touched is None else touched
         for held in [one for token in tokens for one in self._by_token.get(token, ())]:
             self._judge(held)
 
-    def _judge(self, held: _Held) -> None:
+    def _judge(self, held: _Held, now_us: int | None = None) -> None:
         if held not in self._held:
             return
-        now = self.again(held.caller)
+        now = self.again(held.caller, now_us)
         if now is None or not judge(now, held.action, held.resource):
             self._end(held)
 

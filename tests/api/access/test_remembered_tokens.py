@@ -1,5 +1,7 @@
 """A token that the gate remembers loses its right with the change that takes it, as one that is shown first."""
 
+import gc
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.grants import Grant
 from seaweedq.access.tokens import digest_of, draw
-from seaweedq.api.access import gate as gate_module
+from seaweedq.api.access import rules, shown_tokens
 from seaweedq.api.access.callers import caller_of
 from seaweedq.api.access.gate import Gate
 from seaweedq.broker.access.admin_token import AdminToken
@@ -125,27 +127,73 @@ def test_a_second_token_beside_it() -> None:
 
 
 def test_how_much_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gate_module, "REMEMBERED_TOKENS", 3)
-    monkeypatch.setattr(gate_module, "REMEMBERED_RIGHTS", 2)
+    monkeypatch.setattr(shown_tokens, "REMEMBERED_BYTES", 3 * (shown_tokens.TOKEN_BYTES + 1_000))
+    monkeypatch.setattr(shown_tokens, "REMEMBERED_RIGHTS", 2)
     admin = tmp_path / "admin-token"
     admin.write_text("a" * 40)
     world = World(admin)
     assert world.asks("a" * 40) == "admin"
     with pytest.raises(Unauthenticated):
         world.asks(draw(SystemIds()))
-    assert not world.gate._seen
-    for _ in range(5):
+    assert not world.gate._shown.by_header
+    for _ in range(9):
         text = draw(SystemIds())
         world.token(text)
         for topic in ("t1", "t2", "t3", "t1"):
             assert world.asks(text, topic=topic) == "p"
-        assert len(world.gate._seen) <= 3
-        assert all(len(seen.allowed) <= 2 for seen in world.gate._seen.values())
+        assert len(world.gate._shown.by_header) <= 3
+        assert all(len(seen.allowed) <= 2 for seen in world.gate._shown.by_header.values())
+
+
+@pytest.mark.parametrize("name", ["t" * 200, "t" + "\U0001f30a" * 199, "t1"])
+def test_what_is_remembered_takes_no_more_memory_than_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens that each use many names, as long as they may be, would else take a hundred megabytes."""
+    most = 500_000
+    monkeypatch.setattr(shown_tokens, "REMEMBERED_BYTES", most)
+    world, sizes = World(), []
+    shown = world.gate._shown
+    tracemalloc.start()
+    try:
+        while not sizes or sizes[-1] < 0.9 * most:
+            _ask_about(world, name)
+            sizes.append(shown._bytes)
+        rules._remembered.cache_clear()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        shown.forget(None)
+        taken = before - tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.25 * sizes[-1] < taken < sizes[-1]
+    for _ in range(2 * len(sizes)):
+        _ask_about(world, name)
+        assert 0 < shown._bytes <= most
+
+
+def _ask_about(world: World, name: str) -> None:
+    text = draw(SystemIds())
+    world.token(text)
+    for number in range(64):
+        world.asks(text, topic=f"{name}{text[4:12]}{number}")
+
+
+def test_of_one_that_is_revoked_or_whose_principal_changes_nothing_is_kept() -> None:
+    world, text = shown_twice()
+    child, other = draw(SystemIds()), draw(SystemIds())
+    world.token(child, parent=text.split("_")[1])
+    world.token(other)
+    assert [world.asks(child), world.asks(other)] == ["p", "p"]
+    shown = world.gate._shown
+    assert len(shown.by_header) == 3
+    world.revoke(text)
+    assert list(shown.by_header) == [b"Bearer " + other.encode()]
+    world.principal(msgspec.structs.replace(PRINCIPAL, disabled=True))
+    assert (shown.by_header, shown._headers, shown._bytes) == ({}, {}, 0)
 
 
 def test_a_name_as_long_as_a_head_is_not_remembered() -> None:
     world, text = shown_twice()
-    (seen,) = world.gate._seen.values()
+    (seen,) = world.gate._shown.by_header.values()
     for _ in range(2):
         assert world.asks(text, topic="t" * 60_000) == "p"
     assert seen.allowed == {(Action.PUBLISH, Resource("t"))}

@@ -103,7 +103,7 @@ def test_a_token_that_is_issued_has_nobody_elses_found_or_judged_again(monkeypat
     assert caller is not None
     judged: list[Caller] = []
     again = Callers.again
-    monkeypatch.setattr(Callers, "again", lambda self, one: judged.append(one) or again(self, one))
+    monkeypatch.setattr(Callers, "again", lambda self, one, *at: judged.append(one) or again(self, one, *at))
     ended: list[str] = []
     with callers.holding(caller, Action.READ, Resource("t"), lambda: ended.append("ended")):
         callers.view.take([change_of(TOKENS[1], token, 3), change_of("b", PrincipalRecord("u1", every, 1), 4)])
@@ -138,7 +138,7 @@ def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypat
         callers.view.take([change_of(TOKENS[number], ("a", "u0", expires_us, None, None), 2 + number)])
     judged: list[int] = []
     again = callers.again
-    monkeypatch.setattr(callers, "again", lambda caller: judged.append(1) or again(caller))
+    monkeypatch.setattr(callers, "again", lambda *asked: judged.append(1) or again(*asked))
     ended: list[int] = []
     with ExitStack() as held:
         for number in range(3):
@@ -164,3 +164,22 @@ def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypat
     clock.at_us = 20
     callers.look()
     assert (set(ended), callers._by_token) == ({0}, {})
+
+
+def test_a_clock_that_is_set_back_amid_a_look_keeps_nothing_that_has_expired() -> None:
+    """What is taken from those that expire is looked at by nothing else, so it must end."""
+    readings: list[int] = []
+    clock = SimpleNamespace(monotonic_s=lambda: 0.0, now_us=lambda: readings.pop(0) if readings else 1)
+    callers = Callers(SimpleNamespace(), clock, AdminToken(None))  # type: ignore[arg-type]
+    grants = (Grant((Action.READ,), ("*",)),)
+    callers.view.take([change_of("a", PrincipalRecord("u0", grants, 1), 1)])
+    callers.view.take([change_of(TOKENS[0], ("a", "u0", 10, None, None), 2)])
+    caller = callers.find(bytes(32))
+    assert caller is not None
+    ended: list[int] = []
+    with callers.holding(caller, Action.READ, Resource("t"), partial(ended.append, 1)):
+        callers.look()
+        assert not ended
+        readings.append(10)
+        callers.look()
+    assert ended == [1]

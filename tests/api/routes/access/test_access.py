@@ -245,7 +245,7 @@ async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path) -> No
             await until(lambda at=at: len(http.together.brokers[at].core.callers._held) == 2)
             for _ in range(40):
                 await asyncio.sleep(0.01)
-                other._look()
+                other.look()
             assert not [one.result().text for one in waiting if one.done()]
             for one in waiting:
                 one.cancel()
