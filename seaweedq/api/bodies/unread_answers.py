@@ -7,7 +7,7 @@ it is written. The first one is never refused.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -80,18 +80,19 @@ class UnreadAnswers:
         if not self.has_room(size):
             raise self.refusal()
 
-    async def made(self, size: int, make: Callable[[], R]) -> R | None:
-        """Returns an answer of about `size` bytes that `make` makes; None where there is no room. Large ones are made
-        in a thread, so that other requests go on, and one at a time, so that each finds the one before it counted.
+    async def made(self, size: int, maker: Callable[[], Awaitable[Callable[[], R]]]) -> R | None:
+        """Returns an answer of about `size` bytes that `maker` returns what makes; None where there is no room, for
+        which it is not asked: it may sign a link for each message. Large ones are made in a thread, so that other
+        requests go on, and one at a time, so that each finds the one before it counted.
 
         Those that wait for their turn hold their rows. Beyond `limit_bytes` of these an answer is made at once: that
         holds the loop up, and no further rows are read meanwhile."""
         if size < THREAD_BYTES or self._to_make + size > self.limit_bytes:
-            return make() if self.has_room(size) else None
+            return (await maker())() if self.has_room(size) else None
         self._to_make += size
         try:
             async with self._making:
-                return await asyncio.to_thread(make) if self.has_room(size) else None
+                return await asyncio.to_thread(await maker()) if self.has_room(size) else None
         finally:
             self._to_make -= size
 

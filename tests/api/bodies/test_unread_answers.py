@@ -5,7 +5,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -105,6 +105,13 @@ async def test_who_takes_nothing_ends_and_who_takes_a_byte_does_not(world: World
     assert world.refusals.counts["unread_answer"] == 1
 
 
+def of(make: Callable[[], Any]) -> Callable[[], Awaitable[Callable[[], Any]]]:
+    async def maker() -> Callable[[], Any]:
+        return make
+
+    return maker
+
+
 async def test_a_large_answer_is_made_beside_the_loop_and_one_at_a_time(world: World) -> None:
     making, most, threads = 0, 0, set()
 
@@ -117,12 +124,20 @@ async def test_a_large_answer_is_made_beside_the_loop_and_one_at_a_time(world: W
         making -= 1
         return b"answer"
 
-    found = await asyncio.gather(*(world.answers.made(MIB, make) for _ in range(4)))
-    assert (found, most) == ([b"answer"] * 4, 1)
+    asked: list[int] = []
+
+    async def maker() -> Any:
+        asked.append(making)
+        return make
+
+    found = await asyncio.gather(*(world.answers.made(MIB, maker) for _ in range(4)))
+    assert (found, most, asked) == ([b"answer"] * 4, 1, [0] * 4)
     assert threading.get_ident() not in threads
-    assert await world.answers.made(1_000, threading.get_ident) == threading.get_ident()  # a hop costs more
+    assert await world.answers.made(1_000, of(threading.get_ident)) == threading.get_ident()  # a hop costs more
     Reader(world.answers).given(world.answers.limit_bytes)
-    assert await world.answers.made(MIB, make) is None
+    asked.clear()
+    assert await world.answers.made(MIB, maker) is None
+    assert not asked, "no link is signed for an answer without room"
 
 
 async def test_rows_that_wait_to_be_made_into_answers_are_bounded(world: World) -> None:
@@ -133,13 +148,13 @@ async def test_rows_that_wait_to_be_made_into_answers_are_bounded(world: World) 
         made.append(threading.get_ident())
 
     one = world.answers.limit_bytes // 4
-    waiting = [asyncio.create_task(world.answers.made(one, make)) for _ in range(6)]
+    waiting = [asyncio.create_task(world.answers.made(one, of(make))) for _ in range(6)]
     await asyncio.sleep(0)
     assert made.count(loop) == 2, "the share is full of four"
     waiting[3].cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert (len(made), made.count(loop)) == (5, 2)
-    waiting = [asyncio.create_task(world.answers.made(one, make)) for _ in range(4)]
+    waiting = [asyncio.create_task(world.answers.made(one, of(make))) for _ in range(4)]
     await asyncio.gather(*waiting)
     assert made.count(loop) == 2, "nothing is left behind"
 

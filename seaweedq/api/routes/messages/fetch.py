@@ -166,7 +166,7 @@ async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Resp
             opened, pieces = await services.fetcher.fetch(topic, number, asked.offset, asked.limit, target.wait_s)
             answer = await services.unread.made(
                 min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)),
-                await _maker(services, scope, asked, opened, pieces),
+                partial(_maker, services, scope, asked, opened, pieces),
             )
             if answer is None:
                 break  # raised here, the error would be taken for the owner's, and tried again
