@@ -1,4 +1,5 @@
-"""One frozen settings object. The command line, SEAWEEDQ_* variables, TOML and docs/settings.md all come from it.
+"""One frozen settings object. The command line, SEAWEEDQ_* variables, TOML and docs/settings.md all come from it;
+`seaweedq.cli.server.given_settings` reads them.
 
 The names carry the units: `_s` seconds, `_bytes` bytes. Each description states the trade-off of its setting.
 """
@@ -8,19 +9,9 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 KIB, MIB = 1024, 1024 * 1024
-SERVICE_LINK = re.compile("(tcp|udp|sctp)://")  # the value of a variable by which Kubernetes names a service
-
-_PORTS = ("port", "peer_port")
 
 
 def redacted(value: Any) -> str:
@@ -28,21 +19,16 @@ def redacted(value: Any) -> str:
     return re.sub("://.*@", "://***@", repr(value), flags=re.DOTALL)
 
 
-class _Variables(EnvSettingsSource):
-    """The environment, without SEAWEEDQ_PORT=tcp://..., which Kubernetes sets beside a service named `seaweedq`, and
-    without SEAWEEDQ_PEER_PORT=tcp://..., beside one named `seaweedq-peer`."""
+class Settings(BaseModel):
+    """All settings of a broker."""
 
-    def __call__(self) -> dict[str, Any]:
-        found = super().__call__()
-        return {
-            name: value for name, value in found.items() if name not in _PORTS or not SERVICE_LINK.match(str(value))
-        }
-
-
-class Settings(BaseSettings):
-    """All settings of a broker. Precedence: command line, environment, TOML file, default."""
-
-    model_config = SettingsConfigDict(env_prefix="SEAWEEDQ_", frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        validate_default=True,
+        defer_build=True,  # help shows the settings and checks none
+    )
 
     data_dir: Path = Field(
         Path("./seaweedq-data"),
@@ -476,18 +462,6 @@ class Settings(BaseSettings):
         if 2 * largest > budget:
             raise ValueError(f"it must be at least twice max_request_bytes={largest}")
         return budget
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Orders the sources: command line, environment, then the TOML file named by `toml_file`."""
-        return init_settings, _Variables(settings_cls), TomlConfigSettingsSource(settings_cls)
 
     @property
     def store_path(self) -> str:

@@ -165,7 +165,7 @@ def test_variables_that_are_no_settings_are_warned_of() -> None:
 
 def test_a_service_named_like_the_program_does_not_set_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWEEDQ_PORT", "tcp://10.0.0.1:8080")
-    assert Settings().port == 8080
+    assert settings_of(None, {}).port == 8080
 
 
 @pytest.mark.parametrize("text", ["port = \n", "port: 80", "\x00", '"' * 7])

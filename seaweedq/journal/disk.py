@@ -10,9 +10,12 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seaweedq.concurrency.pools import Pool
-from seaweedq.segments.frames import Buffer
+
+if TYPE_CHECKING:
+    from seaweedq.segments.frames import Buffer  # which loads Arrow, and `seaweedq doctor` needs none
 
 _LARGE_BYTES = 256 * 1024
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
@@ -157,7 +160,7 @@ class Disk:
             raise
         return fd
 
-    def write_all(self, fd: int, buffers: Iterable[Buffer]) -> int:
+    def write_all(self, fd: int, buffers: "Iterable[Buffer]") -> int:
         """Writes all of the buffers; returns their size in bytes."""
         left = deque(view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes)
         written = 0

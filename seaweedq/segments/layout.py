@@ -12,7 +12,6 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -99,7 +98,7 @@ class Layout:
 
 def offsets(first: int, count: int) -> pa.Array:
     """Returns the offsets first, first + 1, ... as an int64 array."""
-    return pa.array(np.arange(first, first + count, dtype=np.int64))
+    return pa.arange(first, first + count)
 
 
 def mask_of(rows: pa.RecordBatch) -> int:

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from seaweedq import Client
+from tests.support.processes.broker_process import BrokerProcess
+
 PROGRAM = """
 import contextlib, io, json, sys
 sys.argv = ["seaweedq", *{arguments!r}]
@@ -25,7 +28,6 @@ HEAVY = {
     "duckdb",
     "fastapi",
     "uvicorn",
-    "pydantic_settings",
     "seaweedq.broker",
     "seaweedq.api",
 }
@@ -42,14 +44,25 @@ def imported(*arguments: str) -> set[str]:
     ("arguments", "left_out"),
     [
         (["--help"], HEAVY | CLIENT | {"asyncio", "seaweedq.cli.topic", "seaweedq.cli.server"}),
-        (["serve", "--help"], HEAVY - {"pydantic_settings"} | {"httpx"}),
+        (["serve", "--help"], HEAVY | CLIENT | {"asyncio"}),
         (
             ["topic", "list", "--url", "http://127.0.0.1:9"],
             HEAVY | {"seaweedq.client.aio", "httpx._main", "rich.markdown", "pydantic"},
         ),
+        (["doctor", "--url", "http://127.0.0.1:9"], HEAVY | {"seaweedq.storage", "seaweedq.coordination"}),
+        (["doctor", "--data-dir", ".", "--url", "http://127.0.0.1:9"], HEAVY - {"numpy"}),
         (["topic", "tail", "--help"], HEAVY | CLIENT | {"pydantic", "rich.markdown", "rich.traceback", "asyncio"}),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
 def test_commands_import_nothing_that_they_do_not_need(arguments: list[str], left_out: set[str]) -> None:
     assert not left_out & imported(*arguments)
+
+
+def test_sql_imports_neither_numpy_nor_pandas(real_broker: BrokerProcess) -> None:
+    with Client(real_broker.url) as client:
+        client.create_topic("sql-imports")
+        client.publish("sql-imports", {"value": 1})
+    found = imported("sql", 'SELECT * FROM "sql-imports"', "--url", real_broker.url)
+    assert {"pyarrow", "duckdb"} <= found
+    assert found & {"numpy", "pandas", "pyarrow.compute", "fastapi", "pydantic", "seaweedq.broker"} == set()

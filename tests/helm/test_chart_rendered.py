@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from seaweedq.api.access.hosts_and_origins import HostRules
+from seaweedq.cli.server import given_settings
 from seaweedq.cli.server.secret import MIN_CHARACTERS, cluster_secret
 from seaweedq.errors import WrongHost
 from seaweedq.settings import Settings
@@ -54,7 +55,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
         assert {name.removeprefix("SEAWEEDQ_").lower() for name in ours} <= Settings.model_fields.keys()
         for name, value in ours.items():
             monkeypatch.setenv(name, value)
-        return Settings()
+        return given_settings.settings_of(None, {})
 
     return loaded
 

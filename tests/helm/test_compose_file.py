@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from seaweedq.broker.access.admin_token import AdminToken
+from seaweedq.cli.server.given_settings import settings_of
 from seaweedq.cli.server.secret import cluster_secret
 from seaweedq.settings import Settings
 from tests.support.paths import ROOT
@@ -62,7 +63,7 @@ def test_a_broker_gets_settings_of_a_cluster(
     assert {key.removeprefix("SEAWEEDQ_").lower() for key in ours} <= Settings.model_fields.keys()
     for key, value in ours.items():
         monkeypatch.setenv(key, value)
-    settings = Settings()
+    settings = settings_of(None, {})
     assert (settings.name, settings.advertise_url) == (name, f"http://{name}:8080")
     assert settings.allowed_hosts.split(",")[:3] == list(BROKERS)
     assert settings.coordination.removeprefix("etcd://").split(":")[0] in services

@@ -52,16 +52,20 @@ def _findings(config: Path | None, data_dir: Path | None, url: str | None) -> It
 
 
 def _here(config: Path | None, data_dir: Path | None) -> Iterator[Finding]:
-    """Yields the findings of this machine; without a data folder it is not one of a broker."""
-    import os
-
+    """Yields the findings of this machine."""
     try:
-        from seaweedq.cli.doctor import machine
-        from seaweedq.cli.server.given_settings import settings_of, unknown_variables
+        yield from _of_broker(config, data_dir)
     except ModuleNotFoundError as error:
         told = f"this machine was not looked at: {error.name} is missing, which brokers need"
         yield Finding(Verdict.NOTE, "broker", told)
-        return
+
+
+def _of_broker(config: Path | None, data_dir: Path | None) -> Iterator[Finding]:
+    """Yields the findings of the broker's machine; without a data folder it is not one of a broker."""
+    import os
+
+    from seaweedq.cli.doctor import machine
+    from seaweedq.cli.server.given_settings import settings_of, unknown_variables
     from seaweedq.clock import SystemClock, SystemIds
 
     yield machine.installed()
@@ -72,7 +76,10 @@ def _here(config: Path | None, data_dir: Path | None) -> Iterator[Finding]:
         return
     yield from (Finding(Verdict.WARN, "settings", warning) for warning in unknown_variables(os.environ))
     if machine.has_folder(settings):
-        yield from machine.looked_at(settings, SystemClock(), SystemIds())
+        from seaweedq.cli.doctor import services  # takes longer than all other looks
+
+        yield from machine.looked_at(settings, SystemClock())
+        yield from services.looked_at(settings, SystemClock(), SystemIds())
     else:
         told = (
             f"no data folder at {settings.data_dir}, so store and coordination were not looked at; --data-dir names one"

@@ -10,7 +10,6 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -19,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.server.setting_groups import groups
+from seaweedq.cli.shared.hidden import hidden
 from seaweedq.settings import Settings
 
 MIB = 1024 * 1024
@@ -105,9 +105,9 @@ def _run(settings: Settings) -> None:
 
     _keep_imported()
     _quieten()
-    sys.meta_path.insert(0, _NoPandas())
     _keep_freed_memory()
-    run(settings)
+    with hidden("pandas"):  # pyarrow would import it at its first conversion: a second, and memory, for nothing
+        run(settings)
 
 
 def _keep_imported() -> None:
@@ -132,16 +132,6 @@ def _log_audit_as_json() -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     audit.handlers, audit.propagate = [handler], False
     audit.setLevel(logging.INFO)
-
-
-class _NoPandas(MetaPathFinder):
-    """Hides pandas from pyarrow, which would import it at its first conversion: that costs a second, and memory, for
-    nothing."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Refuses pandas alone."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
 
 
 def _keep_freed_memory() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, calling, complain, one_line, say
+from seaweedq.cli.shared.hidden import hidden
 from seaweedq.errors import ConnectionFailed, FileMissing, TopicNotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def sql(
 
     kind = _format(format, output, watch)
     text = sys.stdin.read() if statement == "-" else statement
-    with calling(url) as transport, opened(transport, memory, s3_endpoint) as database:
+    # Arrow would import numpy, which takes as long as all of DuckDB.
+    with hidden("numpy", "pandas"), calling(url) as transport, opened(transport, memory, s3_endpoint) as database:
         statement = database.single(text)
         if explain:
             _repeated(database, statement, lambda: _explain(database, statement))

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.cluster_level import check_level
+from seaweedq.cli.server.given_settings import settings_of
 from seaweedq.cli.server.stores import OpenStore, open_store
 from seaweedq.cli.verify.verify_payloads import PayloadAudit, payload_names
 from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
@@ -136,7 +137,7 @@ class Audit:
             broker = stack.enter_context(closing(Broker(self._url, self._topic))) if self._url else None
             before = broker.bounds() if broker else {}
             expected, root = broker.store() if broker else (None, "")
-            settings = Settings(store=self._root or root)
+            settings = settings_of(None, {"store": self._root or root})
             store = open_store(settings, SystemIds())
             cluster, names, self.payloads.listed = asyncio.run(_names(store, self._topic))
             if expected not in (None, cluster):

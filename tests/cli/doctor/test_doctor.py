@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from seaweedq.cli.doctor import findings, machine
+from seaweedq.cli.doctor import findings, services
 from seaweedq.cli.doctor.findings import GIB, Finding, Verdict
 from seaweedq.cli.main import app
 from tests.support.processes.broker_process import BrokerProcess
@@ -102,7 +102,7 @@ def test_each_address_that_is_named_is_looked_at(folder: Path, real_broker: Brok
 def test_what_fails_is_told_and_is_the_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWEEDQ_COORDINATION", "etcd://127.0.0.1:1")
     monkeypatch.setenv("SEAWEEDQ_LEESE_S", "1")
-    monkeypatch.setattr(machine, "LOOK_S", 5.0)
+    monkeypatch.setattr(services, "LOOK_S", 5.0)
     code, found = run("--data-dir", str(folder), "--url", "http://127.0.0.1:9")
     assert code == 1
     assert found["coordination"][0] == "fail"

@@ -1,6 +1,5 @@
 """Rows of one segment as Arrow, wherever they are: in files, or at the segment's owner alone. No I/O."""
 
-import numpy as np
 import pyarrow as pa
 
 from seaweedq.client.core.protocol.effects import ARROW, Steps
@@ -35,6 +34,4 @@ def fetch_rows(
 def _with_segment(batch: pa.RecordBatch, segment: int) -> pa.RecordBatch:
     if SEGMENT.name in batch.schema.names:
         return batch
-    # From a buffer: pa.array would import pandas, which takes half a second.
-    numbers = pa.py_buffer(np.full(batch.num_rows, segment, np.int32))
-    return batch.append_column(SEGMENT, pa.Array.from_buffers(SEGMENT.type, batch.num_rows, [None, numbers]))
+    return batch.append_column(SEGMENT, pa.repeat(pa.scalar(segment, SEGMENT.type), batch.num_rows))

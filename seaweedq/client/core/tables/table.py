@@ -63,7 +63,9 @@ class TableRead:
         """Returns rows with exactly the columns of the read."""
         present = set(batch.schema.names)
         columns = [
-            batch.column(field.name).cast(field.type) if field.name in present else pa.nulls(batch.num_rows, field.type)
+            _cast(batch.column(field.name), field.type)
+            if field.name in present
+            else pa.nulls(batch.num_rows, field.type)
             for field in self.columns
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.columns)
@@ -71,6 +73,11 @@ class TableRead:
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """Returns batches of the read as one table."""
         return pa.Table.from_batches(batches, self.columns)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns a column as another type. Arrow would load all its functions also for a cast to the same one."""
+    return column if column.type == kind else column.cast(kind)
 
 
 def table_schema(facts: Mapping[str, Any]) -> pa.Schema:
