@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import seaweedq
+from seaweedq.cli.shared.closed_pipe import ending_quietly
 from seaweedq.cli.shared.common import complain, one_line
 from seaweedq.cli.shared.interrupts import raise_when_loaded
 from seaweedq.cli.shared.light import lighten
@@ -23,19 +24,23 @@ from seaweedq.extras import needs
 
 class _Listed(NamedTuple):
     """A command that is not loaded yet: the module that has it (a function, or the Typer `app` of its subcommands), the
-    name there, its line in the list of commands, and the name of its epilog."""
+    name there, its line in the list of commands, the name of its epilog, and its exit code where the reader of its
+    output has closed the pipe: not 0 where that says more than that all is printed."""
 
     module: str
     attribute: str
     about: str
     epilog: str = "EXAMPLES"
+    cut_off: int = 0
 
 
 _COMMANDS = {
     "Brokers": {
-        "serve": _Listed("server.serve", "serve", "Run a broker."),
+        "serve": _Listed("server.serve", "serve", "Run a broker.", cut_off=1),
         "cluster": _Listed("cluster.cluster", "app", "Show the brokers; show and raise the cluster's level."),
-        "doctor": _Listed("doctor.doctor", "doctor", "Look at what a broker needs, and at brokers that run."),
+        "doctor": _Listed(
+            "doctor.doctor", "doctor", "Look at what a broker needs, and at brokers that run.", cut_off=1
+        ),
     },
     "Topics": {
         "topic": _Listed("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
@@ -44,11 +49,13 @@ _COMMANDS = {
         "dead-letters": _Listed("letters.dead_letters", "app", "List dead letters, and publish them again."),
     },
     "Messages": {
-        "publish": _Listed("data.publish", "publish", "Publish the records of a file or of stdin; or whole files."),
+        "publish": _Listed(
+            "data.publish", "publish", "Publish the records of a file or of stdin; or whole files.", cut_off=1
+        ),
         "pull": _Listed("data.pull", "pull", "Print a subscription's messages, and ack them."),
         "sql": _Listed("sql.sql", "sql", "Run SQL over topics, complete to the last message."),
         "import": _Listed("data.import_file", "import_file", "Publish each row of a file, all of them or none."),
-        "verify": _Listed("verify.verify", "verify", "Audit a topic's files."),
+        "verify": _Listed("verify.verify", "verify", "Audit a topic's files.", cut_off=1),
     },
     "Access": {
         "principal": _Listed("access.principal", "app", "Create, show, list and remove principals."),
@@ -57,7 +64,9 @@ _COMMANDS = {
     },
     "To begin": {
         "help": _Listed("manual.manual", "manual", "Show a page about the queue, or a command's help."),
-        "demo": _Listed("demo.demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB."),
+        "demo": _Listed(
+            "demo.demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1
+        ),
         "bench": _Listed("demo.bench", "bench", "Measure publishing, and delivery to consumers."),
     },
 }
@@ -129,12 +138,15 @@ def _is_text(argument: str) -> bool:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 where a package
     is not installed, or an argument is no text."""
-    for argument in sys.argv[1:] if arguments is None else arguments:
+    given = sys.argv[1:] if arguments is None else arguments
+    for argument in given:
         if not (_is_text(argument) or Path(argument).exists()):
             complain(f"an argument is neither UTF-8 nor the path of a file: {os.fsencode(argument)!r}")
             sys.exit(2)
+    called = next((_LISTED[argument] for argument in given if argument in _LISTED), None)
     try:
-        lighten(typer.main.get_command(app))(args=arguments, prog_name="seaweedq")
+        with ending_quietly(called.cut_off if called else 0):
+            lighten(typer.main.get_command(app))(args=given, prog_name="seaweedq")
     except MissingExtra as error:
         complain(one_line(error))
         sys.exit(2)

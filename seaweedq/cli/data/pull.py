@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 import typer
 
 from seaweedq.cli.data.outage import Outage
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place, until_closed
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place
 
 if TYPE_CHECKING:
     from seaweedq.client import Message
@@ -117,13 +117,12 @@ def _print_all(
 ) -> int:
     """Prints messages and answers each. Returns their number."""
     out, number = sys.stdout.buffer, 0
-    with until_closed():
-        for number, (message, line) in enumerate(messages, 1):
-            out.write(line + b"\n")
-            out.flush()
-            answer(message)
-            if number == most:
-                break
+    for number, (message, line) in enumerate(messages, 1):
+        out.write(line + b"\n")
+        out.flush()
+        answer(message)
+        if number == most:
+            break
     return number
 
 

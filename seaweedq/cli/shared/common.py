@@ -131,17 +131,3 @@ def complain(text: str) -> None:
 def say(text: str = "") -> None:
     """Prints a line to stdout, as it is."""
     typer.echo(text)
-
-
-@contextmanager
-def until_closed() -> Iterator[None]:
-    """Ends the block, and no more, where nobody reads stdout any longer, as behind `head`: the reader has enough."""
-    try:
-        yield
-    except BrokenPipeError:
-        discard_output()
-
-
-def discard_output() -> None:
-    """Discards what stdout still holds: Python would complain when it flushes it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from seaweedq.cli.shared.common import discard_output, printable
+from seaweedq.cli.shared.common import printable
 from seaweedq.cli.sql.finite import finite
 from seaweedq.cli.sql.topic_view import literal
 
@@ -72,7 +72,7 @@ def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, 
 
 
 def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str) -> None:
-    """Writes all rows to stdout. One that reads no more ends it."""
+    """Writes all rows to stdout. Raises OSError where it takes no more."""
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as folder:
@@ -83,11 +83,12 @@ def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str)
         try:
             connection.execute(_copy(connection, statement, format, pipe))
         except duckdb.Error:
-            if not copying.is_broken:
+            if copying.failure is None:
                 raise
         finally:
             copying.end()
-        sys.stdout.flush()
+        if copying.failure is not None:
+            raise copying.failure
 
 
 class _Copying(threading.Thread):
@@ -96,17 +97,16 @@ class _Copying(threading.Thread):
     def __init__(self, pipe: Path) -> None:
         super().__init__(daemon=True)
         self._pipe = pipe
-        self.is_broken = False
+        self.failure: OSError | None = None
 
     def run(self) -> None:
-        """Copies until the writer closes the pipe, or nobody reads stdout any more."""
+        """Copies until the writer closes the pipe, or stdout takes no more."""
         with self._pipe.open("rb") as source:
             try:
                 shutil.copyfileobj(source, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
-            except BrokenPipeError:
-                self.is_broken = True
-                discard_output()
+            except OSError as error:
+                self.failure = error
 
     def end(self) -> None:
         """Waits for what was written; where DuckDB never opened the pipe, opens it in its place."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say, until_closed
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
 from seaweedq.errors import BelowRetention, Unavailable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def tail(
     """Print a topic's newest messages, one JSON object per line. It needs no subscription, and acks nothing."""
     from seaweedq.cli.data.pull import Interrupts
 
-    with connect(url) as client, until_closed():
+    with connect(url) as client:
         segments = client.segments(topic)
         for line in _newest(client, topic, segments, number, key):
             say(line)
