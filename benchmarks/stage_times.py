@@ -105,7 +105,7 @@ class Stages:
         return the("codec.arrow_bodies:decode_arrow")(self.body, self.intake)
 
     def _hash(self) -> Any:
-        return the("segments.row_hashes:hash_rows")(self.rows.column("_key"), self.count, None, None, 0)
+        return the("segments.row_hashes:hash_rows")(self.rows.column("_key"), self.count, None, None, lambda: 0)
 
     def _take(self) -> Any:
         return the("segments.row_hashes:cut")(

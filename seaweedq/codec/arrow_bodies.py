@@ -6,7 +6,8 @@ a view can expand to far more bytes than it has. Only then are the values checke
 module.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -30,9 +31,9 @@ from seaweedq.codec.intake import (
     too_large,
 )
 from seaweedq.errors import InvalidRequest, RequestTooLarge, UnreadableBody
-from seaweedq.segments.ipc_bounds import check_bounds
+from seaweedq.segments.ipc_bounds import check_bounds, is_plain_and_short
 from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout
-from seaweedq.segments.rows import assemble, header_sizes
+from seaweedq.segments.rows import assemble, header_sizes, microseconds
 from seaweedq.segments.schema import is_time, is_uuid
 
 _KEY, _HEADERS, _EXPIRES = OPTIONAL_FIELDS[:3]
@@ -62,7 +63,19 @@ def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:
 
     Raises UnreadableBody, RequestTooLarge, InvalidRequest (a column does not fit), InvalidMessages, MessageTooLarge.
     """
-    return _rows_of(*_read(pa.py_buffer(body), intake), intake)
+    content = pa.py_buffer(body)
+    with _unreadable():
+        check_bounds(content, intake.max_request_bytes)
+    return _rows_of(*_read(content, intake), intake)
+
+
+def decode_short_arrow(body: bytes | pa.Buffer, intake: Intake, most_rows: int) -> pa.RecordBatch | None:
+    """Does the same as `decode_arrow` for a stream of at most so many rows that takes no more bytes once it is decoded,
+    which costs a fraction of a millisecond; returns None for any other, and for one that cannot be read."""
+    content = pa.py_buffer(body)
+    if content.size > intake.max_request_bytes or not is_plain_and_short(content, most_rows):
+        return None
+    return _rows_of(*_read(content, intake), intake)
 
 
 def check_schema(schema: pa.Schema, intake: Intake) -> None:
@@ -84,7 +97,7 @@ def decode_batch(batch: pa.RecordBatch, intake: Intake) -> pa.RecordBatch:
 def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.RecordBatch:
     check_count(count)
     layout = intake.layout
-    values = [columns.get(field.name, pa.nulls(count, field.type)) for field in layout.values]
+    values = [columns[f.name] if f.name in columns else pa.nulls(count, f.type) for f in layout.values]
     key, headers = columns.get(_KEY.name), columns.get(_HEADERS.name)
     _check_sizes(values, key, headers, intake)
     errors: Errors = []
@@ -101,21 +114,27 @@ def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.Rec
 
 def _read(body: pa.Buffer, intake: Intake) -> tuple[dict[str, pa.Array], int]:
     """Returns the columns of all batches in the layout's types, and the number of rows."""
-    try:
-        check_bounds(body, intake.max_request_bytes)
+    with _unreadable():
         reader = pa.ipc.open_stream(body)
         casts = _casts(reader.schema, intake)
         batches = list(reader)
         for batch in batches:
             batch.validate(full=True)
         names = reader.schema.names
-    except _ARROW_ERRORS as error:
-        raise UnreadableBody(f"the body is not a valid Arrow stream: {_brief(error)}") from None
     count = sum(batch.num_rows for batch in batches)
     check_count(count)
     return {
         name: _cast(name, casts[name], [b.column(at) for b in batches], intake) for at, name in enumerate(names)
     }, count
+
+
+@contextmanager
+def _unreadable() -> Iterator[None]:
+    """Has an error of Arrow's say that the body cannot be read."""
+    try:
+        yield
+    except _ARROW_ERRORS as error:
+        raise UnreadableBody(f"the body is not a valid Arrow stream: {_brief(error)}") from None
 
 
 def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
@@ -175,6 +194,8 @@ def _cast(name: str, cast: _Cast, chunks: list[pa.Array], intake: Intake) -> pa.
 
 def _check_sizes(values: list[pa.Array], key: pa.Array | None, headers: pa.Array | None, intake: Intake) -> None:
     """Raises MessageTooLarge for the first message over the limit."""
+    if headers is None and sum(c.nbytes for c in (*values, key) if c is not None) <= intake.max_message_bytes:
+        return  # all of them together are no larger
     texts = [c for c in values if pa.types.is_string(c.type) or pa.types.is_binary(c.type)]
     beside = [_sizes(key)] if key is not None else []
     if headers is not None:
@@ -186,14 +207,17 @@ def _check_sizes(values: list[pa.Array], key: pa.Array | None, headers: pa.Array
 
 
 def _sizes(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    return pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+    sizes = pc.binary_length(column)
+    return (sizes.fill_null(0) if sizes.null_count else sizes).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
     required = layout.format is not Format.TYPED or not field.nullable
-    nulls = _rows(column.is_null(), f"{field.name} is null") if required else []
+    nulls = _rows(column.is_null(), f"{field.name} is null") if required and column.null_count else []
     if layout.format is Format.JSON:
         return nulls + _text_errors(column.fill_null("null") if nulls else column)
+    if layout.format is Format.BYTES:
+        return nulls
     kind = field.type
     if is_uuid(field):
         return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name} is not a UUID")
@@ -220,15 +244,16 @@ def _outside(name: str, column: pa.Array, low: int, high: int) -> Errors:
 def _times(
     columns: dict[str, pa.Array], count: int, intake: Intake, errors: Errors
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Returns `_timestamp`, with nulls filled, and `_expires`."""
-    timestamp = columns.get(TIMESTAMP_FIELD.name, pa.nulls(count, TIMESTAMP_FIELD.type))
+    """Returns `_timestamp`, with the broker's time where there is none, and `_expires`."""
     expires = columns.get(_EXPIRES.name)
-    us = timestamp.cast(pa.int64()).fill_null(intake.now_us)
+    if expires is not None:
+        errors += _outside("_expires", expires.cast(pa.int64()), MIN_US, intake.now_us + MAX_EXPIRES_S * 1_000_000)
+    if TIMESTAMP_FIELD.name not in columns:
+        return microseconds(np.full(count, intake.now_us)), expires
+    us = columns[TIMESTAMP_FIELD.name].cast(pa.int64()).fill_null(intake.now_us)
     ahead = intake.now_us + MAX_AHEAD_US
     errors += _rows(pc.greater(us, ahead), "_timestamp is more than one hour ahead of the broker's clock")
     errors += _rows(pc.less(us, MIN_US), "_timestamp is before the year 1")
-    if expires is not None:
-        errors += _outside("_expires", expires.cast(pa.int64()), MIN_US, intake.now_us + MAX_EXPIRES_S * 1_000_000)
     return us.cast(TIMESTAMP_FIELD.type), expires
 
 

@@ -27,6 +27,8 @@ def caster(given: pa.DataType, wanted: pa.DataType) -> Cast | None:
         inner = caster(given.value_type, wanted) if _is_text(given.value_type) and _is_text(wanted) else None
         return None if inner is None else _from_dictionary(wanted)
     if _is_text(wanted):
+        if given == wanted:
+            return _same
         taken = _is_string(given) or (types.is_binary(wanted) and _is_text(given))
         return _text(wanted) if taken else None
     if not (given == wanted or _widens(given, wanted)):
@@ -63,6 +65,11 @@ def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_timestamp(wanted):
         return bool(types.is_timestamp(given) and (given.tz is None) == (wanted.tz is None))
     return False
+
+
+def _same(column: pa.Array, budget: int) -> pa.Array:
+    _spend(column.nbytes, budget)
+    return column
 
 
 def _text(wanted: pa.DataType) -> Cast:

@@ -5,11 +5,12 @@ where the loop and the clock do.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from math import inf
 from typing import Protocol, Self, TypeVar
 
 from seaweedq.clock import Clock
+from seaweedq.concurrency.begun import Begun
 
 T = TypeVar("T")
 
@@ -51,7 +52,13 @@ class Deadline:
         self.end_s = min(self.end_s, self._clock.monotonic_s() + time_s)
 
     async def bound(self, work: Awaitable[T]) -> T:
-        """Returns what `work` gives, which is cancelled at the deadline. Raises TimeoutError."""
+        """Returns what `work` gives, which is cancelled at the deadline; a coroutine that need not wait costs no timer.
+        Raises TimeoutError."""
+        if isinstance(work, Coroutine):
+            begun: Begun[T] = Begun(work)
+            if begun.is_over:
+                return begun.result
+            work = begun
         async with asyncio.timeout(self.left_s):
             return await work
 

@@ -14,6 +14,7 @@ from seaweedq.errors import RequestTooLarge, UnreadableBody
 
 MAX_MESSAGES = 2_000
 MAX_BUFFERS = 100_000
+FEW_MESSAGES = 50  # each costs as much as a hundred rows, however few it has
 
 _V5 = 4
 _VERSION, _HEADER_TYPE, _HEADER = 0, 1, 2
@@ -59,11 +60,13 @@ def may_expand(body: pa.Buffer) -> bool:
 
 
 def is_plain_and_short(body: pa.Buffer, most_rows: int) -> bool:
-    """Tells whether a stream has at most so many rows, and columns that take no more bytes than it. Looks at metadata
-    alone; of one that cannot be read it tells that it is not."""
+    """Tells whether a stream has at most so many rows, FEW_MESSAGES, and columns that take no more bytes than it. Looks
+    at metadata alone; of one that cannot be read it tells that it is not."""
     rows = size = 0
     try:
-        for message in pa.ipc.MessageReader.open_stream(body):
+        for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
+            if number >= FEW_MESSAGES:
+                return False
             metadata = message.metadata.to_pybytes()
             if batch := _plain_batch(metadata):
                 length = _scalar(metadata, batch, _LENGTH, "<q")

@@ -2,6 +2,7 @@
 and no offset. A key's hash is that of `keyhash`.
 """
 
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -27,17 +28,19 @@ def hash_keys(keys: pa.Array) -> Hashes:
     return hashes.view(np.int32)
 
 
-def hash_rows(keys: pa.Array | None, count: int, producer: str | None, sequence: int | None, batch_hash: int) -> Hashes:
+def hash_rows(
+    keys: pa.Array | None, count: int, producer: str | None, sequence: int | None, draw: Callable[[], int]
+) -> Hashes:
     """Returns the hash of each of a request's `count` rows.
 
     A row without a key gets the hash of `{producer}:{sequence of the row}`, where `sequence` is the first row's.
-    Without a producer it gets `batch_hash`, one value in [0, KEY_SPACE) that the caller drew for the batch.
+    Without a producer all of them get one value that is drawn for the batch, in [0, KEY_SPACE).
     """
     if keys is not None and keys.null_count == 0:
         return hash_keys(keys)
     keyless = np.arange(count) if keys is None else np.flatnonzero(keys.is_null())
     hashes = np.zeros(count, np.int32) if keys is None else hash_keys(keys).copy()
-    hashes[keyless] = batch_hash if producer is None else _hash_sequences(producer, keyless + cast(int, sequence))
+    hashes[keyless] = draw() if producer is None else _hash_sequences(producer, keyless + cast(int, sequence))
     return hashes
 
 

@@ -7,6 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from seaweedq.codec.arrow_bodies import decode_short_arrow
 from seaweedq.codec.bodies import decode_arrow
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, RequestTooLarge
 from seaweedq.segments.layout import HEADERS, TIMESTAMP, mask_of
@@ -264,3 +265,33 @@ def test_times_and_uuids_have_one_spelling_whatever_they_come_as() -> None:
 def test_a_required_column_may_not_be_missing() -> None:
     with pytest.raises(InvalidRequest, match="'small' is missing"):
         decode_arrow(stream({"name": ["a"]}), intake("typed"))
+
+
+def test_a_short_stream_gives_the_same_rows_and_errors() -> None:
+    table = {
+        "_key": ["k", None, "m"],
+        "_timestamp": pa.array([1, None, NOW_US], pa.timestamp("us", "UTC")),
+        "_headers": pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string())),
+        "value": ["1", "2", "3"],
+    }
+    for columns in (table, {"value": table["value"]}):
+        short = decode_short_arrow(stream(columns), intake(), 3)
+        assert short is not None
+        assert short.equals(decode_arrow(stream(columns), intake()))
+    with pytest.raises(InvalidMessages, match="message 1"):
+        decode_short_arrow(stream({"value": ["1", "{", "3"]}), intake(), 3)
+
+
+@pytest.mark.parametrize("columns", [{"value": ["1"] * 4}, {"value": text_columns()["dictionary of string"]}])
+def test_a_stream_that_is_long_or_expands_is_not_short(columns: dict[str, Any]) -> None:
+    assert decode_short_arrow(stream(columns), intake(), 3) is None
+    assert decode_short_arrow(stream({"value": ["1"]})[:40], intake(), 3) is None
+
+
+def test_small_messages_may_be_larger_together_than_one_may_be() -> None:
+    size = LIMIT // 2 + 1
+    rows = decode_arrow(stream({"value": [b"v" * size] * 3, "_key": ["k" * size] * 3}), intake("bytes"))
+    assert rows.num_rows == 3
+    for columns in ({"value": [b"v", b"v" * (LIMIT + 1)]}, {"value": [b"v"] * 2, "_key": ["k", "k" * (LIMIT + 1)]}):
+        with pytest.raises(MessageTooLarge, match="message 1: "):
+            decode_arrow(stream(columns), intake("bytes"))

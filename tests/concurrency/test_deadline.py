@@ -199,3 +199,20 @@ async def test_a_waiter_that_is_cancelled_is_forgotten():
     await asyncio.wait([waiting])
     signal.wake()
     assert signal.count == 1
+
+
+@simulated
+async def test_bound_work_ends_at_the_deadline_and_what_need_not_wait_is_done_also_behind_it():
+    async def slept(seconds):
+        if seconds:
+            await asyncio.sleep(seconds)
+        return seconds
+
+    deadline = Deadline(clock(), 3.0)
+    assert await deadline.bound(slept(2)) == 2
+    with pytest.raises(TimeoutError):
+        await deadline.bound(slept(5))
+    assert clock().time() == 3.0
+    with pytest.raises(TimeoutError):
+        await deadline.bound(asyncio.gather(slept(1)))
+    assert await deadline.bound(slept(0)) == 0

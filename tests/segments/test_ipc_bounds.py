@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.segments.ipc_bounds import MAX_MESSAGES, is_plain_and_short, may_expand
+from seaweedq.segments.ipc_bounds import FEW_MESSAGES, MAX_MESSAGES, is_plain_and_short, may_expand
 
 ZSTD, LZ4 = b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 
@@ -80,3 +80,8 @@ def test_what_is_compressed_or_no_stream_is_not_short() -> None:
     assert not is_plain_and_short(sink.getvalue(), 10)
     assert not is_plain_and_short(pa.py_buffer(b"no stream at all"), 10)
     assert not is_plain_and_short(sink.getvalue().slice(0, 100), 10)
+
+
+def test_a_stream_of_many_batches_is_not_short() -> None:
+    assert is_plain_and_short(stream(PLAIN, count=FEW_MESSAGES - 1), 10**6)  # the schema is a message, too
+    assert not is_plain_and_short(stream(PLAIN, count=FEW_MESSAGES), 10**6)

@@ -62,21 +62,21 @@ def test_a_column_without_keys_has_no_hashes() -> None:
 def test_keyless_rows_hash_by_producer_and_their_own_sequence(
     keys: list[str | None], producer: str, first: int
 ) -> None:
-    hashes = hash_rows(pa.array(keys, pa.string()), len(keys), producer, first, 77)
+    hashes = hash_rows(pa.array(keys, pa.string()), len(keys), producer, first, lambda: 77)
     for row, (key, hashed) in enumerate(zip(keys, hashes.tolist(), strict=True)):
         assert hashed == hash_key(f"{producer}:{first + row}" if key is None else key)
 
 
 @given(st.lists(st.none() | KEYS, max_size=30), st.integers(0, KEY_SPACE - 1))
 def test_without_a_producer_keyless_rows_share_the_batch_hash(keys: list[str | None], batch: int) -> None:
-    hashes = hash_rows(pa.array(keys, pa.string()), len(keys), None, None, batch)
+    hashes = hash_rows(pa.array(keys, pa.string()), len(keys), None, None, lambda: batch)
     assert hashes.tolist() == [batch if key is None else hash_key(key) for key in keys]
 
 
 def test_a_missing_key_column_is_a_column_of_nulls() -> None:
     nulls = pa.nulls(3, pa.string())
-    assert hash_rows(None, 3, "p", 9, 5).tolist() == hash_rows(nulls, 3, "p", 9, 5).tolist()
-    assert hash_rows(None, 3, None, None, 5).tolist() == [5, 5, 5]
+    assert hash_rows(None, 3, "p", 9, lambda: 5).tolist() == hash_rows(nulls, 3, "p", 9, lambda: 5).tolist()
+    assert hash_rows(None, 3, None, None, lambda: 5).tolist() == [5, 5, 5]
 
 
 @given(st.lists(st.integers(0, KEY_SPACE - 1), max_size=50), st.sampled_from([1, 2, 3, 255, 256, 257, 70_000]))

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from seaweedq.broker.log.open_segment import OpenSegment, Waiter
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.invariants import require
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import microseconds_of
 from seaweedq.segments.schema import schema_id
 
 
@@ -31,7 +31,7 @@ class EncodedRows:
     @staticmethod
     def of(rows: pa.RecordBatch, payload: pa.Buffer) -> "EncodedRows":
         """Describes rows that stand on `payload` already."""
-        return EncodedRows(rows, payload, pc.max(rows.column(0)).value)
+        return EncodedRows(rows, payload, int(microseconds_of(rows.column(0)).max()))
 
 
 @dataclass(frozen=True, slots=True)

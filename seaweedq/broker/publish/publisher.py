@@ -6,7 +6,7 @@ commit (broker/publish/local_append). Slices for others' segments go to their ow
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -119,7 +119,7 @@ class Publisher:
 
     async def prepare(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Prepared:
         """Does most of a publish's work: all that can be done while the one before it becomes durable."""
-        batch = Batch(rows, partial(_hashes, rows, producer, self._draw()))
+        batch = Batch(rows, partial(_hashes, rows, producer, self._draw))
         return await self._split(topic, batch, producer.sequences(rows.num_rows) if producer else None)
 
     async def append(self, topic: Topic, prepared: Prepared, deadline: Deadline | None = None) -> Published:
@@ -187,11 +187,11 @@ class Publisher:
         return hash_key(f"{producer.id}:{producer.sequence}") if producer else self._draw()
 
 
-def _hashes(rows: pa.RecordBatch, producer: Producer | None, drawn: int) -> Hashes:
+def _hashes(rows: pa.RecordBatch, producer: Producer | None, draw: Callable[[], int]) -> Hashes:
     at = rows.schema.get_field_index("_key")
     keys = rows.column(at) if at >= 0 else None
     name, first = (producer.id, producer.sequence) if producer else (None, None)
-    return hash_rows(keys, rows.num_rows, name, first, drawn)
+    return hash_rows(keys, rows.num_rows, name, first, draw)
 
 
 def _published(count: int, results: Results) -> Published:

@@ -27,6 +27,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.message_payloads import REFUSALS, Payloads, names_uploads
 from seaweedq.codec import bodies
+from seaweedq.codec.arrow_bodies import decode_short_arrow
 from seaweedq.codec.intake import Intake
 from seaweedq.codec.messages import (
     BytesEnvelope,
@@ -39,7 +40,6 @@ from seaweedq.codec.messages import (
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest
-from seaweedq.segments.ipc_bounds import is_plain_and_short
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import OF_PRINCIPAL
 from seaweedq.segments.rows import Single
@@ -140,17 +140,20 @@ class _Posted:
 
     async def rows(self, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
         """Returns the messages, as rows."""
-        if self._is_short():
-            return bodies.decode(self.media, self.content, intake, self.bare, self.key)
+        if (rows := self._rows_at_once(intake)) is not None:
+            return rows
         bare = intake.bare if self.bare is None else self.bare
         size = needed(bodies.media_type(self.media), self.content, bare, intake.max_request_bytes)
         return await memory.run(size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
 
-    def _is_short(self) -> bool:
-        """Tells whether the body is decoded in a fraction of a millisecond: a few bytes of Arrow may become many."""
-        if bodies.media_type(self.media) != bodies.ARROW:
-            return len(self.content) <= INLINE_BYTES
-        return len(self.content) <= INLINE_ARROW_BYTES and is_plain_and_short(pa.py_buffer(self.content), INLINE_ROWS)
+    def _rows_at_once(self, intake: Intake) -> pa.RecordBatch | None:
+        """Returns the messages where that takes a fraction of a millisecond: a few bytes of Arrow may become many."""
+        if bodies.media_type(self.media) == bodies.ARROW:
+            is_small = len(self.content) <= INLINE_ARROW_BYTES
+            return decode_short_arrow(self.content, intake, INLINE_ROWS) if is_small else None
+        if len(self.content) > INLINE_BYTES:
+            return None
+        return bodies.decode(self.media, self.content, intake, self.bare, self.key)
 
     def single(self, intake: Intake) -> Single | None:
         """Returns the one message of a small JSON body, None where `rows` has to decode the body."""
