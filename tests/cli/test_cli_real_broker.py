@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from seaweedq import Client
+from tests.support.cli.stand_in_fleet import until
 from tests.support.processes.command import seaweedq
 
 
@@ -140,18 +141,26 @@ def test_no_ack_leaves_them_and_max_ends(run, client):
     assert _lag(client, "most", "t") == 6
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_a_follow_and_what_was_printed_is_acked(real_broker, client, number):
-    topic = f"follow-{number}"
+@pytest.mark.parametrize(
+    ("number", "options", "code"),
+    [
+        (signal.SIGINT, [], 0),
+        (signal.SIGTERM, [], 0),
+        (signal.SIGINT, ["--max", "51"], 130),
+        (signal.SIGTERM, ["--max", "51"], 143),
+    ],
+)
+def test_an_interrupt_ends_a_follow_and_what_was_printed_is_acked(real_broker, client, number, options, code):
+    topic = f"follow-{number}-{code}"
     client.publish(topic, [{"value": n} for n in range(50)])
-    command = _command(real_broker, "pull", topic, "-s", "s", "--start", "earliest", "--follow")
+    command = _command(real_broker, "pull", topic, "-s", "s", "--start", "earliest", "--follow", *options)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         lines = [json.loads(process.stdout.readline()) for _ in range(50)]
         process.send_signal(number)
         rest, complaint = process.communicate(timeout=20)
     assert [line["value"] for line in lines] == list(range(50))
     said = f"pulled 50 messages of {topic}: acked\n".encode()
-    assert (rest, complaint, process.returncode) == (b"", said, 0)
+    assert (rest, complaint, process.returncode) == (b"", said, code)
     assert _lag(client, topic, "s") == 0
 
 
@@ -175,4 +184,19 @@ def test_bench_measures_what_it_was_told_to(run, client):
     assert all(row["messages_per_s"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in figures)
     paced = json.loads(run("bench", "--seconds", "1", "--rate", "100", "--json"))
     assert 80 <= paced[0]["messages"] <= 101
-    assert not [topic["name"] for topic in client.topics() if topic["name"].startswith("bench-")]
+    assert _benched(client) == []
+
+
+def test_an_interrupt_ends_the_bench_and_it_prints_what_it_measured(real_broker, client):
+    command = _command(real_broker, "bench", "--seconds", "3600", "--json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: any(each["end_offset"] for name in _benched(client) for each in client.segments(name)))
+        process.send_signal(signal.SIGINT)
+        figures, complaint = process.communicate(timeout=60)
+    assert (process.returncode, complaint.startswith(b"seaweedq: interrupted")) == (130, True)
+    assert [row["what"] for row in json.loads(figures)] == ["publish", "pull, ack"]
+    assert _benched(client) == []
+
+
+def _benched(client):
+    return [topic["name"] for topic in client.topics() if topic["name"].startswith("bench-")]

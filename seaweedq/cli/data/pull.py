@@ -74,7 +74,7 @@ def pull(
     if interrupts.stopped:
         done = "given back" if nack else "not acked" if no_ack else "acked"
         typer.echo(f"pulled {counted(count, 'message')} of {topic}: {done}", err=True)
-        if not follow:  # which a signal alone ends
+        if not follow or max is not None:  # else a signal alone ends it
             raise typer.Exit(128 + interrupts.stopped)
 
 

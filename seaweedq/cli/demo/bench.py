@@ -3,15 +3,20 @@
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, say
 from seaweedq.extras import needs
+
+if TYPE_CHECKING:
+    from seaweedq.cli.demo.bench_run import Figures
 
 EXAMPLES = """Examples: seaweedq bench --embedded · seaweedq bench --messages 1000000 --size 1000 --producers 2 ·
 seaweedq bench --embedded --rate 1000 --seconds 10 --json"""
+
+INTERRUPTED = 130
 
 
 def bench(
@@ -45,12 +50,19 @@ def bench(
             broker = stack.enter_context(Broker(scratch / "data", free_port(), scratch / "broker.log"))
             broker.start()
             url = broker.url
-        figures = run(url, load)
+        figures, interrupted = run(url, load)
     if json:
         import msgspec
 
         say(msgspec.json.encode(figures).decode())
-        return
+    else:
+        _print(figures)
+    if interrupted:
+        complain("interrupted: these figures are of what was acknowledged before")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print(figures: "list[Figures]") -> None:
     from rich.console import Console
     from rich.table import Table
 

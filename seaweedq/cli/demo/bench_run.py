@@ -1,12 +1,15 @@
-"""The bench's threads and figures. Values contain the time they were sent, so that delivery can be timed."""
+"""The bench's threads and figures. Values contain the time they were sent, so that delivery can be timed.
+
+An interrupt stops the threads; one that then waits for a broker is left behind, so all are daemons."""
 
 import math
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -16,6 +19,7 @@ from seaweedq.client.sync.receipts import Receipt
 # What a value holds beside its padding.
 _OVERHEAD = 40
 _IDLE_S = 2.0
+_STOP_S = 0.5  # for the last acknowledgements, once an interrupt has come
 
 
 @dataclass(frozen=True)
@@ -49,17 +53,35 @@ class Figures(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Sample:
-    """The observations of one thread: messages, first and last time, and some latencies, in seconds."""
+    """The observations of one thread so far: messages, first and last time, and some latencies, in seconds."""
 
-    messages: int
-    began_s: float
-    ended_s: float
-    latencies_s: list[float]
+    messages: int = 0
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    latencies_s: list[float] = field(default_factory=list)
 
 
-def run(url: str, load: Load) -> list[Figures]:
+class _Worker(threading.Thread):
+    """A thread that publishes or consumes, and its sample."""
+
+    def __init__(self, work: Callable[[_Sample], None]) -> None:
+        super().__init__(daemon=True)
+        self.sample = _Sample()
+        self.failure: BaseException | None = None
+        self._work = work
+        self.start()
+
+    def run(self) -> None:
+        """Works, and keeps the error that ends it."""
+        try:
+            self._work(self.sample)
+        except BaseException as error:
+            self.failure = error
+
+
+def run(url: str, load: Load) -> tuple[list[Figures], bool]:
     """Publishes to and consumes from a topic of its own, which is deleted afterwards. Returns a row for each
-    direction."""
+    direction, and whether an interrupt has ended it before its bounds."""
     topic = f"bench-{os.urandom(4).hex()}"
     with Client(url) as client:
         client.create_topic(topic)
@@ -69,58 +91,75 @@ def run(url: str, load: Load) -> list[Figures]:
             client.delete_topic(topic)
 
 
-def _measure(client: Client, topic: str, load: Load) -> list[Figures]:
+def _measure(client: Client, topic: str, load: Load) -> tuple[list[Figures], bool]:
+    stop = threading.Event()
     streams = [client.subscribe(topic, f"bench-{n}", "earliest", _IDLE_S) for n in range(load.consumers)]
-    with ThreadPoolExecutor(load.producers + load.consumers) as pool:
-        pulls = [pool.submit(_consume, stream, load.sampled_every) for stream in streams]
-        sends = [pool.submit(_produce, client, topic, load) for _ in range(load.producers)]
-        published, pulled = [send.result() for send in sends], [pull.result() for pull in pulls]
-    rows = [_figures("publish", published, load.size)]
-    return [*rows, _figures("pull, ack", pulled, load.size)] if pulled else rows
+    pulls = [_Worker(partial(_consume, stream, load.sampled_every, stop)) for stream in streams]
+    sends = [_Worker(partial(_produce, client, topic, load, stop)) for _ in range(load.producers)]
+    interrupted = _is_interrupted([*sends, *pulls], stop)
+    rows = [_figures("publish", [one.sample for one in sends], load.size)]
+    return [*rows, *([_figures("pull, ack", [one.sample for one in pulls], load.size)] if pulls else [])], interrupted
 
 
-def _produce(client: Client, topic: str, load: Load) -> _Sample:
+def _is_interrupted(workers: Sequence[_Worker], stop: threading.Event) -> bool:
+    """Waits for the workers, and returns whether an interrupt came first. Raises the error of one that failed."""
+    try:
+        for worker in workers:
+            worker.join()
+            if worker.failure:
+                raise worker.failure
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        stop.set()
+        until_s = time.monotonic() + _STOP_S
+        for worker in workers:
+            worker.join(max(0.0, until_s - time.monotonic()))
+
+
+def _produce(client: Client, topic: str, load: Load, stop: threading.Event, sample: _Sample) -> None:
     most = -(-load.messages // load.producers) if load.messages else None
-    pad, waiting, latencies = "x" * max(1, load.size - _OVERHEAD), deque[tuple[float, Receipt]](), list[float]()
-    began_s = next_s = time.perf_counter()
+    pad, waiting = "x" * max(1, load.size - _OVERHEAD), deque[tuple[float, int, Receipt]]()
+    sample.began_s = next_s = time.perf_counter()
     count = 0
     with client.producer(topic) as producer:
-        while count != most and (now_s := time.perf_counter()) < began_s + load.seconds:
+        while count != most and (now_s := time.perf_counter()) < sample.began_s + load.seconds and not stop.is_set():
             receipt = producer.send({"sent_s": now_s, "pad": pad})
-            if count % load.sampled_every == 0:
-                waiting.append((now_s, receipt))
             count += 1
+            if (count - 1) % load.sampled_every == 0:
+                waiting.append((now_s, count, receipt))
             next_s += 1 / load.rate if load.rate else 0
-            _settle(waiting, latencies, next_s if load.rate else 0)
+            _settle(waiting, sample, next_s)
+            stop.wait(max(0.0, next_s - time.perf_counter()))
+        _settle(waiting, sample, None)
         producer.flush()
-        _settle(waiting, latencies, 0)
-    return _Sample(count, began_s, time.perf_counter(), latencies)
+    sample.messages, sample.ended_s = count, time.perf_counter()
 
 
-def _settle(waiting: "deque[tuple[float, Receipt]]", latencies: list[float], until_s: float) -> None:
-    """Records the latencies of acknowledged messages; with time left before `until_s`, waits for the next ones."""
+def _settle(waiting: "deque[tuple[float, int, Receipt]]", sample: _Sample, until_s: float | None) -> None:
+    """Records the acknowledged messages, and waits for others until then; None: for all of them."""
     while waiting:
-        sent_s, receipt = waiting[0]
+        sent_s, number, receipt = waiting[0]
         try:
-            receipt.exception(max(0.0, until_s - time.perf_counter()))
+            receipt.exception(None if until_s is None else max(0.0, until_s - time.perf_counter()))
         except TimeoutError:
             return
-        latencies.append(time.perf_counter() - sent_s)
+        sample.messages, sample.ended_s = number, time.perf_counter()
+        sample.latencies_s.append(sample.ended_s - sent_s)
         waiting.popleft()
-    time.sleep(max(0.0, until_s - time.perf_counter()))
 
 
-def _consume(messages: Iterator[Message], sampled_every: int) -> _Sample:
-    began_s = ended_s = 0.0
-    latencies: list[float] = []
-    count = 0
-    for count, message in enumerate(messages, 1):
-        ended_s = time.perf_counter()
-        began_s = began_s or ended_s
-        if count % sampled_every == 0:
-            latencies.append(ended_s - message.value["sent_s"])
+def _consume(messages: Iterator[Message], sampled_every: int, stop: threading.Event, sample: _Sample) -> None:
+    for message in messages:
+        sample.ended_s = time.perf_counter()
+        sample.began_s = sample.began_s or sample.ended_s
+        sample.messages += 1
+        if sample.messages % sampled_every == 0:
+            sample.latencies_s.append(sample.ended_s - message.value["sent_s"])
         message.ack()
-    return _Sample(count, began_s, ended_s, latencies)
+        if stop.is_set():
+            return
 
 
 def _figures(what: str, samples: list[_Sample], size: int) -> Figures:

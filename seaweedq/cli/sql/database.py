@@ -30,6 +30,7 @@ PIECE_ROWS = 100_000  # of a tail, that are Arrow at a time
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _TRACEBACK = "Traceback (most recent call last)"
 _TAILS = "tails"  # a database of its own, so that SHOW TABLES lists topics alone
+_TOPICS = "topics"  # a schema for topics that have the name of a view of DuckDB, which comes first without a schema
 _OF_ALL = re.compile(r"\b(show|describe|information_schema|duckdb_\w+)\b", re.IGNORECASE)
 _WORDS = re.compile(r"""\"(?:[^"]|"")+"|'[^']*'|\w+""")
 _UNQUOTED = re.compile(r"\b(?:from|join|describe|summarize)\s+([a-z0-9_]+[-.][a-z0-9_.-]+)", re.IGNORECASE)
@@ -42,6 +43,8 @@ class Database:
         self._connection, self._transport, self._endpoint = connection, transport, endpoint
         self._filesystems: set[str] = set()
         self._left_out: set[str] = set()  # topics of which it was said
+        own = "SELECT lower(view_name) FROM duckdb_views() WHERE internal"
+        self._own = {name for (name,) in connection.execute(own).fetchall()}  # DuckDB's
         self.unknown: set[str] = set()  # names in the last statement that are no topics, and perhaps no tables either
 
     def single(self, text: str) -> str:
@@ -73,12 +76,16 @@ class Database:
             for number, read in enumerate(reads):
                 tail = self._tail(f"tail {number}", read, tails)
                 select = view(read, self._root(read), tail)
-                self._connection.execute(f"CREATE VIEW {quoted(read.topic)} AS {select}")
+                self._connection.execute(f"CREATE VIEW {self._name(read.topic)} AS {select}")
             yield self._connection, reads
         finally:
             for number, read in enumerate(reads):
-                self._connection.execute(f"DROP VIEW IF EXISTS {quoted(read.topic)}")
+                self._connection.execute(f"DROP VIEW IF EXISTS {self._name(read.topic)}")
                 self._connection.execute(f"DROP TABLE IF EXISTS {_TAILS}.{quoted(f'tail {number}')}")
+
+    def _name(self, topic: str) -> str:
+        """Returns the name of a topic's view."""
+        return f"{_TOPICS}.{quoted(topic)}" if topic.lower() in self._own else quoted(topic)
 
     def _topics(self, statement: str) -> list[str]:
         """Returns the topics that a statement names: those of these names, else those that differ by case alone, as SQL
@@ -99,8 +106,7 @@ class Database:
 
     def _all(self) -> list[str]:
         """Returns all topics that can be views beside each other, and says once which cannot."""
-        own = "SELECT lower(view_name) FROM duckdb_views() WHERE internal"
-        taken = {name: "DuckDB has a table of that name" for (name,) in self._connection.execute(own).fetchall()}
+        taken = {name: f"DuckDB has a table of that name: FROM {_TOPICS}.{name} reads the topic" for name in self._own}
         topics = []
         for topic in self._listed():
             if reason := taken.get(topic.lower()):
@@ -191,7 +197,7 @@ def opened(transport: "SyncTransport", memory: str, endpoint: str) -> Iterator[D
         try:
             if memory:
                 _limit(connection, memory)
-            connection.execute(f"ATTACH ':memory:' AS {_TAILS}")
+            connection.execute(f"ATTACH ':memory:' AS {_TAILS}; CREATE SCHEMA {_TOPICS}")
             yield Database(connection, transport, endpoint)
         finally:
             connection.close()

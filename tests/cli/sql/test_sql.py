@@ -272,6 +272,9 @@ def test_topics_that_cannot_be_views_together_break_no_listing(sql: Shell, real_
         assert {name.lower() for name in shown & {*topics}} == {"sql-case"}
         assert "duckdb_tables" not in shown
         assert sql.rows('SELECT count(*) FROM "SQL-Case"') == [(0,)]
+        real_client.publish("duckdb_tables", {"value": 7})
+        assert sql.rows("SELECT value FROM topics.duckdb_tables") == [("7",)]
+        assert sql.rows("SELECT table_name FROM duckdb_tables WHERE table_name = 'none'") == []
     finally:
         for topic in topics:
             real_client.delete_topic(topic)
