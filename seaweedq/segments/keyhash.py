@@ -12,5 +12,6 @@ from seaweedq.segments.keyrange import KEY_SPACE
 
 def hash_key(key: str | bytes) -> int:
     """Returns the hash of one key, in [0, KEY_SPACE). Raises UnicodeEncodeError for lone surrogates."""
-    data = key.encode() if isinstance(key, str) else key  # mmh3 itself dies of a lone surrogate
-    return (mmh3.hash(data) & 0x7FFFFFFF) % KEY_SPACE
+    if isinstance(key, str) and not key.isascii():
+        key = key.encode()  # mmh3 itself dies of a lone surrogate
+    return (mmh3.hash(key) & 0x7FFFFFFF) % KEY_SPACE

@@ -87,11 +87,13 @@ async def test_a_live_table_is_whole_amid_changes(tmp_path: Path, arrow: bool) -
         assert by_key(table) == {key: [*range(n)] for key, n in published.taken.items()}
 
 
-@pytest.mark.parametrize("kind", ["lines", "rows"])
-async def test_producer_and_subscriber_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "key_field"), [("lines", None), ("rows", None), ("rows", "k")])
+async def test_producer_and_subscriber_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, key_field: str | None
+) -> None:
     kinds.use(kind, monkeypatch)
     async with in_loop(tmp_path) as together, client_of(together) as client:
-        await make(together.brokers[0])
+        await client.create_topic("t", key_field=key_field)
         done = asyncio.Event()
 
         async def produce() -> dict[str, int]:
@@ -99,7 +101,8 @@ async def test_producer_and_subscriber_go_on(tmp_path: Path, monkeypatch: pytest
             async with client.producer("t") as producer:
                 while not done.is_set():
                     for key in map(str, range(20)):
-                        await producer.send(sent[key], key=key)
+                        value = {"k": int(key), "n": sent[key]} if key_field else sent[key]
+                        await producer.send(value, key=None if key_field else key)
                         sent[key] += 1
                     await asyncio.sleep(0.002)
             return sent
@@ -107,7 +110,7 @@ async def test_producer_and_subscriber_go_on(tmp_path: Path, monkeypatch: pytest
         async def receive() -> dict[str, list[int]]:
             found: dict[str, list[int]] = defaultdict(list)
             async for message in client.subscribe("t", "s", start="earliest", idle_timeout_s=2):
-                found[message.key or ""].append(message.value)
+                found[message.key or ""].append(message.value["n"] if key_field else message.value)
                 message.ack()
             return found
 

@@ -1,9 +1,12 @@
 """A producer's streams one by one: when there are several, where they go, who waits for whom, when all is made anew."""
 
+import json
 from itertools import count
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seaweedq.client.core.producing.arrow_batches import keys_of
 from seaweedq.client.core.producing.batching import Limits
@@ -243,6 +246,21 @@ def test_keys_in_values_are_what_brokers_take_for_them(value, key):
     assert keys.of_line("mine", envelope(value)) == "mine"
     rows = pa.RecordBatch.from_pydict({"value": [envelope(value)[9:-1].decode()]})
     assert keys_of(rows, keys).to_pylist() == [key]
+
+
+@pytest.mark.parametrize(
+    "value", ["-0", "0", "-7", "1e2", "1.0", "false", "{}", "[1]", r'"\ud800"', r'"\u00e4"', "9" * 5000]
+)
+def test_a_key_is_the_text_that_a_value_has_for_it_however_it_is_written(value):
+    keys = Keys(KeyRule("k"))
+    for text in (f'{{"k":{value}}}', f'{{"n": 1, "k" : {value} }}', f'{{"k":1,"k":{value}}}', f"[{value}]", value):
+        assert keys.of_value(text) == keys.of_line(None, b'{"value":%s}' % text.encode())
+
+
+@given(st.integers(-(2**70), 2**70) | st.text() | st.floats(allow_nan=False, allow_infinity=False))
+def test_keys_of_all_numbers_and_texts_are_found_alike(key):
+    keys, text = Keys(KeyRule("k")), json.dumps({"k": key})
+    assert keys.of_value(text) == keys.of_line(None, b'{"value":%s}' % text.encode())
 
 
 def test_keys_of_typed_tables_and_explicit_ones_before_them():

@@ -4,12 +4,16 @@ A message whose key is missing or cannot be read is sent as one without a key: t
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from seaweedq.client.core.topics.segment_map import KeyRule
 from seaweedq.segments.keyhash import hash_key
+
+# Numbers that are written in one way only; the texts of all others are looked at.
+_NUMBER = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+_decode_str: Callable[[Any], str] = msgspec.json.Decoder(str).decode
 
 
 class Keys:
@@ -17,10 +21,11 @@ class Keys:
 
     def __init__(self, rule: KeyRule) -> None:
         self.rule = rule
-        value = msgspec.defstruct(
-            "Value", [("key", msgspec.Raw, msgspec.Raw(b"null"))], rename={"key": rule.field or ""}
-        )
+        name, null = {"key": rule.field or ""}, msgspec.Raw(b"null")
+        plain = msgspec.defstruct("Plain", [("key", str | _NUMBER | None, None)], rename=name)
+        value = msgspec.defstruct("Value", [("key", msgspec.Raw, null)], rename=name)
         line = msgspec.defstruct("Line", [("value", value)])
+        self._plain: Callable[[Any], Any] = msgspec.json.Decoder(plain).decode
         self._value: Callable[[Any], Any] = msgspec.json.Decoder(value).decode
         self._line: Callable[[Any], Any] = msgspec.json.Decoder(line).decode
 
@@ -43,6 +48,14 @@ class Keys:
         if self.rule.field is None:
             return None
         try:
+            key = self._plain(text).key
+            return key if key is None or type(key) is str else str(key)
+        except (msgspec.DecodeError, TypeError):
+            return self._unusual(text)
+
+    def _unusual(self, text: Any) -> str | None:
+        """Returns the key in a value where it may be written in several ways, or is no key at all."""
+        try:
             return _text(self._value(text).key)
         except (msgspec.DecodeError, TypeError):
             return None
@@ -52,4 +65,4 @@ def _text(raw: msgspec.Raw) -> str | None:
     text = bytes(raw)
     if text == b"null":
         return None
-    return msgspec.json.decode(text, type=str) if text[:1] == b'"' else text.decode()
+    return _decode_str(text) if text[:1] == b'"' else text.decode()
