@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from seaweedq.access.buckets import FEW, MOST_WAIT_S, Bucket, take_all
+from seaweedq.access.buckets import FEW, MOST_WAIT_S, Bucket, burst, take_all
 from seaweedq.access.limits import NO_LIMITS, RATES, Limits
 from seaweedq.access.shares import LAPSE_S, SPLIT_S, Use
 
@@ -31,6 +31,8 @@ class RateMeter(Bucket):
 
     def __init__(self, whole: float, rate: float, now_s: float) -> None:
         super().__init__(rate, now_s)
+        if whole:  # a low rate's buckets hold seconds of it: full at all brokers they would let in too much at first
+            self._level = min(self._level, burst(whole) * rate / whole)
         self.whole = whole
         self.wanting = False
         self.part = 0.0

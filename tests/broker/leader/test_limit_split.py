@@ -127,6 +127,13 @@ def test_a_limit_of_few_a_second_is_let_in_though_what_is_refused_does_not_come_
     assert 0.85 <= totals[-1] / (60 * limit) <= 1.15
 
 
+@pytest.mark.parametrize("brokers", [5, 20])
+@pytest.mark.parametrize("limit", [1.0, 2.0])
+def test_buckets_of_a_low_rate_at_many_brokers_are_not_all_full_at_first(brokers: int, limit: float) -> None:
+    totals = Cluster(limit, brokers, 1.0).run(60, lambda *_: 2 * limit / brokers)
+    assert 0.85 <= totals[-1] / (60 * limit) <= 1.1
+
+
 def test_who_is_refused_by_a_broker_with_a_small_share_comes_back_when_it_has_another_one() -> None:
     accounts, limits = Accounts(0.0), Limits(messages=1)
     accounts.live(3)
