@@ -35,7 +35,7 @@ from seaweedq.api.streams.web_socket import WebSocket, accept, listen
 from seaweedq.broker.streams.batches import Batch
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
 from seaweedq.broker.subscriptions.consumers.stream_leases import Position, parse_lease
-from seaweedq.broker.subscriptions.dispatch.leasing import Pull
+from seaweedq.broker.subscriptions.dispatch.pulls import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL

@@ -17,7 +17,7 @@ from seaweedq.broker.subscriptions.administration.subscription_admin import Subs
 from seaweedq.broker.subscriptions.consumers.stream_leases import Position
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.dispatch.leasing import Pull
+from seaweedq.broker.subscriptions.dispatch.pulls import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.errors import NotOwner, SubscriptionNotFound

@@ -9,7 +9,7 @@ from typing import Any
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.subscriptions.dispatch.answering import Answered, Selection
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatch.leasing import Delivered, Pull
+from seaweedq.broker.subscriptions.dispatch.pulls import Delivered, Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put

@@ -29,7 +29,7 @@ from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.dispatch.leasing import Leased, Pull
+from seaweedq.broker.subscriptions.dispatch.pulls import Leased, Pull
 from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads

@@ -5,126 +5,34 @@ again gives what the lease still holds, with the same attempts and a new deadlin
 nothing any more. So a pull that is repeated after a lost answer gets the same messages.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.log.intervals import Offsets
-from seaweedq.broker.log.reader import Pieces, expired
+from seaweedq.broker.log.reader import expired
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.consumers.leases import ANYBODY, Lease, of_another
 from seaweedq.broker.subscriptions.consumers.stream_leases import Position
 from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.delivery.choosing import NORMAL, Want
-from seaweedq.broker.subscriptions.delivery.filtering import FILTERED_ROWS, left_out
+from seaweedq.broker.subscriptions.delivery.choosing import NORMAL
+from seaweedq.broker.subscriptions.delivery.filtering import FILTERED_ROWS
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.delivery.slots import NO_KEY, SLOTS
-from seaweedq.broker.subscriptions.delivery.window import WINDOW, Array
-from seaweedq.broker.subscriptions.dispatch.late_reads import READ_S, LateReads
+from seaweedq.broker.subscriptions.dispatch.late_reads import LateReads
+from seaweedq.broker.subscriptions.dispatch.look_reads import Part, Round, read_all, take
+from seaweedq.broker.subscriptions.dispatch.pulls import Delivered, Leased, Look, Pull
 from seaweedq.broker.subscriptions.dispatch.stream_turn import Again, next_turn
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import BelowRetention, LeaseEnded, Unavailable
-from seaweedq.segments.row_hashes import hash_keys
+from seaweedq.errors import LeaseEnded, Unavailable
 
-PULL_BYTES = 8 * 1024 * 1024
 LOOK_S = 1.0  # before a pull answers with what it has
-SPAN_GAP = 4096  # acked rows between two due ones that are rather skipped than read
-KEYS_AHEAD = 4_096  # rows that are read at a time to know their keys
-Part = tuple[Offsets, pa.RecordBatch]
-
-
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """The messages that a client wants: how many at most, for whom, under which lease, and how long it waits for the
-    first one. A stream names its position instead of a lease. Rows of `max_bytes` are enough."""
-
-    max_messages: int = 100
-    wait_s: float = 0.0
-    consumer: str | None = None
-    lease: str | None = None
-    position: Position | None = None
-    max_bytes: int = PULL_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """Messages of one segment that a pull returns: rows of one schema, their offsets, and how often each was delivered,
-    this time included."""
-
-    segment: Readable
-    offsets: Offsets
-    attempts: Array
-    rows: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Leased:
-    """Messages, and the name of the lease that they are under; None where there are no messages."""
-
-    name: str | None = None
-    messages: Sequence[Delivered] = ()
-
-
-def _nothing_hidden() -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
-    `stale` end: the one that their owner reported last. `check_hidden` raises NeedsNewerBroker where there are more,
-    whose records or cursors cannot be read. A stream is `held_back` while it holds too much. `rows_left` may be
-    filtered yet; 0: there may be more messages."""
-
-    found: Leased
-    missing: set[int] = field(default_factory=set)
-    stale: set[int] = field(default_factory=set)
-    check_hidden: Callable[[], None] = _nothing_hidden
-    held_back: bool = False
-    rows_left: int = FILTERED_ROWS
-
-
-@dataclass(slots=True)
-class _Round:
-    """The state of one look: its lease, what is found so far, and what may still be."""
-
-    subscription: Subscription
-    lease: Lease
-    reads: LateReads
-    count: int
-    max_runs: int
-    max_bytes: int
-    rows_left: int
-    patience: Deadline
-    kind: int | None = None
-    found: list[Delivered] = field(default_factory=list)
-    waits_s: float = READ_S  # for another broker
-    frees: bool = False  # messages that may have held streams back are due no more
-
-    @property
-    def is_full(self) -> bool:
-        return self.count <= 0 or self.max_bytes <= 0 or self.kind not in (None, NORMAL)
-
-    async def read(self, segment: Readable, offset: int, limit: int, max_bytes: int) -> Pieces:
-        """Returns rows from `offset` on. Raises Unavailable, also where another broker does not answer at once: a look
-        waits for one such read."""
-        try:
-            return await self.reads.read(self.subscription, segment, (offset, limit, max_bytes), self.waits_s)
-        except Unavailable:
-            self.waits_s = 0.0
-            raise
-
-    def due(self, delivery: Delivery, end: int) -> Offsets:
-        """Returns the offsets below `end` that are due."""
-        return delivery.available(Want(self.lease.consumer, self.count, self.kind, self.max_runs), end)
 
 
 class Leasing:
@@ -174,7 +82,7 @@ class Leasing:
         self._extend(subscription, lease, now_s)
         for segment in sorted(segments, key=lambda one: one.id):
             if cursor := subscription.cursors.get(segment.id):
-                parts = await _read_all(segment, subscription, cursor.delivery, lease.number)
+                parts = await read_all(segment, subscription, cursor.delivery, lease.number)
                 found += await self._without_expired(segment, cursor.delivery, parts)
         held = subscription.held_by(lease)
         if unread := sorted(missing & held.keys())[:10]:
@@ -206,21 +114,34 @@ class Leasing:
         look = Look(Leased(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden))
         if record.paused:
             return look
-        touched: list[Delivery] = []
         patience = Deadline(self._clock, LOOK_S)
         # Nobody else leases meanwhile. What is dying counts, so that it is bounded where its topic takes nothing.
         room = record.max_in_flight - subscription.in_flight - subscription.dying
         subscription.full = room <= 0
         count, max_runs = min(wanted.max_messages, room), self._cursors.max_runs
-        round = _Round(subscription, lease, self._late_reads, count, max_runs, wanted.max_bytes, rows_left, patience)
+        round = Round(subscription, lease, self._late_reads, count, max_runs, wanted.max_bytes, rows_left, patience)
+        turns = subscription.rotate([segment for segment in segments if segment.id in mine])
+        await self._fill(round, wanted, turns, missing)
+        deadline_s = self._clock.monotonic_s() + record.ack_deadline_s
+        for delivery in round.touched:
+            delivery.begin_leases(deadline_s)
+        if round.frees or (round.found and round.kind != NORMAL):  # what held streams back is gone, or with this one
+            subscription.leases.streams.wake_all()
+        if not round.found:
+            return replace(look, rows_left=max(0, round.rows_left))
+        subscription.leases.add(lease)
+        return Look(Leased(lease.name, round.found), missing, stale)
+
+    async def _fill(self, round: Round, wanted: Pull, segments: Iterable[Readable], missing: set[int]) -> None:
+        """Takes what is due, a segment after the other, until there is enough; `missing` gets those that could not be
+        read. Where it fails, nothing that it took is leased."""
+        subscription = round.subscription
         try:
-            for segment in subscription.rotate([segment for segment in segments if segment.id in mine]):
-                touched.append(delivery := subscription.cursor(segment.id).delivery)
-                while not round.is_full and not (
-                    round.found and (patience.is_over or delivery.is_drained(segment.end))
-                ):
+            for segment in segments:
+                round.touched.append(delivery := subscription.cursor(segment.id).delivery)
+                while not round.is_enough(delivery, segment.end):
                     try:
-                        taken = await _take(segment, round)
+                        taken = await take(segment, round)
                     except Unavailable:
                         missing.add(segment.id)
                         break
@@ -229,19 +150,10 @@ class Leasing:
                     await self._gather(round, segment, delivery, taken)
             _check_connection(subscription, wanted)  # what begins now would be with nobody until its deadline
         except BaseException:
-            for delivery in touched:
+            for delivery in round.touched:
                 delivery.cancel_leases()
             subscription.leases.streams.wake_all()
             raise
-        deadline_s = self._clock.monotonic_s() + record.ack_deadline_s
-        for delivery in touched:
-            delivery.begin_leases(deadline_s)
-        if round.frees or (round.found and round.kind != NORMAL):  # what held streams back is gone, or with this one
-            subscription.leases.streams.wake_all()
-        if not round.found:
-            return replace(look, rows_left=max(0, round.rows_left))
-        subscription.leases.add(lease)
-        return Look(Leased(lease.name, round.found), missing, stale)
 
     def _is_drained(self, subscription: Subscription) -> bool:
         """Tells whether all that there is was delivered, of segments that are all open at this broker. Most looks come
@@ -253,7 +165,7 @@ class Leasing:
                 return False
         return True
 
-    async def _gather(self, round: _Round, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> None:
+    async def _gather(self, round: Round, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> None:
         alive = await self._without_expired(segment, delivery, taken)
         round.found += alive
         round.lease.segments.add(segment.id)
@@ -297,96 +209,6 @@ def _check_consumer(subscription: Subscription, position: Position) -> None:
         raise of_another(position.lease, position.consumer)
 
 
-async def _take(segment: Readable, round: _Round) -> list[Part] | None:
-    """Reads and leases the next messages, with one read for all that lie close together. Returns None where there are
-    none. Raises Unavailable."""
-    subscription, lease = round.subscription, round.lease
-    delivery = subscription.cursor(segment.id).delivery
-    while True:
-        try:
-            if delivery.rules.reads_ahead:
-                await _read_ahead(segment, delivery, round)
-            due = round.due(delivery, segment.end)
-            if not len(due):
-                return None
-            low, high = int(due[0]), _end_of_span(due)
-            pieces = await round.read(segment, low, high - low, round.max_bytes)
-        except BelowRetention as error:
-            _retire(subscription, segment.id, int(error.fields["start_offset"]))
-            continue
-        read_to = low + sum(rows.num_rows for _, rows in pieces)
-        given = round.due(delivery, read_to)
-        if len(given) and given[0] == low:
-            round.kind = delivery.kind_of(low)
-            delivery.lease(given, lease.number, lease.consumer)
-            return list(_rows_at(pieces, given))
-        # Leases ended, or an ack failed, during the read: the offsets that became due go first.
-
-
-async def _read_ahead(segment: Readable, delivery: Delivery, round: _Round) -> None:
-    """Reads on, until enough messages are due whose keys are free, or all of the window are known, or the round has
-    filtered enough; in any case up to the last lease that was taken over, where keys matter."""
-    wanted, is_keyed = round.subscription.record.filter, delivery.rules.mode == "keyed"
-    ahead = KEYS_AHEAD
-    while (first := delivery.read_to) < (end := min(segment.end, delivery.acked_to + WINDOW)):
-        may_stop = not is_keyed or first >= delivery.needed_keys_to
-        due = len(round.due(delivery, segment.end)) if may_stop else 0
-        if due >= round.count or (due and first >= delivery.delivered_to + KEYS_AHEAD):
-            return
-        if wanted and may_stop and round.rows_left > 0 and round.patience.is_over:
-            round.rows_left = 0  # the next look goes on
-        if wanted and may_stop and round.rows_left <= 0:
-            return
-        pieces = await round.read(segment, first, min(end - first, ahead), PULL_BYTES)
-        for start, rows in pieces:
-            if start <= delivery.read_to:
-                delivery.know(start, _slots(rows) if is_keyed else np.full(rows.num_rows, NO_KEY, np.int32))
-                if wanted:
-                    delivery.leave_out(np.flatnonzero(left_out(wanted, rows)) + start)
-                    round.rows_left -= rows.num_rows
-        ahead = min(2 * ahead, max(KEYS_AHEAD, round.rows_left)) if wanted and not due else KEYS_AHEAD
-        if delivery.read_to == first:
-            return
-
-
-def _slots(rows: pa.RecordBatch) -> Array:
-    """Returns the slot of each row's key."""
-    at = rows.schema.get_field_index("_key")
-    if at < 0:
-        return np.full(rows.num_rows, NO_KEY, np.int32)
-    keys = rows.column(at)
-    slots: Array = (hash_keys(keys) % SLOTS).astype(np.int32)
-    slots[keys.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
-    return slots
-
-
-async def _read_all(segment: Readable, subscription: Subscription, delivery: Delivery, lease: int) -> list[Part]:
-    """Reads all that a lease holds of a segment. What ends meanwhile is left out."""
-    parts: list[Part] = []
-    held = delivery.held_by(lease)
-    while len(held):
-        low, high = int(held[0]), _end_of_span(held)
-        try:
-            pieces = await segment.read(low, high - low, PULL_BYTES)
-        except BelowRetention as error:
-            _retire(subscription, segment.id, int(error.fields["start_offset"]))
-            held = delivery.held_by(lease)
-            continue
-        read_to = low + sum(rows.num_rows for _, rows in pieces)
-        still = delivery.held_by(lease)
-        parts += _rows_at(pieces, still[(still >= low) & (still < read_to)])
-        held = still[still >= read_to]
-    return parts
-
-
-def _retire(subscription: Subscription, segment: int, start: int) -> None:
-    """Moves a cursor up over what retention has removed. Raises Unavailable where it stays: it, or the segment's
-    record, has just become unreadable."""
-    subscription.retire(segment, start)
-    if subscription.acked_to(segment) < start:
-        raise Unavailable(f"the cursor of segment {segment} cannot be moved up to its start, {start}; try again")
-
-
 def _behind(turn: Again, one: Delivered) -> Delivered | None:
     """Returns those of some messages that a stream's client does not have."""
     mask = np.isin(one.offsets, turn.behind(one.segment.id, one.offsets))
@@ -395,23 +217,8 @@ def _behind(turn: Again, one: Delivered) -> Delivered | None:
     return Delivered(one.segment, one.offsets[mask], one.attempts[mask], one.rows.filter(pa.array(mask)))
 
 
-def _end_of_span(offsets: Offsets) -> int:
-    far = np.flatnonzero(np.diff(offsets) > SPAN_GAP)
-    return int(offsets[far[0] if len(far) else -1]) + 1
-
-
 def _rows_from(parts: Sequence[Part], low: int) -> Iterator[Part]:
     """Yields the parts without the rows below an offset."""
     for offsets, rows in parts:
         first = int(np.searchsorted(offsets, low))
         yield (offsets[first:], rows.slice(first)) if first else (offsets, rows)
-
-
-def _rows_at(pieces: Pieces, offsets: Offsets) -> Iterator[Part]:
-    """Yields the rows at these offsets, which lie in the pieces."""
-    for first, rows in pieces:
-        here = offsets[np.searchsorted(offsets, first) : np.searchsorted(offsets, first + rows.num_rows)]
-        if len(here) == rows.num_rows:
-            yield here, rows
-        elif len(here):
-            yield here, rows.take(pa.array(here - first))

@@ -8,8 +8,9 @@ from seaweedq.broker.subscriptions.consumers.leases import ANYBODY
 from seaweedq.broker.subscriptions.consumers.stream_leases import Position
 from seaweedq.broker.subscriptions.consumers.waiting import Place
 from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.dispatch.leasing import Leased, Leasing, Look, Pull
+from seaweedq.broker.subscriptions.dispatch.leasing import Leasing
 from seaweedq.broker.subscriptions.dispatch.open_subscriptions import OpenSubscriptions
+from seaweedq.broker.subscriptions.dispatch.pulls import Leased, Look, Pull
 from seaweedq.broker.subscriptions.dispatch.stream_turn import next_turn
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions.delivery.filtering import left_out
-from seaweedq.broker.subscriptions.dispatch import leasing as module
+from seaweedq.broker.subscriptions.dispatch.pulls import Pull
 from seaweedq.coordination.records.subscriptions import MessageFilter
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single, rows_of_singles
@@ -92,7 +92,7 @@ async def test_a_pull_filters_in_turns_and_needs_no_frames(tmp_path: Path, mode:
         dispatcher = broker.serving.subscribing.dispatcher
         topic = broker.core.catalog.topic("t")
         subscription = await dispatcher.open(topic, "s")
-        look = await dispatcher._pulling.round(topic, "s", module.Pull())
+        look = await dispatcher._pulling.round(topic, "s", Pull())
         assert not look.found.messages
         assert look.rows_left == 0
         assert 65_536 <= subscription.acked_to(0) < 100_000

@@ -15,8 +15,8 @@ from seaweedq.broker.subscriptions.delivery import choosing
 from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want
 from seaweedq.broker.subscriptions.delivery.progress import Asker
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.dispatch import leasing
-from seaweedq.broker.subscriptions.dispatch.leasing import Pull
+from seaweedq.broker.subscriptions.dispatch import look_reads
+from seaweedq.broker.subscriptions.dispatch.pulls import Pull
 from seaweedq.coordination import keys
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
 from seaweedq.segments.rows import rows_of_singles
@@ -152,7 +152,7 @@ def test_in_keyed_a_lease_of_unknown_keys_stays_when_another_one_ends() -> None:
 
 
 async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(leasing, "KEYS_AHEAD", 4)
+    monkeypatch.setattr(look_reads, "KEYS_AHEAD", 4)
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         for n in range(20):

@@ -6,8 +6,8 @@ from typing import Any
 
 from seaweedq.broker.subscriptions.consumers.leases import Leases
 from seaweedq.broker.subscriptions.consumers.waiting import ALL, Room
-from seaweedq.broker.subscriptions.dispatch.leasing import Leased, Look, Pull
 from seaweedq.broker.subscriptions.dispatch.pulling import Pulling
+from seaweedq.broker.subscriptions.dispatch.pulls import Leased, Look, Pull
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 

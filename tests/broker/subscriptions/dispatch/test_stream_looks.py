@@ -16,7 +16,8 @@ from seaweedq.broker.streams.batches import Batch
 from seaweedq.broker.subscriptions.consumers.stream_leases import Position
 from seaweedq.broker.subscriptions.dispatch import leasing, pulling
 from seaweedq.broker.subscriptions.dispatch.answering import Refusal, Selection
-from seaweedq.broker.subscriptions.dispatch.leasing import Leasing, Pull
+from seaweedq.broker.subscriptions.dispatch.leasing import Leasing
+from seaweedq.broker.subscriptions.dispatch.pulls import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.subscriptions import SubscriptionRecord
 from seaweedq.errors import JournalUnavailable, LeaseOfAnother, NeedsNewerBroker

@@ -7,7 +7,7 @@ import pytest
 
 from seaweedq.broker.read import remote_reader
 from seaweedq.broker.subscriptions.cursors import subscription
-from seaweedq.broker.subscriptions.dispatch.leasing import Pull
+from seaweedq.broker.subscriptions.dispatch.pulls import Pull
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, records
 

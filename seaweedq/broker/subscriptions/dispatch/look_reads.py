@@ -1,0 +1,170 @@
+"""The reads of one look: what is due next in a segment is read and leased, and what a lease holds is read again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from seaweedq.broker.log.intervals import Offsets
+from seaweedq.broker.log.reader import Pieces
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.subscriptions.consumers.leases import Lease
+from seaweedq.broker.subscriptions.cursors.subscription import Subscription
+from seaweedq.broker.subscriptions.delivery.choosing import NORMAL, Want
+from seaweedq.broker.subscriptions.delivery.filtering import left_out
+from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
+from seaweedq.broker.subscriptions.delivery.slots import NO_KEY, SLOTS
+from seaweedq.broker.subscriptions.delivery.window import WINDOW, Array
+from seaweedq.broker.subscriptions.dispatch.late_reads import READ_S, LateReads
+from seaweedq.broker.subscriptions.dispatch.pulls import PULL_BYTES, Delivered
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.errors import BelowRetention, Unavailable
+from seaweedq.segments.row_hashes import hash_keys
+
+SPAN_GAP = 4096  # acked rows between two due ones that are rather skipped than read
+KEYS_AHEAD = 4_096  # rows that are read at a time to know their keys
+Part = tuple[Offsets, pa.RecordBatch]
+
+
+@dataclass(slots=True)
+class Round:
+    """The state of one look: its lease, what is found so far, and what may still be."""
+
+    subscription: Subscription
+    lease: Lease
+    reads: LateReads
+    count: int
+    max_runs: int
+    max_bytes: int
+    rows_left: int
+    patience: Deadline
+    kind: int | None = None
+    found: list[Delivered] = field(default_factory=list)
+    touched: list[Delivery] = field(default_factory=list)  # the segments' that were looked at
+    waits_s: float = READ_S  # for another broker
+    frees: bool = False  # messages that may have held streams back are due no more
+
+    def is_enough(self, delivery: Delivery, end: int) -> bool:
+        """Tells whether a segment, which ends at `end`, is not looked at any further."""
+        if self.count <= 0 or self.max_bytes <= 0 or self.kind not in (None, NORMAL):
+            return True
+        return bool(self.found) and (self.patience.is_over or delivery.is_drained(end))
+
+    async def read(self, segment: Readable, offset: int, limit: int, max_bytes: int) -> Pieces:
+        """Returns rows from `offset` on. Raises Unavailable, also where another broker does not answer at once: a look
+        waits for one such read."""
+        try:
+            return await self.reads.read(self.subscription, segment, (offset, limit, max_bytes), self.waits_s)
+        except Unavailable:
+            self.waits_s = 0.0
+            raise
+
+    def due(self, delivery: Delivery, end: int) -> Offsets:
+        """Returns the offsets below `end` that are due."""
+        return delivery.available(Want(self.lease.consumer, self.count, self.kind, self.max_runs), end)
+
+
+async def take(segment: Readable, round: Round) -> list[Part] | None:
+    """Reads and leases the next messages, with one read for all that lie close together. Returns None where there are
+    none. Raises Unavailable."""
+    subscription, lease = round.subscription, round.lease
+    delivery = subscription.cursor(segment.id).delivery
+    while True:
+        try:
+            if delivery.rules.reads_ahead:
+                await _read_ahead(segment, delivery, round)
+            due = round.due(delivery, segment.end)
+            if not len(due):
+                return None
+            low, high = int(due[0]), _end_of_span(due)
+            pieces = await round.read(segment, low, high - low, round.max_bytes)
+        except BelowRetention as error:
+            _retire(subscription, segment.id, int(error.fields["start_offset"]))
+            continue
+        read_to = low + sum(rows.num_rows for _, rows in pieces)
+        given = round.due(delivery, read_to)
+        if len(given) and given[0] == low:
+            round.kind = delivery.kind_of(low)
+            delivery.lease(given, lease.number, lease.consumer)
+            return list(_rows_at(pieces, given))
+        # Leases ended, or an ack failed, during the read: the offsets that became due go first.
+
+
+async def _read_ahead(segment: Readable, delivery: Delivery, round: Round) -> None:
+    """Reads on, until enough messages are due whose keys are free, or all of the window are known, or the round has
+    filtered enough; in any case up to the last lease that was taken over, where keys matter."""
+    wanted, is_keyed = round.subscription.record.filter, delivery.rules.mode == "keyed"
+    ahead = KEYS_AHEAD
+    while (first := delivery.read_to) < (end := min(segment.end, delivery.acked_to + WINDOW)):
+        may_stop = not is_keyed or first >= delivery.needed_keys_to
+        due = len(round.due(delivery, segment.end)) if may_stop else 0
+        if due >= round.count or (due and first >= delivery.delivered_to + KEYS_AHEAD):
+            return
+        if wanted and may_stop and round.rows_left > 0 and round.patience.is_over:
+            round.rows_left = 0  # the next look goes on
+        if wanted and may_stop and round.rows_left <= 0:
+            return
+        pieces = await round.read(segment, first, min(end - first, ahead), PULL_BYTES)
+        for start, rows in pieces:
+            if start <= delivery.read_to:
+                delivery.know(start, _slots(rows) if is_keyed else np.full(rows.num_rows, NO_KEY, np.int32))
+                if wanted:
+                    delivery.leave_out(np.flatnonzero(left_out(wanted, rows)) + start)
+                    round.rows_left -= rows.num_rows
+        ahead = min(2 * ahead, max(KEYS_AHEAD, round.rows_left)) if wanted and not due else KEYS_AHEAD
+        if delivery.read_to == first:
+            return
+
+
+def _slots(rows: pa.RecordBatch) -> Array:
+    """Returns the slot of each row's key."""
+    at = rows.schema.get_field_index("_key")
+    if at < 0:
+        return np.full(rows.num_rows, NO_KEY, np.int32)
+    keys = rows.column(at)
+    slots: Array = (hash_keys(keys) % SLOTS).astype(np.int32)
+    slots[keys.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
+    return slots
+
+
+async def read_all(segment: Readable, subscription: Subscription, delivery: Delivery, lease: int) -> list[Part]:
+    """Reads all that a lease holds of a segment. What ends meanwhile is left out."""
+    parts: list[Part] = []
+    held = delivery.held_by(lease)
+    while len(held):
+        low, high = int(held[0]), _end_of_span(held)
+        try:
+            pieces = await segment.read(low, high - low, PULL_BYTES)
+        except BelowRetention as error:
+            _retire(subscription, segment.id, int(error.fields["start_offset"]))
+            held = delivery.held_by(lease)
+            continue
+        read_to = low + sum(rows.num_rows for _, rows in pieces)
+        still = delivery.held_by(lease)
+        parts += _rows_at(pieces, still[(still >= low) & (still < read_to)])
+        held = still[still >= read_to]
+    return parts
+
+
+def _retire(subscription: Subscription, segment: int, start: int) -> None:
+    """Moves a cursor up over what retention has removed. Raises Unavailable where it stays: it, or the segment's
+    record, has just become unreadable."""
+    subscription.retire(segment, start)
+    if subscription.acked_to(segment) < start:
+        raise Unavailable(f"the cursor of segment {segment} cannot be moved up to its start, {start}; try again")
+
+
+def _end_of_span(offsets: Offsets) -> int:
+    far = np.flatnonzero(np.diff(offsets) > SPAN_GAP)
+    return int(offsets[far[0] if len(far) else -1]) + 1
+
+
+def _rows_at(pieces: Pieces, offsets: Offsets) -> Iterator[Part]:
+    """Yields the rows at these offsets, which lie in the pieces."""
+    for first, rows in pieces:
+        here = offsets[np.searchsorted(offsets, first) : np.searchsorted(offsets, first + rows.num_rows)]
+        if len(here) == rows.num_rows:
+            yield here, rows
+        elif len(here):
+            yield here, rows.take(pa.array(here - first))
