@@ -226,21 +226,27 @@ class Suspecting:
 
 
 @dataclass(frozen=True)
-class Serving:
-    """The services of a broker that has a journal."""
+class Messaging:
+    """The log, and the services that take, read, dispatch and move messages."""
 
     log: SegmentLog
     loads: Loads
     publishing: Publishing
     reading: Reading
     subscribing: Subscribing
+    reshaping: Reshaping
+
+
+@dataclass(frozen=True)
+class Serving(Messaging):
+    """The services of a broker that has a journal."""
+
     letters: DeadLetters
     audit: AuditTopic
     streams: TopicStreams
     subscription_streams: SubscriptionStreams
     payloads: Payloads
     imports: Imports
-    reshaping: Reshaping
     changes: ChangeRequests
     closing: TopicClosing
     deletion: TopicDeletion

@@ -15,10 +15,9 @@ from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.histories import Histories
 from seaweedq.broker.load.history_recorder import HistoryRecorder
-from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.log.marker import Marker
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.recovery.requested import RequestedRecoveries
-from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.retention.burial import Burial
 from seaweedq.broker.retention.expiry import Expiry
 from seaweedq.broker.retention.files import TopicFiles
@@ -29,8 +28,7 @@ from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.restored import Restored
 from seaweedq.broker.retention.retention import Retention, Taken
 from seaweedq.broker.retention.rounds import Rounds
-from seaweedq.broker.services import Core, Environment, Joined, Leading
-from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
+from seaweedq.broker.services import Core, Environment, Joined, Leading, Messaging
 from seaweedq.broker.topic_deletion import TopicDeletion
 
 DELETIONS_S, BALANCE_S, LEVEL_S, EXPIRY_S, UPLOADS_S, RETENTION_S, LATE_FILES_S, SWEEP_S, DAY_S = (
@@ -47,27 +45,20 @@ DELETIONS_S, BALANCE_S, LEVEL_S, EXPIRY_S, UPLOADS_S, RETENTION_S, LATE_FILES_S,
 
 
 def build_leading(
-    environment: Environment,
-    core: Core,
-    joined: Joined,
-    loads: Loads,
-    planner: Planner,
-    deletion: TopicDeletion,
-    positions: TopicPositions,
-    subscriptions: SubscriptionAdmin,
-    marks: SegmentMarks,
-    lost: LostSegments,
+    environment: Environment, core: Core, joined: Joined, messaging: Messaging, deletion: TopicDeletion
 ) -> Leading:
     """Builds the leader's work, which every broker has, and does while it leads."""
     view, election, peers, coordination = joined.view, joined.election, environment.peers, environment.coordination
-    reports = Reports(view.catalog, view.roster, peers, view.membership.broker, loads)
+    reports = Reports(view.catalog, view.roster, peers, view.membership.broker, messaging.loads)
     rebalancer = Rebalancer(view.catalog, view.roster, reports, peers, view.clock)
-    autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
+    autoscaler = Autoscaler(view, reports, messaging.reshaping.planner, rebalancer, election)
     recorder = HistoryRecorder(view.catalog, reports, election, lambda: autoscaler.hot, view.clock)
     balance = partial(_balance, reports, recorder, autoscaler, rebalancer)
-    retention, files = _retention(environment, joined, positions, marks)
+    marks, lost = _marks(environment, joined, messaging), _lost(environment, joined, messaging)
+    retention, files = _retention(environment, joined, messaging.reading.positions, marks)
     checkpoint_s = environment.settings.checkpoint_s
-    expiry = Expiry(view.catalog, coordination, subscriptions, retention.rounds, view.clock, checkpoint_s)
+    admin = messaging.subscribing.admin
+    expiry = Expiry(view.catalog, coordination, admin, retention.rounds, view.clock, checkpoint_s)
     tasks = (
         *_periodic_tasks(environment, joined, deletion, balance),
         PeriodicTask("retention", retention.round, RETENTION_S, view.clock),
@@ -91,6 +82,17 @@ def build_leading(
         requested=RequestedRecoveries(joined.recovery, coordination),
         limits=LimitSplit(view, election, peers, core.accounts),
     )
+
+
+def _marks(environment: Environment, joined: Joined, messaging: Messaging) -> SegmentMarks:
+    marker = Marker(messaging.log.commit, messaging.log.flusher, environment.clock)
+    timeout_s = environment.settings.publish_timeout_s
+    return SegmentMarks(joined.view, messaging.publishing.ownership, marker, environment.peers, timeout_s)
+
+
+def _lost(environment: Environment, joined: Joined, messaging: Messaging) -> LostSegments:
+    ownership, readables = messaging.publishing.ownership, messaging.reading.readables
+    return LostSegments(joined.view.catalog, ownership, readables, joined.entries, environment.store)
 
 
 def _retention(
