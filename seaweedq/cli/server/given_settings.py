@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from seaweedq.errors import InvalidRequest
-from seaweedq.settings import Settings, redacted
+from seaweedq.settings import Settings
 
 PREFIX = "SEAWEEDQ_"
 # Variables of that prefix which are no settings of a broker.
@@ -48,7 +48,7 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
         field = Settings.model_fields.get(name)
         if field is None:
             raise InvalidRequest(f"{_origin(name, named, config)}: {_no_setting(name)}", field=name) from None
-        shown = f"={redacted(first['input'])}" if field.repr else ""  # a secret is not printed
+        shown = f"={_redacted(first['input'])}" if field.repr else ""  # a secret is not printed
         reason = first["msg"].removeprefix("Value error, ")
         origin = _origin(name, named, config)
         raise InvalidRequest(f"setting {name}{shown}: {reason} (given by {origin})", field=name) from None
@@ -96,3 +96,8 @@ def _origin(name: str, given: Mapping[str, Any], config: Path | None) -> str:
 def _no_setting(name: str) -> str:
     near = get_close_matches(name, Settings.model_fields, 1)
     return f"there is no setting {name!r}" + (f"; {near[0]} is the nearest" if near else "")
+
+
+def _redacted(value: Any) -> str:
+    """Returns the value's repr without anything that could be a URL's user and password."""
+    return re.sub("://.*@", "://***@", repr(value), flags=re.DOTALL)

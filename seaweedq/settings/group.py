@@ -1,0 +1,7 @@
+"""What the groups of settings have in common."""
+
+from pydantic import BaseModel
+
+
+class Group(BaseModel, defer_build=True):
+    """The settings of one subject. None is ever made by itself, so that none is built."""

@@ -1,0 +1,3 @@
+"""Sizes in bytes."""
+
+KIB, MIB = 1024, 1024 * 1024
