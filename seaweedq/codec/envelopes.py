@@ -227,8 +227,27 @@ def _typed_rows(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.Recor
 
 
 def _with_values(checked: Sequence[tuple[int, Single]], intake: Intake, errors: list[tuple[int, str]]) -> list[Single]:
-    """Returns the messages with their keys, but for those whose values are refused, which are added to `errors`. Halves
-    what is not valid as a whole, until few are left to be looked at one by one."""
+    """Returns the messages with their keys, but for those whose values are refused, which are added to `errors`. Where
+    they are not valid as a whole, the first to go are those that are no rows of the schema: most that is invalid is
+    not, and to find that out costs little. What is left is halved."""
+    if len(checked) <= ALONE:
+        return _by_halves(checked, intake, errors)
+    found = _together(checked, intake)
+    if found is not None:
+        return found
+    rows = []
+    for index, one in checked:
+        try:
+            typed_values.decoded(one.value or b"", intake.layout.values)
+        except Refused as refused:
+            errors.append((index, str(refused)))
+        else:
+            rows.append((index, one))
+    return _by_halves(rows, intake, errors)
+
+
+def _by_halves(checked: Sequence[tuple[int, Single]], intake: Intake, errors: list[tuple[int, str]]) -> list[Single]:
+    """Does as `_with_values`: halves what is not valid as a whole, until few are left to be looked at one by one."""
     if len(checked) <= ALONE:
         found = []
         for index, one in checked:
@@ -239,13 +258,23 @@ def _with_values(checked: Sequence[tuple[int, Single]], intake: Intake, errors: 
             else:
                 found.append(one)
         return found
+    together = _together(checked, intake)
+    if together is not None:
+        return together
+    half = len(checked) // 2
+    return _by_halves(checked[:half], intake, errors) + _by_halves(checked[half:], intake, errors)
+
+
+def _together(checked: Sequence[tuple[int, Single]], intake: Intake) -> list[Single] | None:
+    """Returns the messages with their keys; None where one of them may be refused."""
+    if not checked:
+        return []
     texts, explicit = [one.value for _, one in checked], [one.key for _, one in checked]
     try:
         values = values_of(texts, intake)
         keyed = explicit if intake.key_field is None else _field_keys(explicit, texts, values, intake).to_pylist()
     except GIVEN_UP:
-        half = len(checked) // 2
-        return _with_values(checked[:half], intake, errors) + _with_values(checked[half:], intake, errors)
+        return None
     for (_, one), key in zip(checked, keyed, strict=True):
         one.key = key
     return [one for _, one in checked]

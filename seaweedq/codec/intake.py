@@ -8,7 +8,7 @@ from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge
 from seaweedq.segments.layout import Layout
 
 MAX_ROWS = 1_000_000
-MAX_ERRORS = 100
+MAX_ERRORS = 1_000  # named in an answer: a producer sends the others again as often as it is told of so many
 MAX_INVALID = 10_000
 MAX_AHEAD_US = 3600 * 1_000_000
 MAX_EXPIRES_S = 36_525 * 86_400

@@ -64,7 +64,7 @@ class InvalidName(BadRequest):
 
 
 class InvalidMessages(BadRequest):
-    """Some messages are not valid; fields: `errors` (index and reason of the first 100), `invalid` (how many),
+    """Some messages are not valid; fields: `errors` (index and reason of the first 1,000), `invalid` (how many),
     `hint` (what mends the first, where that is clear)."""
 
     slug, title = "invalid-messages", "Some messages are not valid"

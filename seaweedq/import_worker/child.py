@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from seaweedq.broker.imports.pipe_protocol import GO, Job, ReaderMessage, head
 from seaweedq.broker.imports.rules import Cutter
-from seaweedq.codec.intake import MAX_ERRORS, Intake, refuse
+from seaweedq.codec.intake import Intake, refuse
 from seaweedq.coordination.records.uploads import ImportProblem
 from seaweedq.errors import InvalidImport, SeaweedqError
 from seaweedq.import_worker.files import Error, check_expansion, chunks, outcomes
@@ -28,6 +28,7 @@ from seaweedq.segments.schema import decode_fields
 COMMAND = (sys.executable, "-P", "-m", "seaweedq.import_worker.child")
 STDIN, STDOUT = 0, 1
 T = TypeVar("T")
+MAX_NAMED = 100  # rows of an import, whose record keeps them
 KEPT_BYTES = 384 * 1024 * 1024  # of lines that were checked
 SPARE_FILES = 4  # descriptors that may still be opened: the file under its name, and what Arrow opens beside it
 _job = msgspec.json.Decoder(Job)
@@ -91,10 +92,10 @@ def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
                 kept = None
         else:
             errors += [(int(error["index"]), str(error["reason"])) for error in found]
-        if len(errors) >= MAX_ERRORS:
+        if len(errors) >= MAX_NAMED:
             break
         _tell(ReaderMessage("seen", rows=count))
-    refuse(errors[:MAX_ERRORS])
+    refuse(errors[:MAX_NAMED])
     if not count:
         raise InvalidImport("the file has no rows", format=job.format, reason="no rows")
     return count, kept or []

@@ -55,23 +55,23 @@ def test_each_receipt_has_the_error_of_its_own_message(real_client):
 
 
 def test_more_invalid_messages_than_a_broker_names_take_no_valid_one_with_them(real_client):
-    """A broker names a hundred of a request, and a batch with one more failed as a whole."""
+    """A broker names a thousand of a request, and a batch with one more failed as a whole."""
     topic = real_client.create_topic("many-invalid")["name"]
     producer = real_client.producer(topic, linger_ms=10_000)
-    receipts = [producer.send(b"x" if n % 2 else n) for n in range(502)]
+    receipts = [producer.send(b"x" if n % 2 else n) for n in range(2_402)]
     with pytest.raises(InvalidMessages):
         producer.close()
-    assert [isinstance(each.exception(), InvalidMessages) for each in receipts] == [bool(n % 2) for n in range(502)]
-    assert real_client.topic(topic)["messages"] == 251
+    assert [isinstance(each.exception(), InvalidMessages) for each in receipts] == [bool(n % 2) for n in range(2_402)]
+    assert real_client.topic(topic)["messages"] == 1_201
 
 
 def test_messages_that_are_all_invalid_are_sent_once():
-    """They were sent again for each hundred that a broker names: a full batch cost it three seconds of CPU."""
-    cluster, rows = FakeCluster(), [{"index": n, "reason": "no"} for n in range(100)]
-    cluster.faults = [lambda request: problem(422, "invalid-messages", errors=rows, invalid=250)]
+    """They were sent again for each thousand that a broker names: a full batch cost it three seconds of CPU."""
+    cluster, rows = FakeCluster(), [{"index": n, "reason": "no"} for n in range(1_000)]
+    cluster.faults = [lambda request: problem(422, "invalid-messages", errors=rows, invalid=2_500)]
     with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
         producer = client.producer("t", linger_ms=10_000)
-        receipts = [producer.send(n, headers={"a": "b"}) for n in range(250)]
+        receipts = [producer.send(n, headers={"a": "b"}) for n in range(2_500)]
         with pytest.raises(InvalidMessages):
             producer.close()
     assert all(isinstance(each.exception(), InvalidMessages) for each in receipts)

@@ -126,12 +126,12 @@ def test_json_of_another_shape_is_not_valid(body: bytes) -> None:
         decode_json(body, intake())
 
 
-def test_all_bad_messages_are_counted_and_a_hundred_named() -> None:
-    messages = [{"value": n} if n % 2 else {"val": n} for n in range(500)]
+def test_all_bad_messages_are_counted_and_a_thousand_named() -> None:
+    messages = [{"value": n} if n % 2 else {"val": n} for n in range(2_500)]
     with pytest.raises(InvalidMessages) as caught:
         decode_json(json.dumps({"messages": messages}).encode(), intake())
-    assert caught.value.fields["invalid"] == 250
-    assert list(reasons(caught.value)) == list(range(0, 200, 2))
+    assert caught.value.fields["invalid"] == 1_250
+    assert list(reasons(caught.value)) == list(range(0, 2_000, 2))
 
 
 @pytest.mark.parametrize("format", ["json", "bytes"])
