@@ -21,12 +21,15 @@ import msgspec
 
 from benchmarks import cluster_processes, kafka_server, server
 from benchmarks.kafka_programs import PARTITIONS, Took
+from benchmarks.metrics import metrics_of
 from benchmarks.processes import started
 from benchmarks.result import Result
 from seaweedq import Client
+from seaweedq.cli.server.journals import CHARGED_PER_S
+from seaweedq.journal.put_budget import BURST
 
 ROUNDS, MESSAGES = 3, 1_000_000
-BUDGETS = (0, 8)  # puts a second: that of stores which do not charge, and the default where they do
+BUDGETS = (0, round(CHARGED_PER_S))  # puts a second: that of stores which do not charge, and the default where they do
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,21 @@ class Round:
     in_parquet: float
     cpu_us: float
     alone_ms: float = 0
+
+
+@dataclass(frozen=True)
+class OnS3:
+    """A broker on S3, with its budget of puts a second."""
+
+    where: str
+    url: str
+    budget: int
+
+    def said(self) -> str:
+        """Returns how many puts there were, and whether that is beyond the burst, which costs no wait."""
+        puts = metrics_of(self.url)["seaweedq_journal_puts_total"]
+        beyond = f"{'beyond' if puts > BURST else 'all within'} the burst of {BURST:,}"
+        return f"; {puts:,.0f} puts of all rounds{f', {beyond}' if self.budget else ''}"
 
 
 Way = Callable[[], Round]
@@ -78,17 +96,22 @@ def program(name: str, address: str, topic: str, *more: str) -> Iterator[Program
 def measure(folder: Path) -> Iterator[Result]:
     """A round of each in turn; what is not here is said, and the others are measured."""
     with ExitStack() as stack:
-        ways = dict(_ways(stack, folder))
+        on_s3: list[OnS3] = []
+        ways = dict(_ways(stack, folder, on_s3))
         found: dict[str, list[Round]] = {name: [] for name in ways}
         for number in range(ROUNDS):
             for name, way in ways.items() if number % 2 == 0 else reversed(ways.items()):
                 found[name].append(way())
                 print(f"\n  round {number + 1}, {name}: {found[name][-1]}", end="", file=sys.stderr, flush=True)
-    for name, rounds in found.items():
-        yield from _results(name, rounds)
+        said = {one.where: one.said() for one in on_s3}
+        for name, rounds in found.items():
+            yield from _results(name, rounds, next((text for where, text in said.items() if name.endswith(where)), ""))
+        for one in on_s3:
+            if one.budget:
+                yield _beyond_the_burst(one)
 
 
-def _ways(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Way]]:
+def _ways(stack: ExitStack, folder: Path, on_s3: "list[OnS3]") -> Iterator[tuple[str, Way]]:
     if why := kafka_server.missing():
         print(f"{why}: without Kafka ...", end=" ", file=sys.stderr)
     else:
@@ -105,7 +128,8 @@ def _ways(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Way]]:
         options = ["--journal-puts-per-s", str(budget)]
         cluster = stack.enter_context(cluster_processes.Cluster(at, 1, binary, options=options))
         (one,) = cluster.brokers
-        yield from _both_ways(f" on S3, {budget} puts/s", one.url, lambda one=one: one.cpu_s)
+        on_s3.append(OnS3(f" on S3, {budget} puts/s", one.url, budget))
+        yield from _both_ways(on_s3[-1].where, one.url, lambda one=one: one.cpu_s)
 
 
 def _both_ways(where: str, url: str, cpu_s: Callable[[], float]) -> Iterator[tuple[str, Way]]:
@@ -159,8 +183,24 @@ def _alone(name: str, address: str, topic: str) -> float:
         return median(one.ended().each_s) * 1000
 
 
-def _results(name: str, rounds: Sequence[Round]) -> Iterator[Result]:
+def _beyond_the_burst(one: OnS3) -> Result:
+    topic = f"t{uuid4().hex}"
+    with Client(one.url) as client:
+        client.create_topic(topic)
+    return Result(
+        name=f"send(){one.where}, one after another beyond the burst",
+        figure=_alone("seaweedq_beyond_the_burst", one.url, topic),
+        unit="ms (p50)",
+        limit=1000 / one.budget,
+        limit_is="the pace of the budget",
+        better="lower",
+        note=f"after {BURST:,} others{one.said()}",
+    )
+
+
+def _results(name: str, rounds: Sequence[Round], more: str) -> Iterator[Result]:
     note = f"{MESSAGES:,} messages, {PARTITIONS} partitions or segments, {os.cpu_count()} cores; best of {len(rounds)}"
+    note += more
     rates = {"acknowledged": [one.acknowledged for one in rounds], "in Parquet": [one.in_parquet for one in rounds]}
     for what, values in rates.items():
         yield Result(name=f"{name}, {what}", figure=max(values), unit="messages/s", note=note)

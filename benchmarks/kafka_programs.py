@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seaweedq import Client
+from seaweedq.journal.put_budget import BURST
 
 KEYS, VALUE_BYTES, PARTITIONS, ALONE = 5_000, 100, 4, 200
 READY_S = 30.0
+PACED, PACED_S = 40, 0.1  # publishes, and what one that waits for its turn takes at least
 FILE_ROWS = 100_000  # of a row group, and of a table that is sent
 
 
@@ -133,8 +135,27 @@ def seaweedq_alone(address: str, topic: str, count: int) -> None:
         _one_by_one(each_s, lambda: client.publish(topic, {"value": "x" * VALUE_BYTES, "key": "k"}))
 
 
-def _one_by_one(each_s: list[float], publish: Callable[[], object]) -> None:
-    for _ in range(ALONE):
+def seaweedq_beyond_the_burst(address: str, topic: str, count: int) -> None:
+    """As `seaweedq_alone`, once the burst of the puts is used up, and fewer of them: each waits for the pace."""
+    each_s: list[float] = []
+    with Client(address) as client:
+
+        def publish() -> object:
+            return client.publish(topic, {"value": "x" * VALUE_BYTES, "key": "k"})
+
+        for _ in range(BURST):
+            publish()
+        while True:  # what came back meanwhile
+            begun_s = time.perf_counter()
+            publish()
+            if time.perf_counter() - begun_s > PACED_S:
+                break
+        with measured(each_s):
+            _one_by_one(each_s, publish, PACED)
+
+
+def _one_by_one(each_s: list[float], publish: Callable[[], object], count: int = ALONE) -> None:
+    for _ in range(count):
         begun_s = time.perf_counter()
         publish()
         each_s.append(time.perf_counter() - begun_s)
