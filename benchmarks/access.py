@@ -1,7 +1,6 @@
 """Tokens, rules and limits: their CPU for a request, singles and batches beside the same with auth off, and 10,000
 tokens in memory and at the start."""
 
-import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import httpx
 
 from benchmarks import server
-from benchmarks.http import Connections, ask_all, request, run
+from benchmarks.http import per_s, request, run
 from benchmarks.result import Result
 from seaweedq.access.accounts import Accounts
 from seaweedq.access.actions import Action
@@ -122,14 +121,7 @@ def _per_s(port: int, token: str, bodies: list[bytes]) -> float:
     shown = [f"authorization: Bearer {token}"] if token else []
     path = "/v1/topics/bench/messages"
     prepared = [request(path, body, "application/json", more=shown) for body in bodies]
-
-    async def work(opened: Connections) -> float:
-        await ask_all(opened, itertools.islice(prepared, CONNECTIONS))
-        begun = time.perf_counter()
-        await ask_all(opened, prepared)
-        return len(prepared) / (time.perf_counter() - begun)
-
-    return float(run(port, CONNECTIONS, work))
+    return float(run(port, CONNECTIONS, lambda opened: per_s(opened, prepared)))
 
 
 def _issued(port: int, admin: str) -> str:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from benchmarks import messages, server
 from benchmarks.http import Connection, Connections, ask_all, request, run
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
 from benchmarks.turns import Tree, in_turns, lowest
 
@@ -68,4 +69,4 @@ async def _single_beside(alone: Connection, others: Connections, requests: Seque
         times.append(time.perf_counter() - begun)
         await asyncio.sleep(PAUSE_S)
     await load
-    return sorted(times)[int(0.99 * (len(times) - 1))] * 1000
+    return 1000 * quantile(times, 0.99)

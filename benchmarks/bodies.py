@@ -13,6 +13,7 @@ import pyarrow as pa
 from benchmarks.result import Result
 from seaweedq.codec import bodies
 from seaweedq.codec import message_json as answers
+from seaweedq.codec.arrow_bodies import decode_arrow
 from seaweedq.codec.intake import Intake
 from seaweedq.codec.messages import Envelope
 from seaweedq.segments.layout import Format, Layout
@@ -72,9 +73,9 @@ def measure(folder: Path) -> Iterator[Result]:
             LINES,
         ),
         "singles to rows, 64 a batch": (lambda: in_batches(singles, layouts[Format.JSON]), lines_us, LINES),
-        "Arrow to json": (lambda: bodies.decode_arrow(streams["json"], intake[Format.JSON]), read_us, READ),
-        "Arrow to bytes": (lambda: bodies.decode_arrow(streams["bytes"], intake[Format.BYTES]), read_us, READ),
-        "Arrow to typed": (lambda: bodies.decode_arrow(streams["typed"], intake[Format.TYPED]), read_us, READ),
+        "Arrow to json": (lambda: decode_arrow(streams["json"], intake[Format.JSON]), read_us, READ),
+        "Arrow to bytes": (lambda: decode_arrow(streams["bytes"], intake[Format.BYTES]), read_us, READ),
+        "Arrow to typed": (lambda: decode_arrow(streams["typed"], intake[Format.TYPED]), read_us, READ),
         "answer, json": (lambda: answer(rows, layouts[Format.JSON]), text_us, TEXT),
         "answer, bytes": (lambda: answer(raw_rows, layouts[Format.BYTES]), text_us, TEXT),
         "answer, typed": (lambda: answer(typed_rows, layouts[Format.TYPED]), text_us, TEXT),
@@ -92,7 +93,7 @@ def in_batches(singles: list[Any], layout: Layout) -> None:
 
 def answer(rows: pa.RecordBatch, layout: Layout) -> bytes:
     """A fetch's array."""
-    return answers.encode_messages([(0, rows)], 3, layout, None)
+    return answers.encode_messages([(0, rows)], 3, layout)[0]
 
 
 def stream_of(rows: pa.RecordBatch) -> bytes:

@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 import uvloop
 
 from benchmarks.cluster_processes import Cluster
 from benchmarks.http import NDJSON, Connection, request
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
 from seaweedq import Client
 
@@ -33,11 +33,11 @@ def measure(folder: Path) -> Iterator[Result]:
         together = uvloop.run(_on_schedule(owner.port))
         bare += uvloop.run(puts_ms(cluster))
     for name, times in (("one producer", alone), (f"{PRODUCERS} producers", together)):
-        for share, least in (("median", median), ("p99", p99)):
-            limit = least(bare)
+        for share, part in (("median", 0.5), ("p99", 0.99)):
+            limit = quantile(bare, part)
             yield Result(
                 name=f"cluster latency, {name}, {share}",
-                figure=least(times),
+                figure=quantile(times, part),
                 unit="ms",
                 limit=limit,
                 limit_is=f"the store's own put of {SLOT_BYTES} bytes",
@@ -45,11 +45,6 @@ def measure(folder: Path) -> Iterator[Result]:
                 better="lower",
                 note=f"{PRODUCERS} send {RATE:g} msg/s together; {SECONDS:g} s",
             )
-
-
-def p99(times: list[float]) -> float:
-    """The 99th percentile."""
-    return sorted(times)[int(0.99 * (len(times) - 1))]
 
 
 async def puts_ms(cluster: Cluster) -> list[float]:

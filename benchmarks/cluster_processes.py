@@ -57,7 +57,7 @@ class Broker:
     @property
     def id(self) -> str:
         """The id that it took last."""
-        return re.findall(r"broker (\S+) is ready", self.log.read_text())[-1]
+        return str(re.findall(r"broker (\S+) is ready", self.log.read_text())[-1])
 
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it can take work."""

@@ -1,14 +1,12 @@
 """The same publishes at the owner, and at a broker that has to send them on: single messages, and Arrow batches; by the
 port for clients, and by ports for brokers, which have TLS."""
 
-import itertools
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import messages
 from benchmarks.cluster_processes import Cluster
-from benchmarks.http import NDJSON, Connections, ask_all, request, run
+from benchmarks.http import NDJSON, per_s, request, run
 from benchmarks.result import Result
 from seaweedq import Client
 
@@ -48,10 +46,4 @@ def _measure(folder: Path, way: str, peer_ports: bool) -> Iterator[Result]:
 
 
 def _per_s(port: int, prepared: Sequence[bytes], connections: int) -> float:
-    async def work(opened: Connections) -> float:
-        await ask_all(opened, itertools.islice(prepared, connections))
-        begun = time.perf_counter()
-        await ask_all(opened, prepared)
-        return len(prepared) / (time.perf_counter() - begun)
-
-    return float(run(port, connections, work))
+    return float(run(port, connections, lambda opened: per_s(opened, prepared)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -92,6 +93,13 @@ async def ask_all(connections: Connections, prepared: Iterable[bytes]) -> int:
         return sent
 
     return sum(await asyncio.gather(*map(work, connections)))
+
+
+async def per_s(connections: Connections, prepared: Sequence[bytes]) -> float:
+    """Requests a second of all of them, once each connection has had one."""
+    await ask_all(connections, prepared[: len(connections)])
+    begun = time.perf_counter()
+    return await ask_all(connections, prepared) / (time.perf_counter() - begun)
 
 
 def run(

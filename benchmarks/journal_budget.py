@@ -16,6 +16,7 @@ from time import perf_counter
 import uvloop
 
 from benchmarks.object_journal import LINGER_MAX_S, LINGER_S, WINDOW, SlowStore
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.clock import SystemClock, SystemIds
@@ -48,7 +49,7 @@ class Measured:
 
     def quantile_ms(self, share: float) -> float:
         """Returns the time that so many of the appends took at most."""
-        return sorted(self.took_s)[int(share * (len(self.took_s) - 1))] * 1000
+        return 1000 * quantile(self.took_s, share)
 
 
 async def commits(
@@ -120,13 +121,14 @@ async def alone() -> list[Result]:
                 figure = (await commits(put_ms, pace, one_alone, is_fresh=True)).quantile_ms(0.5)
                 found.append(_result(f"one alone, puts of {put_ms} ms, {name}", figure, put_ms, put_ms + 2, "p50"))
     beyond = (await commits(3, PACES["8"], one_alone)).quantile_ms(0.5)
-    return [*found, _result("one alone beyond the burst, puts of 3 ms, 8", beyond, 125, None, "p50")]
+    pace_ms = 1000 / PACES["8"].puts_per_s
+    return [*found, _result("one alone beyond the burst, puts of 3 ms, 8", beyond, pace_ms, None, "p50")]
 
 
 async def twenty(put_ms: int, name: str) -> list[Result]:
     """Twenty publishers of five messages a second each."""
     measured = await commits(put_ms, PACES[name], steady(20, 5, 100))
-    half_ms = {"linger": LINGER_S * 500, "20": 25.0, "8": 62.5}[name]
+    half_ms = LINGER_S * 500 if name == "linger" else 500 / PACES[name].puts_per_s
     p50, p99 = {"linger": (None, None), "20": (30, 60), "8": (70, 135)}[name]
     title = f"20 of 5/s, puts of {put_ms} ms, {name}"
     return [
@@ -139,11 +141,11 @@ async def loaded(put_ms: int, mb_per_s: int) -> list[Result]:
     """So many MB a second over three brokers, at 8 puts a second each."""
     use = steady(4, 1e6 / BROKERS / SIZE / 4, SIZE * mb_per_s)
     brokers = await asyncio.gather(*(commits(put_ms, PACES["8"], use) for _ in range(BROKERS)))
-    budget = BROKERS * 8 * TOGETHER_S
+    budget = BROKERS * PACES["8"].puts_per_s * TOGETHER_S
     title = f"{mb_per_s} MB/s over {BROKERS}, puts of {put_ms} ms, 8"
     all_of_them = Measured([took_s for one in brokers for took_s in one.took_s], sum(one.puts for one in brokers))
     return [
-        _result(title, all_of_them.quantile_ms(0.5), put_ms + 62.5, put_ms + 70, "p50"),
+        _result(title, all_of_them.quantile_ms(0.5), put_ms + 500 / PACES["8"].puts_per_s, put_ms + 70, "p50"),
         Result(
             name=title,
             figure=all_of_them.puts,

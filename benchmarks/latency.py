@@ -10,8 +10,9 @@ import msgspec
 
 from benchmarks import server
 from benchmarks.http import Connection, Connections, request, run
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
-from benchmarks.schedule import on_schedule, percentile, round_trips
+from benchmarks.schedule import on_schedule, round_trips
 
 RATE, SECONDS, WARM_S, SENDERS = 1_000, 8.0, 1.0, 32
 WARM = int(RATE * WARM_S)  # messages that come while things are warming up, and do not count
@@ -39,9 +40,9 @@ def measure(folder: Path) -> Iterator[Result]:
     for name, share, target in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
         yield Result(
             name=f"latency {name}",
-            figure=percentile(times[WARM:], share),
+            figure=1000 * quantile(times[WARM:], share),
             unit="ms",
-            limit=percentile(limits[WARM:], share),
+            limit=1000 * quantile(limits[WARM:], share),
             limit_is="round trips to an empty uvicorn app at the same rate",
             target=target,
             better="lower",

@@ -16,6 +16,7 @@ import httpx
 from benchmarks import server
 from benchmarks.http import Connection, Connections, Failed, request, run
 from benchmarks.processes import started
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
 
 LIMIT, TIMES = 100, 10
@@ -81,7 +82,7 @@ def _turn(port: int, token: str) -> tuple[float, float]:
         await asyncio.gather(*map(ask, opened))
 
     run(port, CONNECTIONS, work)
-    return len(times) / TURN_S, sorted(times)[len(times) * 99 // 100]
+    return len(times) / TURN_S, quantile(times, 0.99)
 
 
 def flood(port: int, token: str) -> None:

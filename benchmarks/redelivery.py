@@ -14,6 +14,7 @@ from benchmarks import server, waiting
 from benchmarks.brokers_together import brokers_together
 from benchmarks.cluster_processes import LEASE_S, Cluster
 from benchmarks.http import Connection, Connections, Failed, request, run
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
 
 NACKS, DEADLINES, KILLS, SILENCES = 300, 20, 3, 2
@@ -30,10 +31,10 @@ def measure(folder: Path) -> Iterator[Result]:
         nacked: list[float] = run(broker.port, 3, _after_nacks)
         late: list[float] = run(broker.port, 2 * DEADLINES, _after_deadlines)
     limit_is = "p99 of round trips to an empty uvicorn app"
-    limit = 1000 * _share(trips, 0.99)
+    limit = 1000 * quantile(trips, 0.99)
     note = f"{NACKS} nacks, each while another consumer waits"
     for name, share, target in (("nack to waiting pull, p50", 0.5, None), ("nack to waiting pull, p99", 0.99, 20.0)):
-        figure = 1000 * _share(nacked, share)
+        figure = 1000 * quantile(nacked, share)
         yield Result(
             name=name,
             figure=figure,
@@ -81,10 +82,6 @@ def measure(folder: Path) -> Iterator[Result]:
         better="lower",
         note=f"{SILENCES} brokers, each with another one on etcd and S3, at which a pull waits",
     )
-
-
-def _share(times: list[float], share: float) -> float:
-    return sorted(times)[int(share * (len(times) - 1))]
 
 
 async def _round_trips(opened: Connections) -> list[float]:

@@ -43,9 +43,3 @@ async def round_trips(opened: Connections, rate: int, seconds: float) -> list[fl
 
     await on_schedule(opened, rate, seconds, send)
     return times
-
-
-def percentile(times: list[float], share: float) -> float:
-    """In milliseconds."""
-    ordered = sorted(times)
-    return ordered[int(share * (len(ordered) - 1))] * 1000

@@ -1,13 +1,11 @@
 """Single-message publishes on 64 connections, beside the same requests to an empty app."""
 
-import itertools
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import server
-from benchmarks.http import Connections, ask_all, request, run
+from benchmarks.http import per_s, request, run
 from benchmarks.result import Result
 
 ROUNDS, COUNT, CONNECTIONS = 3, 20_000, 64
@@ -44,11 +42,4 @@ def measure(folder: Path) -> Iterator[Result]:
 def requests_per_s(port: int, path: str, bodies: list[bytes]) -> float:
     """All bodies, one a request."""
     prepared = [request(path, body, "application/json") for body in bodies]
-
-    async def work(opened: Connections) -> float:
-        await ask_all(opened, itertools.islice(prepared, CONNECTIONS))
-        begun = time.perf_counter()
-        await ask_all(opened, prepared)
-        return len(prepared) / (time.perf_counter() - begun)
-
-    return float(run(port, CONNECTIONS, work))
+    return float(run(port, CONNECTIONS, lambda opened: per_s(opened, prepared)))

@@ -12,8 +12,9 @@ import uvloop
 from benchmarks import messages, server
 from benchmarks.changing import AFTER_S, CALM_S, Publish, Seen, Span
 from benchmarks.http import Connection, Failed
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
-from benchmarks.split_pause import SHARES, TARGET_MS, quantile
+from benchmarks.split_pause import SHARES, TARGET_MS
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.segments.keyrange import KEY_SPACE
 

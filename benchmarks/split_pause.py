@@ -1,13 +1,14 @@
 """Splits and merges by hand at one broker on a local folder, under plain and idempotent producers of single messages
 and of small batches: how long a range of keys takes nothing, and how many publishes fail."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import uvloop
 
 from benchmarks import server
 from benchmarks.changing import ROWS, Seen, watch_changes
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
 
 COUNT, CONNECTIONS = 60, 12
@@ -50,8 +51,3 @@ def results(name: str, seen: Seen, connections: int, target_ms: float, note: str
         better="lower",
         note="; ".join(seen.errors[:3]),
     )
-
-
-def quantile(values: Sequence[float], part: float) -> float:
-    """The value below or at which this part lies."""
-    return sorted(values)[min(int(part * len(values)), len(values) - 1)]

@@ -15,8 +15,9 @@ import uvloop
 
 from benchmarks.changing import Seen, watch_changes
 from benchmarks.cluster_processes import Cluster, minio
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
-from benchmarks.split_pause import TARGET_MS, quantile, results
+from benchmarks.split_pause import TARGET_MS, results
 
 COUNT, CONNECTIONS, BROKERS, PUTS = 60, 4, 2, 2  # two brokers, etcd and the store share the cores: fewer connections
 PUT_BYTES, EVERY_S = 16_384, 0.1

@@ -12,8 +12,9 @@ import msgspec
 
 from benchmarks import server
 from benchmarks.http import Connection, Connections, request, run
+from benchmarks.quantiles import quantile
 from benchmarks.result import Result
-from benchmarks.schedule import on_schedule, percentile, round_trips
+from benchmarks.schedule import on_schedule, round_trips
 
 DELIVERIES, SECONDS, WARM_S, SENDERS, ACKERS = 1_000, 8.0, 1.0, 16, 4
 COUNTS = (1, 10, 100)
@@ -37,9 +38,9 @@ def _results(name: str, count: int, times: tuple[list[float], list[float]], cpu_
     for share_name, share, target in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
         yield Result(
             name=f"{name} {share_name}",
-            figure=percentile(times[0], share),
+            figure=1000 * quantile(times[0], share),
             unit="ms",
-            limit=percentile(times[1], share),
+            limit=1000 * quantile(times[1], share),
             limit_is="round trips to an empty uvicorn app at the same rate of publishes",
             target=target,
             better="lower",
