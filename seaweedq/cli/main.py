@@ -18,6 +18,7 @@ from seaweedq.cli.shared.common import complain, one_line
 from seaweedq.cli.shared.interrupts import raise_when_loaded
 from seaweedq.cli.shared.light import lighten
 from seaweedq.cli.shared.option_names import naming_options
+from seaweedq.cli.shared.streams import open_streams
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
 
@@ -138,6 +139,7 @@ def _is_text(argument: str) -> bool:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 where a package
     is not installed, or an argument is no text."""
+    open_streams()
     given = sys.argv[1:] if arguments is None else arguments
     for argument in given:
         if not (_is_text(argument) or Path(argument).exists()):

@@ -11,7 +11,7 @@ from seaweedq.errors import PrincipalNotFound
 if TYPE_CHECKING:
     from seaweedq.client.core.protocol.effects import Steps
 
-app = typer.Typer(no_args_is_help=True, help="Who may do what: create, show, list and remove principals.")
+app = typer.Typer(no_args_is_help=True, help="Create, change, show, list and remove principals.")
 Name = Annotated[str, typer.Argument(help="Name of the principal.", show_default=False)]
 
 
@@ -21,7 +21,12 @@ def put(
     grant: Annotated[list[str] | None, typer.Option(help=GRANT, show_default=False)] = None,
     limit: Annotated[list[str] | None, typer.Option(help=LIMIT, show_default=False)] = None,
     disabled: Annotated[
-        bool | None, typer.Option("--disabled/--enabled", help="Disabled, no token of it counts.", show_default=False)
+        bool | None,
+        typer.Option(
+            "--disabled/--enabled",
+            help="With --disabled no token of the principal counts, until --enabled.",
+            show_default=False,
+        ),
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:

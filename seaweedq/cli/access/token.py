@@ -15,9 +15,14 @@ app = typer.Typer(no_args_is_help=True, help="Issue, list and revoke tokens.")
 def create(
     principal: Annotated[
         str | None,
-        typer.Argument(help="Whose token; by default one that comes from the caller's own.", show_default=False),
+        typer.Argument(
+            help="Principal that the token is for; without one the token comes from the caller's own.",
+            show_default=False,
+        ),
     ] = None,
-    expires: Annotated[str | None, typer.Option(help="When it ends: 30d, 12h, 15m.", show_default=False)] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Time after which the token ends: 30d, 12h, 15m.", show_default=False)
+    ] = None,
     grant: Annotated[list[str] | None, typer.Option(help=f"Narrows it: {GRANT}", show_default=False)] = None,
     note: Annotated[str, typer.Option(help="A text for people.")] = "",
     url: Url = DEFAULT_URL,

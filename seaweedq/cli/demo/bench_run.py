@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from seaweedq.cli.shared.common import connect
 from seaweedq.client import Client, Message
 from seaweedq.client.sync.receipts import Receipt
 
@@ -83,7 +84,7 @@ def run(url: str, load: Load) -> tuple[list[Figures], bool]:
     """Publishes to and consumes from a topic of its own, which is deleted afterwards. Returns a row for each
     direction, and whether an interrupt has ended it before its bounds."""
     topic = f"bench-{os.urandom(4).hex()}"
-    with Client(url) as client:
+    with connect(url) as client:
         client.create_topic(topic)
         try:
             return _measure(client, topic, load)

@@ -22,9 +22,11 @@ seaweedq doctor --url http://broker-1:8080,http://broker-2:8080"""
 def doctor(
     config: Annotated[
         Path | None,
-        typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="The TOML file of the broker to look at the place of."),
+        typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="The TOML file with the broker's settings."),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Its data folder, if no setting says so.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="The broker's data folder; by default the one that the settings name.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     url: Annotated[
         str | None, typer.Option("--url", envvar="SEAWEEDQ_URL", help="Brokers to look at, separated by commas.")

@@ -37,9 +37,11 @@ def create(
         typer.Option(help="Seconds until a failed message comes again; once for each attempt, the last for all later."),
     ] = None,
     max_in_flight: Annotated[int | None, typer.Option(help="Messages that are leased at a time.")] = None,
-    key_prefix: Annotated[str | None, typer.Option(help="Filter: deliver only keys that begin so.")] = None,
+    key_prefix: Annotated[
+        str | None, typer.Option(help="Deliver only messages whose keys begin with this text.")
+    ] = None,
     header: Annotated[
-        list[str] | None, typer.Option(help="Filter: deliver only messages with this header, as NAME=VALUE.")
+        list[str] | None, typer.Option(help="Deliver only messages that have this header, given as NAME=VALUE.")
     ] = None,
     expires_after_s: Annotated[
         float | None, typer.Option(help="Seconds without a consumer after which it is deleted.")
@@ -101,7 +103,7 @@ def seek(
     json: Json = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Go on at other messages, before or behind: all leases end, and what was acked behind there comes again."""
+    """Move a subscription to other messages. All leases end; what is behind the new place comes again, acked or not."""
     if (to is None) == (not offset):
         raise typer.BadParameter("give one of --to and --offset", param_hint="--to")
     where = place(to) if to is not None else {"offsets": _offsets(offset or [])}
@@ -126,7 +128,7 @@ def pause(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
 
 @app.command(epilog="Example: seaweedq subscription resume flights billing")
 def resume(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
-    """Deliver again."""
+    """Deliver the messages of a paused subscription again."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=False)
     say(f"subscription {name} of topic {topic} delivers again")

@@ -15,8 +15,10 @@ seaweedq topic set flights --default retention-max-age-s"""
 
 FlushMaxBytes = Annotated[int | None, typer.Option(help="A tail that reaches this size becomes a Parquet file.")]
 FlushMaxAge = Annotated[float | None, typer.Option(help="A tail that reaches this age becomes a Parquet file.")]
-RetentionMaxAge = Annotated[float | None, typer.Option(help="Age in seconds at which messages go.")]
-RetentionMaxBytes = Annotated[int | None, typer.Option(help="Stored bytes over which the oldest go.")]
+RetentionMaxAge = Annotated[float | None, typer.Option(help="Age in seconds at which messages are deleted.")]
+RetentionMaxBytes = Annotated[
+    int | None, typer.Option(help="Number of stored bytes above which the oldest messages are deleted.")
+]
 MaxPayloadBytes = Annotated[
     int | None, typer.Option(help="Largest payload of an upload, if it must be less than the broker's setting.")
 ]
