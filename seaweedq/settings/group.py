@@ -1,4 +1,4 @@
-"""What the groups of settings have in common."""
+"""The base of all groups of settings."""
 
 from pydantic import BaseModel
 

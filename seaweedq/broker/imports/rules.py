@@ -6,7 +6,7 @@ docs/by-reference.md ("Imports") has the states, the order of writes, and why ba
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.coordination.records.uploads import ImportedSegment, ImportProblem, ImportRecord
-from seaweedq.segments.layout import Layout, mask_of
+from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import IMPORT
-from seaweedq.segments.rows import header_sizes
+from seaweedq.segments.rows import header_sizes, together
 
 if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
     from seaweedq.broker.publish.batch_split import Appended
@@ -66,7 +66,7 @@ class Cutter:
     def end(self) -> Iterator[pa.RecordBatch]:
         """The batch of what is left, if there is any."""
         if self._held:
-            yield joined(self._held, self._layout)
+            yield together(self._held, self._layout)
         self._held, self._rows, self._bytes = [], 0, 0
 
 
@@ -82,23 +82,6 @@ def sizes(rows: pa.RecordBatch) -> np.ndarray:
         elif not name.startswith("_"):
             total += max(1, column.type.bit_width // 8)
     return total
-
-
-def joined(parts: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
-    """Returns the rows of several batches as one; a column that only some have is null in the others."""
-    if len(parts) == 1:
-        return parts[0]
-    mask = 0
-    for part in parts:
-        mask |= mask_of(part)
-    schema = layout.rows(mask)
-    columns = [pa.concat_arrays([_column(part, field) for part in parts]) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    at = rows.schema.get_field_index(field.name)
-    return rows.column(at) if at >= 0 else pa.nulls(rows.num_rows, field.type)
 
 
 def producer_of(upload_id: str) -> str:

@@ -10,7 +10,7 @@ from seaweedq.broker.imports import rules as plan
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.coordination.records.uploads import ImportedSegment, ImportProblem, ImportRecord
 from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.rows import assemble, microseconds
+from seaweedq.segments.rows import assemble, microseconds, together
 from tests.support.tiers import examples
 
 LAYOUT = Layout.of(Format.BYTES)
@@ -49,8 +49,8 @@ def test_batches_are_a_function_of_the_rows(sizes, steps, data):
 
 def test_what_a_row_counts_does_not_depend_on_the_rows_beside_it():
     keyless, keyed = rows_of([5]), rows_of([7], keyed=True)
-    together = plan.joined([keyless, keyed], LAYOUT)
-    assert plan.sizes(together).tolist() == [*plan.sizes(keyless), *plan.sizes(keyed)]
+    both = together([keyless, keyed], LAYOUT)
+    assert plan.sizes(both).tolist() == [*plan.sizes(keyless), *plan.sizes(keyed)]
 
 
 def test_a_column_that_only_some_have_is_null_in_the_others():

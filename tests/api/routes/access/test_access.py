@@ -1,8 +1,6 @@
 """Principals and tokens over HTTP, on several brokers in one loop."""
 
 import asyncio
-import re
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -145,78 +143,6 @@ async def test_no_token_of_a_principal_that_goes_at_the_same_time(tmp_path: Path
         answer = await http("POST", "/v1/tokens", parent, json={})
         assert answer.status_code == 404, answer.text
         assert begun
-
-
-async def test_expiry_ends_what_waits(tmp_path: Path) -> None:
-    async with access(tmp_path) as http:
-        await http.principal("p", EVERYTHING)
-        await http("PUT", "/v1/topics/a", http.admin)
-        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
-        token = await http.token(principal="p", expires_s=1.5)
-        pull = {"wait_s": 30}
-        answer = await asyncio.wait_for(http("POST", "/v1/topics/a/subscriptions/s/pull", token, json=pull), 10)
-        assert answer.status_code == 401
-
-
-@pytest.mark.parametrize("at", [0, 1])
-async def test_a_revocation_ends_what_waits_wherever_it_waits(tmp_path: Path, at: int) -> None:
-    async with access(tmp_path, 2) as http:
-        await http.principal("p", EVERYTHING)
-        await http("PUT", "/v1/topics/a", http.admin)
-        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
-        token = await http.token(principal="p")
-        streams: list[list[Any]] = [[], []]
-        waiting = [
-            asyncio.create_task(http("POST", "/v1/topics/a/subscriptions/s/pull", token, at, json={"wait_s": 30})),
-            asyncio.create_task(http("GET", "/v1/topics/a/segments/0/messages?offset=0&wait_s=30", token, at)),
-            asyncio.create_task(http.stream("/v1/topics/a/stream", token, at, streams[0])),
-            asyncio.create_task(http.stream("/v1/topics/a/subscriptions/s/stream", token, at, streams[1])),
-        ]
-        callers = http.together.brokers[at].core.callers
-        await until(lambda: len(callers._held) == 4 and all(streams))
-        other = asyncio.create_task(
-            http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 2})
-        )
-        assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
-        pulled, fetched, *_ = await asyncio.wait_for(asyncio.gather(*waiting), 10)
-        assert (pulled.status_code, fetched.status_code) == (401, 401)
-        for sent in streams:
-            assert [one.get("status") for one in sent if one["type"] == "http.response.start"] == [200]
-            assert sent[-1]["body"].startswith(b"event: bye\n")
-            assert b"unauthenticated" in sent[-1]["body"]
-            assert not sent[-1].get("more_body")
-        assert (await other).status_code == 200, "others go on"
-        assert not callers._held
-
-
-async def test_a_change_that_leaves_the_right_ends_nothing(tmp_path: Path) -> None:
-    async with access(tmp_path) as http:
-        await http.principal("p", EVERYTHING)
-        await http("PUT", "/v1/topics/a", http.admin)
-        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
-        token = await http.token(principal="p")
-        waiting = asyncio.create_task(http("POST", "/v1/topics/a/subscriptions/s/pull", token, json={"wait_s": 30}))
-        await until(lambda: len(http.together.brokers[0].core.callers._held) == 1)
-        await http.principal("p", [{"actions": ["consume"], "topics": ["a"]}])
-        await http("POST", "/v1/topics/a/messages", http.admin, json={"value": 1})
-        assert len((await waiting).json()["messages"]) == 1
-
-
-async def test_a_change_that_takes_the_right_ends_what_waits_with_403(tmp_path: Path) -> None:
-    async with access(tmp_path) as http:
-        await http.principal("p", EVERYTHING)
-        await http("PUT", "/v1/topics/a", http.admin)
-        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
-        token = await http.token(principal="p")
-        sent: list[Any] = []
-        pull = http("POST", "/v1/topics/a/subscriptions/s/pull", token, json={"wait_s": 30})
-        waiting = asyncio.create_task(pull), asyncio.create_task(http.stream("/v1/topics/a/stream", token, 0, sent))
-        await until(lambda: len(http.together.brokers[0].core.callers._held) == 2 and bool(sent))
-        await http.principal("p", [{"actions": ["publish"], "topics": ["a"]}])
-        pulled, _ = await asyncio.wait_for(asyncio.gather(*waiting), 10)
-        assert (pulled.status_code, pulled.json()["action"]) == (403, "consume"), "another token would not help"
-        assert b"/problems/forbidden" in sent[-1]["body"]
-        assert await http.status("GET", "/v1/whoami", token) == 200
 
 
 async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
@@ -427,56 +353,6 @@ async def test_dead_letters_go_out_with_an_heirs_rights_and_not_with_a_namesakes
         assert sum(one.published for one in senders) == 0, "another change takes nothing over"
         assert await http.status("PATCH", sub, heir, at, json=same) == 200
         await until(lambda: sum(one.published for one in senders) == 1)
-
-
-async def test_links_end_no_later_than_the_token_that_got_them(tmp_path: Path) -> None:
-    async with access(tmp_path, 2) as http:
-        await http.principal("p", EVERYTHING)
-        uploads = "/v1/topics/a/uploads"
-        made = (await http("POST", uploads, http.admin, json={"size": 3})).json()
-        assert await http.status("PUT", made["url"].removeprefix("http://b0"), content=b"abc", token=None) < 300
-        message = {"reference": {"upload_id": made["upload_id"]}}
-        published = await http("POST", "/v1/topics/a/messages", http.admin, json=message)
-        assert published.status_code == 200, published.text
-        for name in ("s0", "s1"):
-            await http("PUT", f"/v1/topics/a/subscriptions/{name}", http.admin, json={"start": "earliest"})
-        token = await http.token(principal="p", expires_s=60)
-        shown = (await http("GET", f"/v1/tokens/{id_of(token)}", http.admin)).json()
-        until_s = datetime.fromisoformat(shown["expires_at"]).timestamp()
-        for broker in range(2):
-            found = [await linked(http, token, broker), (await http("POST", uploads, token, json={"size": 3})).text]
-            assert all(until_s - 30 < end <= until_s for text in found for end in ends_of(text)), found
-            assert all(ends_of(text) for text in found)
-            for path, one in (
-                ("/v1/topics/a/stream", http.admin),  # what others have just got is kept, with its links
-                ("/v1/topics/a/stream", token),
-                ("/v1/topics/a/stream", http.admin),
-                (f"/v1/topics/a/subscriptions/s{broker}/stream", token),
-            ):
-                ends = await ends_in_stream(http, path, one, broker)
-                assert ends
-                assert all((end <= until_s) == (one == token) for end in ends), (path, one == token)
-        assert ends_of(await linked(http, http.admin, 0))[0] > until_s + 60, "others have links that last"
-
-
-async def linked(http: Http, token: str, broker: int) -> str:
-    """The topic's messages, with their links."""
-    return (await http("GET", "/v1/topics/a/segments/0/messages?offset=0", token, broker)).text
-
-
-async def ends_in_stream(http: Http, path: str, token: str, broker: int) -> list[int]:
-    """When the links in the first messages of a stream end."""
-    sent: list[Any] = []
-    task = asyncio.create_task(http.stream(path, token, broker, sent, b"start=earliest"))
-    await until(lambda: any(ends_of(str(part.get("body"))) for part in sent))
-    task.cancel()
-    await asyncio.wait([task])
-    return [end for part in sent for end in ends_of(str(part.get("body")))]
-
-
-def ends_of(text: str) -> list[int]:
-    """When the links in an answer end."""
-    return [int(found) for found in re.findall(r"expires=(\d+)", text)]
 
 
 async def test_the_rights_that_clients_need_over_three_brokers(tmp_path: Path) -> None:
