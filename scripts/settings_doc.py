@@ -5,15 +5,14 @@ Both are generated and never edited: what a setting is, trades and allows stands
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import chart_schema
 from pydantic.fields import FieldInfo
 
-from seaweedq.cli.server.setting_groups import groups
-from seaweedq.settings import Settings
+from seaweedq.settings import GROUPS
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -44,12 +43,12 @@ TABLE = """
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(table(group, names) for group, names in groups().items())
+    return HEAD + "".join(table(group, of.model_fields) for group, of in GROUPS.items())
 
 
-def table(group: str, names: Sequence[str]) -> str:
+def table(group: str, fields: Mapping[str, FieldInfo]) -> str:
     """The settings of one group."""
-    return TABLE.format(group=group) + "".join(row(name, Settings.model_fields[name]) for name in names)
+    return TABLE.format(group=group) + "".join(row(name, field) for name, field in fields.items())
 
 
 def row(name: str, field: FieldInfo) -> str:

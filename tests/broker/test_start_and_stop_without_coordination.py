@@ -10,7 +10,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.cli.server.broker_process import started
+from seaweedq.cli.server.process.broker_process import started
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Delete, Put

@@ -16,7 +16,7 @@ from seaweedq.cli.data.quotes import QuotedFile
 from seaweedq.cli.data.records import BadRecord, InputFormat, checked, envelope, format_of, key_of, records
 from seaweedq.cli.demo.bench_run import percentile
 from seaweedq.cli.main import app, main
-from seaweedq.cli.server import shell_hints as paste
+from seaweedq.cli.shared import shell_hints as paste
 from seaweedq.cli.shared.common import one_line
 from seaweedq.errors import InvalidMessages, TopicNotFound, UnreadableBody
 

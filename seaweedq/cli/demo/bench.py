@@ -38,7 +38,7 @@ def bench(
 ) -> None:
     """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards."""
     from seaweedq.cli.demo.bench_run import Load, run
-    from seaweedq.cli.server.child_process import Broker, end_on_signals, free_port
+    from seaweedq.cli.demo.child_process import Broker, end_on_signals, free_port
 
     load = Load(producers, consumers, size, messages, seconds, rate)
     with ExitStack() as stack:

@@ -35,8 +35,8 @@ def demo(
 ) -> None:
     """Publish 336,776 flights, kill the broker on the way, pull all, and read them with Spark and DuckDB."""
     _require_packages()
+    from seaweedq.cli.demo.child_process import Broker, end_on_signals, free_port
     from seaweedq.cli.demo.demo_run import DemoRun
-    from seaweedq.cli.server.child_process import Broker, end_on_signals, free_port
 
     end_on_signals()
     with ExitStack() as stack:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from seaweedq.cli.demo import demo_data, demo_picture, demo_tables
-from seaweedq.cli.server import shell_hints as paste
-from seaweedq.cli.server.child_process import Broker
+from seaweedq.cli.demo.child_process import Broker
+from seaweedq.cli.shared import shell_hints as paste
 from seaweedq.client import Client
 from seaweedq.errors import ClientError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from seaweedq.cli.doctor import findings
 from seaweedq.cli.doctor.findings import Finding, Verdict
 from seaweedq.cli.server.data_folder import check_folders
-from seaweedq.cli.server.open_files import connections_of, raise_limit
+from seaweedq.cli.server.process.open_files import connections_of, raise_limit
 from seaweedq.clock import Clock
 from seaweedq.settings import Settings
 

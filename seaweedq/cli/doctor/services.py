@@ -10,8 +10,8 @@ from pathlib import Path
 
 from seaweedq.cli.doctor import findings
 from seaweedq.cli.doctor.findings import Finding, Verdict
-from seaweedq.cli.server.coordinations import open_coordination
-from seaweedq.cli.server.stores import open_store
+from seaweedq.cli.server.backends.coordinations import open_coordination
+from seaweedq.cli.server.backends.stores import open_store
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import SeaweedqError

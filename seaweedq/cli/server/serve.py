@@ -17,9 +17,8 @@ import typer
 from pydantic.fields import FieldInfo
 
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
-from seaweedq.cli.server.setting_groups import groups
 from seaweedq.cli.shared.hidden import hidden
-from seaweedq.settings import Settings
+from seaweedq.settings import GROUPS, Settings
 
 MIB = 1024 * 1024
 # glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX: keep freed buffers rather than give them back to the
@@ -41,7 +40,7 @@ seaweedq serve --config broker.toml
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Returns a command whose options are the settings, with their names, types, help and defaults."""
-    options = [_option(name, Settings.model_fields[name], group) for group, names in groups().items() for name in names]
+    options = [_option(name, field, group) for group, of in GROUPS.items() for name, field in of.model_fields.items()]
     own = [p for p in inspect.signature(command).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     command.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
@@ -87,21 +86,21 @@ def _run(settings: Settings) -> None:
     """Runs a broker, or the parent of several. Only here is imported what help and wrong settings do not need."""
     gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
     from seaweedq.cli.server.exposure import check_advertised, check_auth, check_peer_port
-    from seaweedq.cli.server.members import check_members
-    from seaweedq.cli.server.parent_pipe import end_with_parent
+    from seaweedq.cli.server.parent.members import check_members
+    from seaweedq.cli.server.parent.parent_pipe import end_with_parent
 
     check_auth(settings)
     check_advertised(settings)
     check_members(settings)
     check_peer_port(settings)
     if settings.brokers > 1 and not settings.member:
-        from seaweedq.cli.server.supervise import supervise  # a broker needs none of it
+        from seaweedq.cli.server.parent.supervise import supervise  # a broker needs none of it
 
         _keep_imported()
         raise typer.Exit(supervise(settings))
     if settings.member:
         end_with_parent()
-    from seaweedq.cli.server.broker_process import run
+    from seaweedq.cli.server.process.broker_process import run
 
     _keep_imported()
     _quieten()
@@ -118,7 +117,7 @@ def _keep_imported() -> None:
 def _quieten() -> None:
     """Keeps what libraries log to warnings."""
     from seaweedq.api.connections.protocol import UNREADABLE
-    from seaweedq.cli.server.repeated_lines import OnceInAWhile
+    from seaweedq.cli.server.process.repeated_lines import OnceInAWhile
 
     for chatty in ("aiobotocore", "botocore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -63,7 +63,7 @@ def show(
     Console().print(table)
     for segment in segments:
         say(_segment(segment))
-    from seaweedq.cli.server.shell_hints import lines, token_of
+    from seaweedq.cli.shared.shell_hints import lines, token_of
 
     value = '{"n": 1}' if facts["format"] == "json" else ""
     say("\n" + "\n".join(lines(first_url(url), topic, facts["path"], value, token_of(os.environ))))

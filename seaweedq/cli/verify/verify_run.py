@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.cluster_level import check_level
+from seaweedq.cli.server.backends.stores import OpenStore, open_store
 from seaweedq.cli.server.given_settings import settings_of
-from seaweedq.cli.server.stores import OpenStore, open_store
 from seaweedq.cli.verify.verify_payloads import PayloadAudit, payload_names
 from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
 from seaweedq.client.core.protocol.effects import ARROW, Reply, Request, Steps

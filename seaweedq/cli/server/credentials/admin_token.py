@@ -3,7 +3,7 @@
 import logging
 
 from seaweedq.access.tokens import draw
-from seaweedq.cli.server.secret import draw_file
+from seaweedq.cli.server.credentials.secret import draw_file
 from seaweedq.clock import SystemIds
 from seaweedq.settings import Settings
 

@@ -11,12 +11,12 @@ import os
 import signal
 from collections.abc import Sequence
 
-from seaweedq.cli.server.burial import burial
+from seaweedq.cli.server.backends.stores import open_store
+from seaweedq.cli.server.credentials.secret import cluster_secret
 from seaweedq.cli.server.data_folder import check_folders
-from seaweedq.cli.server.member_process import Member
-from seaweedq.cli.server.members import check_folder, check_members, homes, member_command, own_program
-from seaweedq.cli.server.secret import cluster_secret
-from seaweedq.cli.server.stores import open_store
+from seaweedq.cli.server.parent.burial import burial
+from seaweedq.cli.server.parent.member_process import Member
+from seaweedq.cli.server.parent.members import check_folder, check_members, homes, member_command, own_program
 from seaweedq.cli.shared.common import counted
 from seaweedq.clock import SystemIds
 from seaweedq.errors import DataFolderInUse

@@ -22,18 +22,18 @@ from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
-from seaweedq.cli.server import shell_hints as paste
-from seaweedq.cli.server.admin_token import draw_admin_token
-from seaweedq.cli.server.certificates import certificate_of, trust_of
-from seaweedq.cli.server.coordinations import open_coordination
+from seaweedq.cli.server.backends.coordinations import open_coordination
+from seaweedq.cli.server.backends.journals import journal_setup
+from seaweedq.cli.server.backends.stores import open_store
+from seaweedq.cli.server.credentials.admin_token import draw_admin_token
+from seaweedq.cli.server.credentials.certificates import certificate_of, trust_of
+from seaweedq.cli.server.credentials.secret import cluster_secret
 from seaweedq.cli.server.data_folder import check_folders
-from seaweedq.cli.server.http_server import HttpServer, listen, url_of
-from seaweedq.cli.server.journals import journal_setup
-from seaweedq.cli.server.peer_port import listen_for_peers, peer_url_of
-from seaweedq.cli.server.secret import cluster_secret
-from seaweedq.cli.server.stop_deadline import StopDeadline, tell_what_hangs
-from seaweedq.cli.server.stop_signals import Stopped, StopSignals
-from seaweedq.cli.server.stores import open_store
+from seaweedq.cli.server.process.http_server import HttpServer, listen, url_of
+from seaweedq.cli.server.process.peer_port import listen_for_peers, peer_url_of
+from seaweedq.cli.server.process.stop_deadline import StopDeadline, tell_what_hangs
+from seaweedq.cli.server.process.stop_signals import Stopped, StopSignals
+from seaweedq.cli.shared import shell_hints as paste
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable

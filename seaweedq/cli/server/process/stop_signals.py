@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-from seaweedq.cli.server.stop_deadline import StopDeadline
+from seaweedq.cli.server.process.stop_deadline import StopDeadline
 from seaweedq.concurrency.signal import Signal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from seaweedq.cli.server.coordinations import open_coordination
+from seaweedq.cli.server.backends.coordinations import open_coordination
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.ended_lives import end_life, journals_of

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.cli.server.burial import burial
-from seaweedq.cli.server.coordinations import open_coordination
+from seaweedq.cli.server.backends.coordinations import open_coordination
+from seaweedq.cli.server.parent.burial import burial
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination import keys

@@ -9,8 +9,8 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from seaweedq.cli.server.life import Life
-from seaweedq.cli.server.members import ended_in_order, hopeless, pause_s, quick_ends, told
+from seaweedq.cli.server.parent.life import Life
+from seaweedq.cli.server.parent.members import ended_in_order, hopeless, pause_s, quick_ends, told
 
 logger = logging.getLogger("seaweedq")
 

@@ -24,9 +24,9 @@ from seaweedq.api.connections.handshakes import Handshake
 from seaweedq.api.connections.protocol import BoundedProtocol
 from seaweedq.api.connections.web_sockets import socket_options
 from seaweedq.broker.broker import Broker
-from seaweedq.cli.server.certificates import Certificate
-from seaweedq.cli.server.open_files import connections_of, raise_limit
-from seaweedq.cli.server.stop_signals import StopSignals
+from seaweedq.cli.server.credentials.certificates import Certificate
+from seaweedq.cli.server.process.open_files import connections_of, raise_limit
+from seaweedq.cli.server.process.stop_signals import StopSignals
 from seaweedq.settings import Settings
 
 DRAIN_S = 3

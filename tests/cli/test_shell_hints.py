@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from seaweedq.cli.server.admin_token import draw_admin_token
-from seaweedq.cli.server.shell_hints import lines, server_lines, token_of
+from seaweedq.cli.server.credentials.admin_token import draw_admin_token
+from seaweedq.cli.shared.shell_hints import lines, server_lines, token_of
 from seaweedq.settings import Settings
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served

@@ -3,7 +3,7 @@
 import socket
 from urllib.parse import urlsplit
 
-from seaweedq.cli.server.http_server import listen, url_of
+from seaweedq.cli.server.process.http_server import listen, url_of
 from seaweedq.settings import Settings
 
 

@@ -2,8 +2,8 @@
 
 from urllib.parse import urlsplit
 
+from seaweedq.cli.server.credentials.secret import secret_of
 from seaweedq.cli.server.exposure import is_loopback
-from seaweedq.cli.server.secret import secret_of
 from seaweedq.clock import Clock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Coordination

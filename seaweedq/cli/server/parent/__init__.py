@@ -1,0 +1,1 @@
+"""The parent of several brokers on one machine."""

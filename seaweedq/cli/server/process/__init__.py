@@ -1,0 +1,1 @@
+"""The process of one broker: its life, its ports, its signals."""
