@@ -105,7 +105,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         return message
 
     async def send(self, message: Any) -> None:
-        """As ASGI. A refusal completes the handshake: uvicorn would log it as none, and answer once more."""
+        """As ASGI. Raises ClientDisconnected once either side has ended the connection: uvicorn raises it only where
+        the client has gone, and takes what is sent behind a close frame of its own, as for a wrong frame, for a defect
+        of the application. A refusal completes the handshake: uvicorn would log it as none, and answer once more."""
+        await self.writable.wait()
+        if self.close_sent or self.transport.is_closing():
+            raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True
@@ -117,19 +122,24 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._abort_later()
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serves the application. One that is cancelled after `shutdown`, which has told the client, is no failure:
-        uvicorn would log it with a traceback."""
+        """Serves the application. Neither one that is cancelled after `shutdown`, which has told the client, is a
+        failure, nor one that accepts no client that has gone: uvicorn would log both as errors."""
         try:
             await self._served(scope, receive, send)
         except asyncio.CancelledError:
             if not self._is_shut_down:
                 raise
             raise ClientDisconnected from None
+        if self.transport.is_closing():
+            raise ClientDisconnected
 
     def shutdown(self) -> None:
         """As uvicorn's, but a handshake under way is refused as requests are that a stopping broker does not serve:
-        uvicorn answers 500, after which no client tries again."""
+        uvicorn answers 500, after which no client tries again. A connection that ends already may send no close frame,
+        which would raise an error here and end the shutdown of all others."""
         self._is_shut_down = True
+        if self.transport.is_closing():
+            return
         if self.handshake_complete or self.close_sent or self.initial_response is not None:
             super().shutdown()
             return
@@ -143,11 +153,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.transport.close()
 
     def start_keepalive(self) -> None:
-        """Begins with pings, once the handshake is done."""
+        """Begins with pings, and with the frames that have come ahead of the handshake's end."""
         if self._last:
             self._last.cancel()
             self._last = None
         super().start_keepalive()
+        self.loop.call_soon(self._feed)
 
     @property
     def account(self) -> Account | None:
@@ -242,7 +253,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
 
     def _wants_more(self) -> bool:
-        return self.writable.is_set() and not self.read_paused and not self.transport.is_closing()
+        """Returns whether to parse what came. Before the handshake is complete no frame is parsed: a wrong one could
+        not be answered with a close frame."""
+        is_parsing = self.handshake_complete or not self.handshake_initiated
+        return is_parsing and self.writable.is_set() and not self.read_paused and not self.transport.is_closing()
 
     def _count(self) -> None:
         """Holds memory for a message that has come in part."""

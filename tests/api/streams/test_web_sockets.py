@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from seaweedq.broker.topics.catalog import Topic
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import Served, served
-from tests.support.http.serving_protocol import Limits, serving
+from tests.support.http.raw_web_socket import frame, raw
+from tests.support.http.serving_protocol import Limits
 from tests.support.http.socket_frames import closed, told
 
 MIB = 1 << 20
@@ -153,31 +153,6 @@ class Floods:
             await connection.drained()
             await out({"type": "websocket.send", "text": "x" * 100_000})
             self.sent += 1
-
-
-@asynccontextmanager
-async def raw(app: Any, limits: Limits, path: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A WebSocket whose frames a test writes itself; its client takes little."""
-    async with serving(app, limits) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
-        writer.write(
-            f"GET {path}/stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-        )
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
-        try:
-            yield reader, writer
-        finally:
-            writer.transport.abort()
-
-
-def frame(opcode: int, content: bytes, size: int | None = None) -> bytes:
-    """A last frame, masked by zeros; it may announce more than it has."""
-    size = len(content) if size is None else size
-    head = bytes([0x80 | opcode])
-    if size < 126:
-        return head + bytes([0x80 | size, 0, 0, 0, 0]) + content
-    return head + bytes([0x80 | 127]) + size.to_bytes(8, "big") + bytes(4) + content
 
 
 async def test_a_client_that_takes_nothing_costs_one_buffer_and_is_ended() -> None:
