@@ -52,7 +52,7 @@ class Stages:
     def __init__(self, count: int, folder: Path) -> None:
         self.count, self.folder = count, folder
         self.layout = the("segments.layout:Layout").of(the("segments.layout:Format").BYTES)
-        self.intake = the("codec.intake:Intake")(self.layout, None, 1 << 20, NOW_US, 1 << 30)
+        self.intake = the("codec.intake:Intake")(self.layout, None, 1 << 20, NOW_US, 1 << 30, cluster_us=NOW_US)
         keys = pa.array([f"key-{row:08d}" for row in range(count)])
         batch = pa.record_batch([keys, pa.array([os.urandom(100) for _ in range(count)])], ["_key", "value"])
         sink = pa.BufferOutputStream()

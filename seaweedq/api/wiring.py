@@ -94,7 +94,7 @@ def _messages(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[A
     """Yields what brings messages and payloads in, and reads both without a subscription."""
     core, joined, serving, clock = broker.core, broker.joined, broker.serving, broker.environment.clock
     catalog, reading, payloads = core.catalog, serving.reading, serving.payloads
-    yield Publish(catalog, joined.topics, serving.publishing.publisher, payloads, reader)
+    yield Publish(catalog, joined.topics, serving.publishing.publisher, payloads, reader, reading.readables.time)
     yield FetchServices(
         catalog, reading.finder, proxy, reading.fetcher, payloads, core.tombstones, clock, reader.unread
     )

@@ -247,14 +247,16 @@ def _times(
     """Returns `_timestamp`, with the broker's time where there is none, and `_expires`."""
     expires = columns.get(_EXPIRES.name)
     if expires is not None:
-        errors += _outside("_expires", expires.cast(pa.int64()), MIN_US, intake.now_us + MAX_EXPIRES_S * 1_000_000)
+        errors += _outside(
+            "_expires", expires.cast(pa.int64()), MIN_US, intake.judged_from_us + MAX_EXPIRES_S * 1_000_000
+        )
     if TIMESTAMP_FIELD.name not in columns:
         return microseconds(np.full(count, intake.now_us)), expires
-    us = columns[TIMESTAMP_FIELD.name].cast(pa.int64()).fill_null(intake.now_us)
-    ahead = intake.now_us + MAX_AHEAD_US
-    errors += _rows(pc.greater(us, ahead), "_timestamp is more than one hour ahead of the broker's clock")
+    us = columns[TIMESTAMP_FIELD.name].cast(pa.int64())
+    ahead = intake.judged_from_us + MAX_AHEAD_US
+    errors += _rows(pc.greater(us, ahead), "_timestamp is more than one hour ahead of the cluster's time")
     errors += _rows(pc.less(us, MIN_US), "_timestamp is before the year 1")
-    return us.cast(TIMESTAMP_FIELD.type), expires
+    return us.fill_null(intake.now_us).cast(TIMESTAMP_FIELD.type), expires
 
 
 def _keys(explicit: pa.Array | None, values: list[pa.Array], intake: Intake, errors: Errors) -> pa.Array:

@@ -61,8 +61,8 @@ def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
     _check_sizes(key, headers, intake)
     if intake.key_field is not None:
         key = _field_keys(explicit, texts, values, intake)
-    timestamp = _timestamps([message.timestamp for message in messages], intake.now_us)
-    expires = _expiries([message.expires_in_s for message in messages], intake.now_us)
+    timestamp = _timestamps([message.timestamp for message in messages], intake)
+    expires = _expiries([message.expires_in_s for message in messages], intake)
     return assemble(intake.layout, timestamp, key, headers, expires, values)
 
 
@@ -150,9 +150,9 @@ def _times(message: Message | ReferenceEnvelope, intake: Intake) -> tuple[int, i
     timestamp_us, expires_us = intake.now_us, None
     if message.timestamp is not None:
         timestamp_us = (message.timestamp - EPOCH) // dt.timedelta(microseconds=1)
-        check_time(timestamp_us, intake.now_us)
+        check_time(timestamp_us, intake.judged_from_us)
     if message.expires_in_s is not None:
-        expires_us = intake.now_us + round(message.expires_in_s * 1e6)
+        expires_us = intake.lifetime_from_us + round(message.expires_in_s * 1e6)
     return timestamp_us, expires_us
 
 
@@ -174,10 +174,10 @@ def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
         raise Refused(str(error)) from None
 
 
-def check_time(timestamp_us: int, now_us: int) -> None:
+def check_time(timestamp_us: int, judged_from_us: int) -> None:
     """Raises Refused for a timestamp that is too far ahead, or before the year 1."""
-    if timestamp_us > now_us + MAX_AHEAD_US:
-        raise Refused("timestamp is more than one hour ahead of the broker's clock")
+    if timestamp_us > judged_from_us + MAX_AHEAD_US:
+        raise Refused("timestamp is more than one hour ahead of the cluster's time")
     if timestamp_us < MIN_US:
         raise Refused("timestamp is before the year 1")
 
@@ -312,18 +312,19 @@ def agree(explicit: pa.Array, found: pa.Array) -> pa.Array:
     return pc.coalesce(explicit, found)
 
 
-def _timestamps(moments: list[dt.datetime | None], now_us: int) -> pa.Array:
+def _timestamps(moments: list[dt.datetime | None], intake: Intake) -> pa.Array:
     if not any_there(moments):
-        return microseconds(np.full(len(moments), now_us, np.int64))
-    column = pa.array(moments, TIMESTAMP).cast(pa.int64()).fill_null(now_us)
+        return microseconds(np.full(len(moments), intake.now_us, np.int64))
+    column = pa.array(moments, TIMESTAMP).cast(pa.int64())
     for bound in pc.min_max(column).as_py().values():
-        check_time(bound, now_us)
+        check_time(bound, intake.judged_from_us)
+    column = column.fill_null(intake.now_us)
     return column.cast(TIMESTAMP)
 
 
-def _expiries(seconds: list[float | None], now_us: int) -> pa.Array | None:
+def _expiries(seconds: list[float | None], intake: Intake) -> pa.Array | None:
     if not any_there(seconds):
         return None
     column = pa.array(seconds, pa.float64())
-    ends = now_us + np.rint(column.fill_null(0).to_numpy() * 1e6).astype(np.int64)
+    ends = intake.lifetime_from_us + np.rint(column.fill_null(0).to_numpy() * 1e6).astype(np.int64)
     return pc.if_else(column.is_valid(), microseconds(ends), pa.scalar(None, TIMESTAMP))

@@ -18,8 +18,10 @@ MIN_US, MAX_US = ((t.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1) f
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """The topic's layout and key field, the limits, and the broker's time (microseconds since the epoch).
+    """The topic's layout and key field, the limits, and two times (microseconds since the epoch).
 
+    `now_us` is the broker's own time, which messages get that have none. Lifetimes count from `cluster_us`, the time of
+    the cluster, which is None where it is not known; what is too far ahead is judged by it too.
     `bare`: a line of NDJSON is itself the value, unless a request says otherwise.
     """
 
@@ -29,6 +31,19 @@ class Intake:
     now_us: int
     max_request_bytes: int = 16 * 1024 * 1024
     bare: bool = False
+    cluster_us: int | None = None
+
+    @property
+    def lifetime_from_us(self) -> int:
+        """The time from which lifetimes count. Raises TimeUnknown."""
+        if self.cluster_us is None:
+            raise TimeUnknown
+        return self.cluster_us
+
+    @property
+    def judged_from_us(self) -> int:
+        """The time by which what is too far ahead is judged."""
+        return self.now_us if self.cluster_us is None else self.cluster_us
 
 
 class Refused(Exception):
@@ -37,6 +52,10 @@ class Refused(Exception):
 
 class Doubt(Exception):
     """Raised by the fast path where the messages of a request have to be decoded one by one."""
+
+
+class TimeUnknown(Exception):
+    """Raised for a message with a lifetime, where the time of the cluster is not known."""
 
 
 def refuse(errors: Sequence[tuple[int, str]]) -> None:

@@ -53,6 +53,7 @@ class Imports:
         records: ImportRecords,
         claims: UploadClaims,
         importing: ImportRunner,
+        cluster_us: Callable[[], Awaitable[int]],
         settings: Settings,
     ) -> None:
         self._catalog = view.catalog
@@ -61,6 +62,7 @@ class Imports:
         self._membership = view.membership
         self._claims = claims
         self._importing = importing
+        self._cluster_us = cluster_us
         self._clock = view.clock
         self._settings = settings
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -166,6 +168,7 @@ class Imports:
         return [broker for broker, known in self._roster.brokers.items() if known.record.takes_more]
 
     async def _create(self, topic: Topic, where: ImportId, format: Format, bare: bool) -> Versioned[ImportRecord]:
+        now_us = await self._cluster_us()
         upload = (await self._claims.find(topic, where.upload_id)).record
         reference = await self._claims.claim(topic, where.upload_id, "imported")
         reach("import.claimed")
@@ -175,7 +178,7 @@ class Imports:
             upload.name,
             reference.size,
             reference.sha256,
-            self._clock.now_us(),
+            now_us,
             upload.expires_us,
             self._settings.max_message_bytes,
             self._settings.import_batch_rows,

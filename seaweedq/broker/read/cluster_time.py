@@ -1,21 +1,33 @@
-"""The time at which messages expire: one that half of the living brokers have reached, at least.
+"""The time of the cluster, by which messages expire, and from which their lifetimes count. No clock decides it alone.
 
-What has expired counts as acked, for good, and no wall clock may decide that alone: one that is days ahead would lose
-messages. So a dispatcher whose clock says that a message has expired asks the other brokers for their time, and goes by
-the middle one of all; of an even number, by the earlier of the two in the middle. A living broker that does not answer
-counts as one that nothing has expired for. One that an earlier version runs tells no time, and does not count.
+What has expired counts as acked, for good. So a clock that is days ahead would lose messages where it judges, and one
+that is days behind where it takes them: others would find them over at once. Both go by the middle one of all brokers'
+clocks; where their number is even, messages expire by the earlier one in the middle, and live from the later one on, so
+that a wrong clock makes them late, and loses none.
+
+A dispatcher whose clock says that a message has expired asks the other brokers for their time. A living broker that
+does not answer counts as one that nothing has expired for. One that an earlier version runs tells no time, and does not
+count.
+
+Whoever publishes asks nobody. With each greeting (broker/suspicion/greeter), once a minute, the others tell their
+times, which go on by this broker's monotonic clock; two of them become the bounds of this broker's own. What was told
+stays where those who told it have gone, until others tell. Only while others are there, and none has told its time yet,
+a message that has a lifetime waits for an answer.
 """
 
 import asyncio
+from math import inf
 
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import SeaweedqError, Unavailable
 
 FRESH_S = 30.0  # after which the others are asked again
 ANSWER_S = 1.0
+AGAIN_S = 0.2  # after which they are asked again where none has told its time yet
+FAR_US = 2**62
 
 
 class ClusterTime:
@@ -27,7 +39,10 @@ class ClusterTime:
         self._me = me
         self._peers = peers
         self._ahead_us: dict[str, int | None] = {}  # of the monotonic clock, by broker; None: it tells no time
-        self._asked_s: float | None = None
+        self._told_us: dict[str, int | None] = {}  # in the same way, rather later than earlier
+        self._low_us, self._high_us = -FAR_US, FAR_US  # in the same way: they bound this broker's clock
+        self._is_told = False
+        self._asked_s = -inf
         self._asking = asyncio.Lock()
 
     def own_us(self) -> int:
@@ -35,22 +50,66 @@ class ClusterTime:
         return self._clock.now_us()
 
     async def now_us(self) -> int:
-        """Returns the time, for which others are asked where that was long ago."""
+        """Returns the time by which messages expire, for which others are asked where that was long ago."""
+        await self._ask_all(FRESH_S)
+        return self._middle_us()
+
+    def lifetime_from_us(self, own_us: int) -> int | None:
+        """Returns the time from which a message lives that comes at `own_us` by this broker's clock; None where that
+        has to be learned."""
+        if not self._is_told:
+            return own_us if len(self._roster.brokers) < 2 or self._has_nobody_to_ask() else None
+        ahead_us = own_us - int(self._clock.monotonic_s() * 1e6)
+        if ahead_us < self._low_us:
+            return own_us + self._low_us - ahead_us
+        return own_us if ahead_us <= self._high_us else own_us + self._high_us - ahead_us
+
+    async def learn(self) -> int:
+        """Returns the time from which a message lives that comes now, for which others are asked where none has told
+        its time yet. Raises Unavailable where still none has."""
+        if (known_us := self.lifetime_from_us(self.own_us())) is not None:
+            return known_us
+        await self._ask_all(AGAIN_S)
+        if (known_us := self.lifetime_from_us(self.own_us())) is not None:
+            return known_us
+        raise Unavailable(
+            f"it is not known from when expires_in_s counts: of {len(self._others())} other brokers none has told its "
+            "time since this one started"
+        )
+
+    def hear(self, broker: str, now_us: int, since_s: float) -> None:
+        """Notes the time that a broker told at `since_s` of the monotonic clock, or later; 0: it tells none."""
+        self._told_us[broker] = now_us - int(since_s * 1e6) if now_us else None
+        others = self._others()
+        self._told_us = {one: ahead for one, ahead in self._told_us.items() if one in others}
+        told_us = sorted(ahead for ahead in self._told_us.values() if ahead is not None)
+        if told_us:
+            at = (len(told_us) + 1) // 2  # of the middle one, the later of two, among these and this broker's clock
+            self._low_us, self._high_us = told_us[at - 1], (*told_us, FAR_US)[at]
+            self._is_told = True
+
+    async def _ask_all(self, fresh_s: float) -> None:
         async with self._asking:  # who comes meanwhile uses the answers
-            if self._asked_s is None or self._clock.monotonic_s() - self._asked_s > FRESH_S:
+            if self._clock.monotonic_s() - self._asked_s > fresh_s:
                 self._ahead_us = dict(await asyncio.gather(*(self._ask(*one) for one in self._others().items())))
                 self._asked_s = self._clock.monotonic_s()
-        return self._middle_us()
+
+    def _has_nobody_to_ask(self) -> bool:
+        """Tells whether no other broker has finished its start, but for those that are known to tell no time."""
+        others = (one for one in self._roster.brokers.items() if one[0] != self._me)
+        return all(known.record.starting or broker in self._told_us for broker, known in others)
 
     def _others(self) -> dict[str, str]:
         """Returns the addresses of the other brokers."""
         return {broker: known.record.url for broker, known in self._roster.brokers.items() if broker != self._me}
 
     async def _ask(self, broker: str, url: str) -> tuple[str, int | None]:
+        since_s = self._clock.monotonic_s()
         try:
             found = await self._peers.call(url, "greet", GreetCall(), Greeting, ANSWER_S)
         except SeaweedqError:
             return broker, self._ahead_us.get(broker, -self._monotonic_us())
+        self.hear(broker, 0 if found.broker == self._me else found.now_us, since_s)  # its address may be mine by now
         return broker, found.now_us - self._monotonic_us() if found.now_us else None
 
     def _middle_us(self) -> int:

@@ -3,11 +3,12 @@
 One task for each other broker follows the rules (broker/suspicion/rules): it greets the broker as soon as its record is
 seen, has it hold a request, and asks again when that ends. A report is a key tied to this broker's lease, which is
 written under the comparison that both brokers live. It is taken back when the other one answers, or does anything but
-refuse, and when it has gone.
+refuse, and when it has gone. What answers say of the time goes to whoever `hears` it.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.rpc.client import Peers
@@ -15,6 +16,7 @@ from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.broker.rpc.transport import is_refused
 from seaweedq.broker.suspicion.marks import Marks
 from seaweedq.broker.suspicion.rules import LEVEL, Outcome, Regard, may_be_suspected, reporters_needed
+from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
@@ -39,6 +41,8 @@ class Greeter:
         level: ClusterLevel,
         marks: Marks,
         peers: Peers,
+        clock: Clock,
+        hears: Callable[[str, int, float], None],
     ) -> None:
         self.suspicions = 0
         self._coordination = coordination
@@ -47,6 +51,8 @@ class Greeter:
         self._level = level
         self._marks = marks
         self._peers = peers
+        self._clock = clock
+        self._hears = hears
         self._wake = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reported: dict[str, bool] = {}  # by broker: whether the report was written for certain
@@ -95,6 +101,7 @@ class Greeter:
                 await asyncio.sleep(AGAIN_S)
 
     async def _ask(self, broker: str, url: str, hold_s: float) -> Outcome:
+        since_s = self._clock.monotonic_s() + hold_s
         try:
             found = await self._peers.call(url, "greet", GreetCall(hold_s), Greeting, hold_s + ANSWER_S)
         except Unavailable as error:
@@ -103,7 +110,10 @@ class Greeter:
             return Outcome.FAILED
         if found.broker != broker:  # another life, or another broker: nothing is known of this one
             return Outcome.FAILED
-        return Outcome.LEAVES if found.leaving else Outcome.ANSWERED
+        if found.leaving:
+            return Outcome.LEAVES
+        self._hears(broker, found.now_us, since_s)
+        return Outcome.ANSWERED
 
     async def _report(self, broker: str, url: str) -> None:
         known = self._roster.brokers.get(broker)

@@ -10,6 +10,7 @@ from seaweedq.broker.letters.payload_copies import PayloadCopies
 from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.maintenance import Maintenance
 from seaweedq.broker.publish.publisher import Publisher
+from seaweedq.broker.read.cluster_time import ClusterTime
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
@@ -40,7 +41,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
     messaging = build_messaging(environment, core, joined, readiness)
     subscribing, reshaping = messaging.subscribing, messaging.reshaping
     payloads = _payloads(environment, joined, messaging.reading)
-    imports = _imports(environment, core, joined, messaging.publishing.publisher)
+    imports = _imports(environment, core, joined, messaging.publishing.publisher, messaging.reading.readables.time)
     closing = _closing(messaging, imports)
     deletion = TopicDeletion(core.catalog, joined.topics, messaging.reading.positions, closing, imports, joined.uploads)
     return Serving(
@@ -62,7 +63,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         closing=closing,
         deletion=deletion,
         leading=build_leading(environment, core, joined, messaging, deletion),
-        suspecting=_suspecting(environment, core, joined),
+        suspecting=_suspecting(environment, core, joined, messaging.reading.readables.time),
         drain=Drain(core.catalog, core.roster, joined.membership, messaging.loads, reshaping.mover),
         maintenance=Maintenance(
             environment.settings, joined.view, core.budget, core.cache, subscribing.dispatcher, messaging.log
@@ -115,12 +116,13 @@ def _payloads(environment: Environment, joined: Joined, reading: Reading) -> Pay
     )
 
 
-def _imports(environment: Environment, core: Core, joined: Joined, publisher: Publisher) -> Imports:
+def _imports(environment: Environment, core: Core, joined: Joined, publisher: Publisher, time: ClusterTime) -> Imports:
     settings = environment.settings
     records = ImportRecords(core.catalog, environment.coordination, joined.membership)
     readers = ReaderSetup(environment.import_reader, settings.home)
     runner = ImportRunner(core.catalog, records, publisher, environment.store, core.budget, readers)
-    return Imports(joined.view, records, UploadClaims(joined.uploads.find, joined.uploads.claim), runner, settings)
+    claims = UploadClaims(joined.uploads.find, joined.uploads.claim)
+    return Imports(joined.view, records, claims, runner, time.learn, settings)
 
 
 def _changes(environment: Environment, joined: Joined, planner: Planner, readiness: Readiness) -> ChangeRequests:
@@ -128,13 +130,15 @@ def _changes(environment: Environment, joined: Joined, planner: Planner, readine
     return ChangeRequests(joined.view, planner, environment.peers, timeout_s, readiness.is_stopping)
 
 
-def _suspecting(environment: Environment, core: Core, joined: Joined) -> Suspecting:
+def _suspecting(environment: Environment, core: Core, joined: Joined, time: ClusterTime) -> Suspecting:
     coordination, membership, level = environment.coordination, joined.membership, core.level
     marks = Marks(coordination, lambda: revoker.wake())
     revoker = Revoker(joined.view, coordination, joined.election, level, marks)
     return Suspecting(
         greetings=Greetings(membership.broker, joined.view.clock),
-        greeter=Greeter(coordination, membership, core.roster, level, marks, environment.peers),
+        greeter=Greeter(
+            coordination, membership, core.roster, level, marks, environment.peers, environment.clock, time.hear
+        ),
         marks=marks,
         revoker=revoker,
     )

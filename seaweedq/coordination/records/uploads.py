@@ -46,9 +46,9 @@ class ImportProblem(msgspec.Struct, frozen=True):
 class ImportRecord(msgspec.Struct, frozen=True):
     """An import of the object `name` (`size` bytes, `sha256`). `broker` works on it; None: no broker does.
 
-    `started_us` is the time of rows that have none; with `max_message_bytes` it makes rows a function of the file, and
-    `batch_rows` does the same for batches. `rows` is known once the file was checked; the first `rows_done` are
-    durable. docs/by-reference.md has the states.
+    `started_us`, of the cluster's time, is that of rows that have none, and the one from which lifetimes count; with
+    `max_message_bytes` it makes rows a function of the file, and `batch_rows` does the same for batches. `rows` is
+    known once the file was checked; the first `rows_done` are durable. docs/by-reference.md has the states.
     """
 
     format: Literal["parquet", "ndjson", "arrow"]

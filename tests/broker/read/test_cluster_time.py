@@ -1,8 +1,10 @@
-"""Messages expire by the time on which brokers agree: a clock days ahead expires nothing, neither by itself nor where
-another broker does not answer."""
+"""Messages expire, and their lifetimes begin, by the time on which brokers agree. A clock days ahead expires nothing,
+neither by itself nor where another broker does not answer; one that is behind shortens no lifetime."""
 
+import asyncio
+import json
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ from seaweedq.broker.read.cluster_time import ANSWER_S, FRESH_S, ClusterTime
 from seaweedq.broker.rpc.messages import Greeting
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Unavailable
-from tests.support.brokers.in_process_cluster import in_loop
+from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import make
 from tests.support.brokers.subscribing import create, everywhere, pull
 
@@ -45,15 +47,29 @@ class Clock:
         return self.seconds
 
 
+@dataclass
+class Record:
+    """What the roster knows of a broker."""
+
+    url: str
+    starting: bool = False
+
+
 class World:
-    """The broker `me`, and others by name: their times, or None where they do not answer."""
+    """The broker `me`, and others by name: their times, or None where they do not answer. `brokers` is the roster."""
 
     def __init__(self, **others: int | None) -> None:
         self.others = others
         self.clock = Clock()
         self.asked = 0
-        brokers = {name: SimpleNamespace(record=SimpleNamespace(url=name)) for name in ("me", *others)}
-        self.time = ClusterTime(self.clock, SimpleNamespace(brokers=brokers), "me", self)  # type: ignore[arg-type]
+        self.named: dict[str, str] = {}  # who answers in place of whom
+        self.brokers = {name: SimpleNamespace(record=Record(name)) for name in ("me", *others)}
+        roster = SimpleNamespace(brokers=self.brokers)
+        self.time = ClusterTime(self.clock, roster, "me", self)  # type: ignore[arg-type]
+
+    def lifetime_from_us(self) -> int | None:
+        """Of a message that comes now."""
+        return self.time.lifetime_from_us(self.clock.now)
 
     async def call(self, url: str, path: str, asked: object, answer: type, timeout_s: float) -> Greeting:
         """As Peers."""
@@ -62,7 +78,7 @@ class World:
         told = self.others[url]
         if told is None:
             raise Unavailable("nobody answers")
-        return Greeting(url, False, told)
+        return Greeting(self.named.get(url, url), False, told)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +123,148 @@ async def test_others_are_asked_seldom_and_their_times_go_on_meanwhile_also_if_t
     world.clock.seconds += 1
     assert await world.time.now_us() == START_US + (FRESH_S + 1) * 1e6
     assert world.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "found"),
+    [
+        (-3, [], -3),  # it is alone
+        (-3, [0], 0),
+        (0, [-3], 0),
+        (3, [0], 3),  # of two the later one: nothing is lost by it
+        (0, [3], 3),
+        (-3, [0, 0], 0),
+        (3, [0, 0], 0),
+        (0, [-3, 3], 0),
+        (-3, [-2, 0], -2),
+        (-3, [0, None], 0),  # one that does not answer does not count
+        (-3, [-3, 0, 0], 0),  # of four as of two
+        (3, [3, 0, 0], 3),
+        (-3, [-3, 0, 0, 0], 0),
+        (3, [3, 0, 0, 0], 0),
+    ],
+)
+async def test_lifetimes_count_from_the_middle_clock_and_of_two_from_the_later_one(
+    own: int, others: list[Any], found: int
+) -> None:
+    told = {f"b{n}": None if one is None else START_US + one * DAYS_US for n, one in enumerate(others)}
+    world = World(**told)
+    world.clock.now += own * DAYS_US
+    assert await world.time.learn() == START_US + found * DAYS_US
+    assert world.lifetime_from_us() == START_US + found * DAYS_US
+    world.clock.seconds += 7
+    world.clock.now += 7_000_000
+    asked = world.asked
+    assert world.lifetime_from_us() == await world.time.learn() == START_US + found * DAYS_US + 7_000_000
+    assert world.asked == asked  # nobody, where a time is known
+
+
+async def test_a_clock_that_jumps_moves_no_lifetime() -> None:
+    world = World(b0=START_US, b1=START_US)
+    await world.time.learn()
+    for jump in (-DAYS_US, 2 * DAYS_US):
+        world.clock.now += jump
+        assert world.lifetime_from_us() == START_US
+
+
+async def test_what_was_told_late_counts_from_when_it_was_asked() -> None:
+    """The answer waited for a loop that was busy: a lifetime may be longer by that, and never shorter."""
+    world = World(b0=START_US, b1=START_US)
+    asked_s, world.clock.seconds = world.clock.seconds, world.clock.seconds + 5
+    world.clock.now += 5_000_000
+    for broker in world.others:
+        world.time.hear(broker, START_US + 1_000_000, asked_s)
+    assert world.lifetime_from_us() == START_US + 6_000_000
+
+
+async def test_while_none_of_the_others_has_told_its_time_lifetimes_wait() -> None:
+    world = World(b0=None, b1=None)
+    assert world.lifetime_from_us() is None
+    with pytest.raises(Unavailable, match="of 2 other brokers none"):
+        await world.time.learn()
+    world.others["b1"] = START_US + 7
+    world.clock.seconds += 1
+    assert await world.time.learn() == START_US + 7
+
+
+async def test_nobody_waits_for_brokers_that_start_or_tell_no_time() -> None:
+    world = World(starts=None, old=0)
+    world.brokers["starts"].record.starting = True
+    assert world.lifetime_from_us() is None  # for the old one
+    assert await world.time.learn() == START_US
+    world.brokers["starts"].record.starting = False
+    assert world.lifetime_from_us() is None
+
+
+async def test_an_earlier_life_at_the_same_address_is_not_counted_as_another_clock() -> None:
+    world = World(b=START_US - DAYS_US, former=START_US - DAYS_US)
+    world.clock.now -= DAYS_US
+    world.named["former"] = "me"
+    world.others["b"] = None
+    with pytest.raises(Unavailable):
+        await world.time.learn()
+    world.clock.seconds += 1
+    world.others["b"] = START_US
+    assert await world.time.learn() == START_US
+
+
+async def test_what_was_told_stays_where_the_others_have_gone() -> None:
+    world = World(b0=START_US, b1=START_US)
+    world.clock.now -= DAYS_US
+    await world.time.learn()
+    del world.brokers["b0"], world.brokers["b1"]
+    world.clock.seconds += 60
+    assert world.lifetime_from_us() == START_US + 60_000_000
+    world.brokers["b2"] = SimpleNamespace(record=Record("b2"))
+    world.time.hear("b2", START_US + DAYS_US, world.clock.seconds)
+    assert world.lifetime_from_us() == START_US + DAYS_US
+
+
+@pytest.mark.parametrize("ahead_us", [-DAYS_US, DAYS_US])
+@pytest.mark.parametrize("count", [2, 3])
+async def test_what_a_broker_with_a_wrong_clock_takes_is_delivered(tmp_path: Path, count: int, ahead_us: int) -> None:
+    """The others found it over at once, and counted it as acked."""
+    async with in_loop(tmp_path, 0) as together, AsyncExitStack() as stack:
+        clocks = [Shifted() for _ in range(count)]
+        clocks[1].ahead_us = ahead_us
+        for clock in clocks:
+            together.machine = replace(together.machine, clock=clock)
+            stack.push_async_callback((await together.begin()).stop)
+        await together.see()
+        clients = await stack.enter_async_context(everywhere(together))
+        await make(together.brokers[0], 3)
+        await create(clients[0])
+        messages = [{"key": f"k{n}", "value": n, "expires_in_s": 3600} for n in range(12)]
+        body = {"messages": messages}
+        assert (await clients[1].post(f"{TOPIC}/messages", json=body)).status_code == 200
+        lines = "\n".join(json.dumps(one) for one in messages)
+        ndjson = {"content-type": "application/x-ndjson"}
+        assert (await clients[1].post(f"{TOPIC}/messages", content=lines, headers=ndjson)).status_code == 200
+        assert (await clients[1].post(f"{TOPIC}/messages", json=messages[0])).status_code == 200
+        found = [message["value"] for _ in range(3) for message in await pull(clients[0])]
+        assert sorted(found) == sorted([0, *range(12), *range(12)])
+        if count == 3:
+            time = together.brokers[1].serving.reading.readables.time
+            await until(lambda: abs(time.lifetime_from_us(clocks[1].now_us()) - clocks[0].now_us()) < 600 * 1_000_000)
+
+
+async def test_without_an_answer_of_the_others_only_messages_with_a_lifetime_wait(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2, publish_timeout_s=1) as together, everywhere(together) as clients:
+        await make(together.brokers[0])
+        owner = next(n for n, one in enumerate(together.brokers) if list(one.core.catalog.owned_by(one.id)))
+        http, time = clients[owner], together.brokers[owner].serving.reading.readables.time
+        time._is_told, time._told_us = False, {}  # as of one that has just started
+        together.silent.add(together.brokers[1 - owner].environment.url)
+        assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
+        answer = await http.post(f"{TOPIC}/messages", json={"value": 2, "expires_in_s": 60})
+        assert (answer.status_code, "expires_in_s" in answer.json()["detail"]) == (503, True)
+        asked_s = time._asked_s
+        again = asyncio.create_task(http.post(f"{TOPIC}/messages", json={"value": 3, "expires_in_s": 60}))
+        await until(lambda: time._asked_s > asked_s)
+        together.silent.clear()
+        assert (await again).status_code == 200
+        await create(http)
+        assert [message["value"] for message in await pull(http)] == [1, 3]
 
 
 @pytest.mark.parametrize("count", [2, 3])

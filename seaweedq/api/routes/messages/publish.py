@@ -23,12 +23,13 @@ from seaweedq.api.routes.topics.created_topics import create, may_create
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.local_append import in_time
 from seaweedq.broker.publish.publisher import INLINE_ROWS, Producer, Published, Publisher
+from seaweedq.broker.read.cluster_time import AGAIN_S, ClusterTime
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.message_payloads import REFUSALS, Payloads, names_uploads
 from seaweedq.codec import bodies
 from seaweedq.codec.arrow_bodies import decode_short_arrow
-from seaweedq.codec.intake import Intake
+from seaweedq.codec.intake import Intake, TimeUnknown
 from seaweedq.codec.messages import (
     BytesEnvelope,
     BytesEnvelopes,
@@ -39,7 +40,7 @@ from seaweedq.codec.messages import (
 )
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records.topics import TopicConfig
-from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest
+from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest, Unavailable
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import OF_PRINCIPAL
 from seaweedq.segments.rows import Single
@@ -171,6 +172,7 @@ class Publish:
     publisher: Publisher
     payloads: Payloads
     reader: RequestReader
+    time: ClusterTime
 
     async def publish(self, scope: Scope, receive: Receive, name: str) -> Answer:
         """Publishes messages. They are durable when this answers."""
@@ -205,6 +207,15 @@ class Publish:
     async def _publish(
         self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
     ) -> Answer | Published:
+        try:
+            return await self._take(scope, topic, posted, producer, deadline)
+        except TimeUnknown:  # from the decoder, before anything is stored
+            await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
+            return await self._take(scope, topic, posted, producer, deadline)
+
+    async def _take(
+        self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
+    ) -> Answer | Published:
         intake = self._intake(topic.record.config, topic.layout)
         single = posted.single(intake)
         if single is not None:
@@ -219,8 +230,9 @@ class Publish:
         """Returns where the messages of a refused request are, if they were taken before. What was valid then may be
         refused now: a timestamp by another broker's clock, an upload that has expired. They must not seem lost."""
         intake = self._intake(topic.record.config, topic.layout)
+        lenient = replace(intake, cluster_us=intake.judged_from_us + LENIENT_US)
         try:
-            rows = await posted.rows(replace(intake, now_us=intake.now_us + LENIENT_US), self.reader.decoding)
+            rows = await posted.rows(lenient, self.reader.decoding)
         except BadRequest:
             return None
         with self.reader.budget.made(rows.nbytes):
@@ -251,7 +263,8 @@ class Publish:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
         layout = Layout.of(Format.JSON)
         _check_format(layout, posted.format)
-        rows = await posted.rows(self._intake(TopicConfig(), layout), self.reader.decoding)
+        intake = self._intake(TopicConfig(), layout)  # these rows are not stored: they need no certain time
+        rows = await posted.rows(replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)
         if names_uploads(rows):
             await self.catalog.known(name)  # a topic that does not exist has no uploads
         await create(scope, self.topics, name)
@@ -259,7 +272,7 @@ class Publish:
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()
         limits = settings.max_message_bytes, now_us, settings.max_request_bytes
-        return Intake(layout, config.key_field, *limits, config.lines_are_bare)
+        return Intake(layout, config.key_field, *limits, config.lines_are_bare, self.time.lifetime_from_us(now_us))
 
 
 def _check_format(layout: Layout, stated: str | None) -> None:
