@@ -1,8 +1,12 @@
 """A topic as a DataFrame: Spark's own Parquet reader over its files, and the rows that are not in files yet.
 
-The order: the brokers state ends and pins (`client.core.tables.table_plan`), then Spark lists the files, then the rows
-behind the pins are fetched from brokers, some through the driver and the others by executors. Executors need seaweedq
-and a way to the brokers; files are read by Spark alone.
+The order: the brokers state starts, ends and pins (`client.core.tables.table_plan`), then Spark lists the files, then
+the rows behind the pins are fetched from brokers, some through the driver and the others by executors. Executors need
+seaweedq and a way to the brokers; files are read by Spark alone.
+
+Spark's list has files below the starts, too, which retention deletes at any moment: they are left out by their names.
+A start that is raised after it was stated leaves its files there for the grace, so for that long from the call on no
+file goes that is read.
 """
 
 import os
@@ -18,7 +22,7 @@ from seaweedq.client.core.topics.calls import described, with_removed
 from seaweedq.client.sync.client import Client
 from seaweedq.segments.entry import ENTRIES
 from seaweedq.spark.columns import spark_schema_of
-from seaweedq.spark.pins import condition
+from seaweedq.spark.pins import condition, file_condition
 from seaweedq.spark.store_plan import plan_of_store, topic_folder
 from seaweedq.spark.versions import check_version
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 DRIVER_BYTES = 32 * MIB  # of rows that are in no file, through the driver; the others come by executors
 TASK_ROWS = 200_000  # of those that one task fetches
+V1_SOURCES = "spark.sql.sources.useV1SourceList"
 Tail = Literal["read", "flush", "skip"]
 
 
@@ -56,7 +61,8 @@ def read_topic(
     Spark Connect.
 
     Raises ValueError for an unknown `tail`, segment or offset, TopicNotFound, and ConnectionFailed if no broker
-    answers. A query that begins later than the topic's `grace_s` may find that retention has deleted a file.
+    answers. A query that ends later than the topic's `grace_s` may find that retention has deleted a file; one of a
+    `store` at any time.
     """
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}; it must be one of {', '.join(map(repr, get_args(Tail)))}")
@@ -74,7 +80,8 @@ def read_topic(
         begin, end = (client._run(by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
         schema = spark_schema_of(table_schema(facts))
-        frame = _files(spark, facts["path"], schema, chosen)
+        first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
+        frame = _files(spark, facts["path"], schema, chosen, first)
         fetch = Fetch(where, topic, dict(headers or {}))
         held, rest = _held(client, topic, chosen.tail)
     if held:
@@ -95,7 +102,7 @@ def _of_store(
     if tail != "skip":
         raise ValueError(f"tail is {tail!r}; with a store it must be 'skip', since only brokers have rows in no file")
     chosen, schema = plan_of_store(folder, storage, *bounds, segments)
-    return _files(spark, folder, spark_schema_of(schema), chosen)
+    return _files(spark, folder, spark_schema_of(schema), chosen, {})
 
 
 def _offsets(starting: Bounds, ending: Bounds) -> tuple[Mapping[int, int] | None, Mapping[int, int] | None]:
@@ -104,10 +111,16 @@ def _offsets(starting: Bounds, ending: Bounds) -> tuple[Mapping[int, int] | None
     return starting, ending
 
 
-def _files(spark: "SparkSession", folder: str, schema: "StructType", chosen: TablePlan) -> "DataFrame":
+def _files(
+    spark: "SparkSession", folder: str, schema: "StructType", chosen: TablePlan, first: Mapping[int, str]
+) -> "DataFrame":
+    """Returns the rows of files, given the name of each segment's first file that counts, where some do not."""
     if not chosen.files:
         return spark.createDataFrame([], schema)  # a topic without files may have no folder
     files = spark.read.schema(schema).option("pathGlobFilter", ENTRIES).parquet(s3a(folder))
+    of_files = file_condition(chosen.files, first)
+    if of_files and "parquet" in (spark.conf.get(V1_SOURCES) or "").split(","):  # the others have no `_metadata`
+        files = files.where(of_files)
     return files.where(condition(chosen.files))
 
 

@@ -5,16 +5,15 @@ import os
 import time
 
 import httpx
-import msgspec
 import pytest
 
 from seaweedq import Client
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Put
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.segments.entry import EntryName
 from tests.support.processes.command import seaweedq
+from tests.support.processes.passed_grace import let_the_grace_pass
 from tests.support.tiers import later
 
 T = "/v1/topics/t"
@@ -46,17 +45,6 @@ def check(broker, start: int) -> None:
         found = http.get(f"{T}/segments/0/messages?offset={start}").json()["messages"]
         assert [each["offset"] for each in found] == list(range(start, FILES))
         assert http.get(f"{T}/segments/0/messages?offset={start - 1}").status_code == 410
-
-
-async def let_the_grace_pass(broker, forgotten: bool = False) -> None:
-    """As if the starts had been raised a day ago; `forgotten`: and the next round had deleted the files."""
-    coordination = EmbeddedCoordination(broker.data_dir / "coordination.db", SystemClock())
-    for entry in (await coordination.range(keys.STARTS.prefix("t"))).entries:
-        held = keys.STARTS.require(entry)
-        raised = tuple((sequence, us - 86_400 * 1_000_000) for sequence, us in held.record.raised if not forgotten)
-        record = msgspec.structs.replace(held.record, raised=raised)
-        await coordination.commit([], [Put(entry.key, keys.STARTS.encode(held.with_record(record)))])
-    await coordination.close()
 
 
 def make_files(broker):

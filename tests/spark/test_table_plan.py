@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from seaweedq.client.core.tables.table_plan import Rows, TablePlan, plan
 from seaweedq.spark.pins import condition as condition_of
+from seaweedq.spark.pins import file_condition
 
 
 def segment(number: int, start: int, flushed: int, end: int) -> dict[str, Any]:
@@ -83,3 +84,12 @@ def test_what_is_not_there_is_refused(options: Any, text: str) -> None:
 
 def test_ranges_are_cut() -> None:
     assert Rows(1, 5, 10).cut(2) == [Rows(1, 5, 7), Rows(1, 7, 9), Rows(1, 9, 10)]
+
+
+def test_files_are_told_apart_only_where_some_do_not_count() -> None:
+    files = [Rows(1, 0, 5), Rows(3, 2, 5)]
+    assert file_condition(files, {}) == ""
+    assert file_condition(files, {0: "00000009-0000000000000000.parquet"}) == "", "nothing of it is read"
+    name = "00000001-0000000000000002.parquet"
+    assert file_condition([Rows(3, 2, 5)], {3: name}) == f"_metadata.file_name >= '{name}'"
+    assert f"get(array('', '', '{name}')" in file_condition(files, {3: name})

@@ -87,6 +87,7 @@ class Past:
             "owner": None if end else OWNERS[n % 3],
             "owner_url": None,
             "start_offset": 0,
+            "start_file": None,
             "flushed_offset": 900,
             "end_offset": 1000 + n,
             "emptied": False,

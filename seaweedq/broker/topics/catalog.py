@@ -257,6 +257,10 @@ class Catalog:
         """Returns the start offsets of the segments that do not begin at 0."""
         return self.starts.offsets(topic.name, topic.record.incarnation)
 
+    def start_names(self, topic: Topic) -> dict[int, EntryName]:
+        """Returns the first entries that count, of the segments of which retention has taken any."""
+        return self.starts.names(topic.name, topic.record.incarnation)
+
     async def known_segment(self, topic: Topic, segment: int) -> SegmentRecord:
         """Returns a segment's record, read again where it is not known: another broker may just have made the segment.
         Raises SegmentNotFound."""

@@ -49,8 +49,12 @@ class StartOffsets:
 
     def offsets(self, topic: str, incarnation: int) -> dict[int, int]:
         """Returns the start offsets of a topic's segments that do not begin at 0."""
+        return {segment: name.first_offset for segment, name in self.names(topic, incarnation).items()}
+
+    def names(self, topic: str, incarnation: int) -> dict[int, EntryName]:
+        """Returns the first entries that count, of the segments of which retention has taken any."""
         known = self.known(topic, incarnation)
-        return {segment: known[segment].record.offset for segment in sorted(known)}
+        return {segment: start_name(known[segment].record) for segment in sorted(known)}
 
     def apply(self, change: Change) -> None:
         """Takes in a change of a start's key."""

@@ -54,6 +54,7 @@ async def test_a_fetch_below_the_start_is_told_where_it_is(tmp_path: Path, delet
                 assert await fetched(http, 4) == [4, 5]
                 (shown,) = (await http.get(f"{TOPIC}/segments")).json()["segments"]
                 assert (shown["start_offset"], shown["end_offset"]) == (4, 6)
+                assert shown["start_file"] == "00000003-0000000000000004.parquet"
                 assert (await http.get(TOPIC)).json()["start_offsets"] == {"0": 4}
 
 

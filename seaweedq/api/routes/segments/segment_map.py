@@ -21,6 +21,7 @@ from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.coordination.records.topics import SegmentRecord, TombstoneRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SegmentNotFound
+from seaweedq.segments.entry import EntryName
 
 router = APIRouter(tags=["topics"])
 
@@ -45,8 +46,9 @@ class HotKey(Struct):
 class SegmentAnswer(Struct):
     """A segment: the half-open range of key hashes, lineage, owner, offsets, rates while it is open.
 
-    Retention has removed the messages below `start_offset`, and all files of a sealed segment that is `emptied`; those
-    below `flushed_offset` are in Parquet files, or were.
+    Retention has removed the messages below `start_offset`, the files whose names are below `start_file` (null: it has
+    taken none), and all files of a sealed segment that is `emptied`; those below `flushed_offset` are in Parquet files,
+    or were.
     `hot_key` is the key because of which a segment with too much load is not split.
     """
 
@@ -59,6 +61,7 @@ class SegmentAnswer(Struct):
     owner: str | None
     owner_url: str | None
     start_offset: int
+    start_file: str | None
     flushed_offset: int
     end_offset: int
     emptied: bool
@@ -108,6 +111,7 @@ _SEGMENT = {
     "owner": "broker.1f2e",
     "owner_url": "http://127.0.0.1:8080",
     "start_offset": 0,
+    "start_file": None,
     "flushed_offset": 0,
     "end_offset": 18,
     "emptied": False,
@@ -156,12 +160,12 @@ async def segment_map(services: Services, topic: str) -> Response:
     positions = await services.positions.positions(found)
     records = services.catalog.segments(found)
     there = [(record, positions[number]) for number, record in records.items() if number in positions]
-    starts = services.catalog.start_offsets(found)
+    starts = services.catalog.start_names(found)
     answers = [
         _answer(
             record,
             position,
-            starts.get(position.segment, 0),
+            starts.get(position.segment),
             services.catalog.is_emptied(found, position.segment),
             services.roster.url(record.owner),
         )
@@ -230,7 +234,7 @@ def _removed(number: int, grave: TombstoneRecord) -> OneSegment:
 
 
 def _answer(
-    record: SegmentRecord, position: Position, start: int, emptied: bool, owner_url: str | None
+    record: SegmentRecord, position: Position, start: EntryName | None, emptied: bool, owner_url: str | None
 ) -> SegmentAnswer:
     observed = position.observed
     return SegmentAnswer(
@@ -242,7 +246,8 @@ def _answer(
         successors=record.successors,
         owner=record.owner,
         owner_url=owner_url,
-        start_offset=start,
+        start_offset=start.first_offset if start else 0,
+        start_file=str(start) if start else None,
         flushed_offset=position.flushed,
         end_offset=position.end,
         emptied=emptied,
