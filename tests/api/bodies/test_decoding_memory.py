@@ -61,7 +61,7 @@ ANSWERING = (
     PEAK
     + """
 import numpy as np
-from seaweedq.api.routes.publish import _answer
+from seaweedq.api.routes.messages.publish import _answer
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.publisher import Published
 

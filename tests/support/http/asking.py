@@ -9,8 +9,10 @@ import pyarrow as pa
 ARROW, NDJSON = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 
 
-def problem_of(answer: httpx.Response, status: int, slug: str, *says: object) -> dict[str, Any]:
-    """The problem, which must be of this kind and say these things in its detail."""
+def problem_of(
+    answer: httpx.Response, status: int, slug: str, *says: object, most_bytes: int = 20_000
+) -> dict[str, Any]:
+    """The problem, which must be of this kind, say these things in its detail, and be no larger."""
     assert answer.status_code == status, (answer.status_code, answer.text[:500])
     assert answer.headers["content-type"] == "application/problem+json"
     found: dict[str, Any] = answer.json()
@@ -19,7 +21,7 @@ def problem_of(answer: httpx.Response, status: int, slug: str, *says: object) ->
     assert isinstance(found["title"], str)
     for one in says:
         assert str(one) in found["detail"], found["detail"]
-    assert len(answer.content) < 20_000
+    assert len(answer.content) < most_bytes
     assert ("retry-after" in answer.headers) == (status == 503)
     return found
 
