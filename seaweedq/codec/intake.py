@@ -10,6 +10,7 @@ from seaweedq.segments.layout import Layout
 MAX_ROWS = 1_000_000
 MAX_ERRORS = 1_000  # named in an answer: a producer sends the others again as often as it is told of so many
 MAX_INVALID = 10_000
+MAX_REASON = 300  # characters: a reason may repeat the name of a field, of which a client may make a body full
 MAX_AHEAD_US = 3600 * 1_000_000
 MAX_EXPIRES_S = 36_525 * 86_400
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,11 +63,20 @@ def refuse(errors: Sequence[tuple[int, str]]) -> None:
     """Raises InvalidMessages if there are any errors, each an index and a reason.
 
     Decoders stop after MAX_INVALID errors, so that a request of bad rows alone costs little; `invalid` is a lower bound
-    then.
+    then. Of a reason that is longer than MAX_REASON the middle is left out.
     """
     if errors:
-        named = [{"index": index, "reason": reason} for index, reason in errors[:MAX_ERRORS]]
-        raise InvalidMessages(invalid_detail(len(errors), *errors[0]), errors=named, invalid=len(errors))
+        shown = [(index, _shortened(reason)) for index, reason in errors[:MAX_ERRORS]]
+        named = [{"index": index, "reason": reason} for index, reason in shown]
+        detail = invalid_detail(len(errors), *shown[0])
+        raise InvalidMessages(detail, errors=named, invalid=len(errors))
+
+
+def _shortened(reason: str) -> str:
+    if len(reason) <= MAX_REASON:
+        return reason
+    half = (MAX_REASON - 3) // 2
+    return f"{reason[:half]}...{reason[-half:]}"
 
 
 def invalid_detail(count: int, first: int, reason: str) -> str:

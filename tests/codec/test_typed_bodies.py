@@ -102,6 +102,18 @@ def test_a_field_that_does_not_fit_is_named(part: dict[str, Any], why: str) -> N
     assert reason.startswith(why)
 
 
+def test_a_refusal_repeats_no_long_name_of_a_field() -> None:
+    """A body full of such names was answered with as many bytes."""
+    body = lines(*({**VALUE, f"{n}" + "x" * 10_000 + "y": 1} for n in range(100)))
+    with pytest.raises(InvalidMessages) as caught:
+        decode_ndjson(body, intake("typed"))
+    found = reasons(caught.value)
+    assert len(found) == 100
+    assert max(map(len, (*found.values(), caught.value.detail))) < 400
+    assert found[7].startswith("7xxx")
+    assert found[7].endswith("xxy: unknown field")
+
+
 @pytest.mark.parametrize("value", [None, 5, [], "a", {}])
 def test_values_that_are_no_object_of_the_fields(value: Any) -> None:
     with pytest.raises(InvalidMessages) as caught:
