@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from seaweedq import AsyncClient
-from seaweedq.errors import MessageTooLarge, TopicNotFound, UploadMismatch
+from seaweedq.errors import InvalidMessages, MessageTooLarge, TopicNotFound, UploadMismatch
 from seaweedq.segments.keyhash import hash_key
 from tests.support.client.fake_store import problem, xml
 
@@ -155,6 +155,19 @@ def test_a_smaller_limit_is_learned_from_the_broker(store, payload_client):
     assert ["reference" in line for line in store.messages] == [False, True, False, True, True]
     sequences = [int(r.headers["producer-sequence"]) for r in store.requests if "producer-sequence" in r.headers]
     assert sequences == [0, 0, 4]
+
+
+def test_a_refused_message_keeps_its_own_reason_where_an_upload_of_another_fails(store, payload_client):
+    store.limit_bytes = 500
+    invalid = problem(422, "invalid-messages", errors=[{"index": 0, "reason": "no"}], invalid=1)
+    store.faults["POST", "/messages"] = [lambda _: invalid]
+    store.faults["POST", "/uploads"] = [lambda _: problem(404, "topic-not-found")]
+    producer = payload_client.producer("t", linger_ms=10_000)
+    receipts = [producer.send(value) for value in ("a", "b" * 600, "c")]
+    with pytest.raises(InvalidMessages):
+        producer.close()
+    assert [type(each.exception()) for each in receipts] == [InvalidMessages, TopicNotFound, TopicNotFound]
+    assert not store.messages
 
 
 def test_a_key_that_is_too_large_is_no_matter_for_an_upload(store, payload_client):

@@ -1,7 +1,7 @@
 """The delivery of a batch, common to all producers: how it is sent, and the outcome of each of its messages. No I/O."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,18 +106,21 @@ class Route:
             lines = [*kept.values()]
             try:
                 outcome = yield from self._publish(stream, batch, lines)
-            except SeaweedqError as error:
-                if isinstance(error, MessageTooLarge) and offload is not None:
-                    smaller, offload = (yield from offload.again(lines, error)), None
-                    if smaller != lines:
-                        kept = dict(zip(kept, smaller, strict=True))
+            except SeaweedqError as refusal:
+                error = refusal
+                if isinstance(refusal, MessageTooLarge) and offload is not None:
+                    found, offload = (yield from _by_reference(offload, lines, refusal)), None
+                    if not isinstance(found, SeaweedqError):
+                        kept = dict(zip(kept, found, strict=True))
                         continue
+                    error = found
                 refused = self._refused(error, lines)
                 if len(refused) in (0, len(lines)) and first is None:
-                    raise
+                    raise error from error.__cause__  # as it came
                 first = first or error
                 refused = refused or {*range(len(lines))}
-                errors |= {index: _of_message(error, at) for at, index in enumerate(kept) if at in refused}
+                reasons = {row.get("index"): row for row in _reasons(error)}
+                errors |= {i: _alone(error, reasons.get(at)) for at, i in enumerate(kept) if at in refused}
                 kept = {index: line for at, (index, line) in enumerate(kept.items()) if at not in refused}
                 if kept:
                     continue
@@ -147,16 +150,32 @@ class Route:
         return Outcome(published, misrouted=detour or _misrouted(stream, published))
 
 
+def _by_reference(offload: Offload, lines: list[bytes], error: MessageTooLarge) -> Steps[list[bytes] | SeaweedqError]:
+    """Returns the lines with the values that are too large uploaded; where none of them is, or an upload fails, the
+    error of those that remain."""
+    try:
+        smaller = yield from offload.again(lines, error)
+    except SeaweedqError as failed:
+        return failed
+    return error if smaller == lines else smaller
+
+
 def _of_message(error: Any, index: int) -> Any:
-    """Returns the error of one message of a refused request: it has the reason of that message alone, where that is
-    known."""
+    """Returns the error of one message of a refused request."""
+    return _alone(error, next((row for row in _reasons(error) if row.get("index") == index), None))
+
+
+def _reasons(error: Any) -> Sequence[Mapping[str, Any]]:
+    """Returns the reasons that an error gives for single messages, where it is about several."""
     named = error.fields.get("errors", ()) if isinstance(error, InvalidMessages) else ()
-    for row in named if len(named) > 1 else ():
-        if row.get("index") == index:
-            return type(error)(
-                f"the message is not valid: {row.get('reason')}", errors=[{**row, "index": 0}], invalid=1
-            )
-    return error
+    return named if len(named) > 1 else ()
+
+
+def _alone(error: Any, row: Mapping[str, Any] | None) -> Any:
+    """Returns the error as that of the one message that a row is about; without a row, as it is."""
+    if row is None:
+        return error
+    return type(error)(f"the message is not valid: {row.get('reason')}", errors=[{**row, "index": 0}], invalid=1)
 
 
 def _misrouted(stream: Stream[Any], published: Published) -> bool:
@@ -166,7 +185,7 @@ def _misrouted(stream: Stream[Any], published: Published) -> bool:
 
 def _invalid(error: InvalidMessages, count: int) -> set[int]:
     """Returns the indexes of the invalid ones of `count` messages: those that the broker names, which are all or the
-    first hundred; or all of them, where it counts as many: they need not be sent again to be named."""
+    first of them; or all of them, where it counts as many: they need not be sent again to be named."""
     if error.fields.get("invalid") == count:
         return set(range(count))
     return {row["index"] for row in error.fields.get("errors", [])}
