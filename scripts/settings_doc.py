@@ -29,7 +29,8 @@ Every setting of `seaweedq serve` can be given in three ways. The first that nam
 
 The option is the name with dashes. The variable is `SEAWEEDQ_` and the name in capitals. A name that ends in `_s`
 counts seconds, one that ends in `_bytes` counts bytes; both are written as plain numbers. An unknown name in the TOML
-file or on the command line is refused. Nothing is read again while the broker runs.
+file or on the command line is refused, and a variable with an unknown name, or one in small letters, is warned of.
+Only files whose settings say so are read again while the broker runs.
 
 [operations.md](operations.md#settings-that-matter) says which of them to think about first.
 """

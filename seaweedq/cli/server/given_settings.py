@@ -7,7 +7,7 @@ pydantic-settings would read the two latter as well; its import takes a quarter 
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,20 @@ def _of_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Returns a warning for each variable that looks like a setting, and is none."""
+    """Returns a warning for each variable that looks like a setting, in capitals or not, and is none."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHERS
-    unknown = (name for name in sorted(environment) if name.startswith(PREFIX) and name not in known)
+    unknown = (name for name in sorted(environment) if name.upper().startswith(PREFIX) and name not in known)
     return [
-        f"the variable {name} has no effect: {_no_setting(name.removeprefix(PREFIX).lower())}"
+        f"the variable {name} has no effect: {_no_variable(name, known)}"
         for name in unknown
         if not _OF_SERVICES.fullmatch(name) and not _SERVICE_LINK.match(environment[name])
     ]
+
+
+def _no_variable(name: str, known: Collection[str]) -> str:
+    if name.upper() in known:
+        return f"its name must be in capitals, {name.upper()}"
+    return _no_setting(name[len(PREFIX) :].lower())
 
 
 def _origin(name: str, given: Mapping[str, Any], config: Path | None) -> str:
@@ -94,7 +100,7 @@ def _origin(name: str, given: Mapping[str, Any], config: Path | None) -> str:
 
 
 def _no_setting(name: str) -> str:
-    near = get_close_matches(name, Settings.model_fields, 1)
+    near = get_close_matches(name.lower(), Settings.model_fields, 1)
     return f"there is no setting {name!r}" + (f"; {near[0]} is the nearest" if near else "")
 
 
