@@ -12,7 +12,8 @@ class AddressSettings(Group):
 
     host: str = Field(
         "127.0.0.1",
-        description="Address to listen on. On any but a loopback address a broker starts only where `auth` is said.",
+        description="Address to listen on. On any but a loopback address a broker starts only if `auth` is "
+        "`required` or `none`.",
     )
     port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 selects a free one.")
     peer_port: int = Field(

@@ -29,8 +29,8 @@ class LifeSettings(Group):
         100,
         ge=0,
         le=100_000,
-        description="For how many of the subscriptions that this broker dispatches /metrics shows the lag: those with "
-        "the most unacked messages.",
+        description="Number of subscriptions whose lag /metrics shows, of those that this broker dispatches: the ones "
+        "with the most unacked messages.",
     )
     shutdown_delay_s: float = Field(
         0,

@@ -66,7 +66,7 @@ class RequestSettings(Group):
         gt=0,
         le=600,
         description="How long a publish may take from the end of its body until it is durable, and a flush or a new "
-        "topic wait for the store, before the broker answers 503.",
+        "topic may wait for the store, before the broker answers 503.",
     )
 
     @field_validator("trusted_proxies")

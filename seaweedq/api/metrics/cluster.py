@@ -48,12 +48,12 @@ UNRECOVERED = gauge(
 )
 UNREACHABLE = gauge(
     "seaweedq_journals_unreachable",
-    "Of those, the ones that this broker has tried and cannot reach: what they hold is unknown, their segments wait",
+    "Those of them that this broker has tried and cannot reach: their contents are unknown, and their segments wait",
     watch="over 0 at all brokers: bring the dead broker's folder back",
 )
 NEEDING_NEWER = gauge(
     "seaweedq_journals_needing_newer",
-    "Of those, the ones that no living broker reads; their segments wait",
+    "Those of them that no living broker can read; their segments wait",
     watch="above 0: start a broker of the version that wrote them",
 )
 SUSPICIONS = counter(

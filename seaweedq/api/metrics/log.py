@@ -22,7 +22,7 @@ COMMITS = counter(
 )
 COMMIT_DURATION = histogram(
     "seaweedq_commit_duration_seconds",
-    "From the putting together of a group commit until it is durable, or has failed",
+    "Time from the putting together of a group commit until it is durable, or has failed",
     "outcome",
     watch="any `failed`; a 99th percentile of `ok` over some fsyncs, or puts of the store",
 )
@@ -33,25 +33,25 @@ FLUSHES = counter(
 )
 FLUSH_DURATION = histogram(
     "seaweedq_flush_duration_seconds",
-    "From the encoding of a Parquet file until the store has it, all tries together",
+    "Time from the encoding of a Parquet file until the store has it, all tries together",
     "outcome",
     watch="seconds: the store is slow",
 )
 UNRELEASED = gauge(
     "seaweedq_journal_unreleased_bytes",
-    "Journal commits that are still needed",
+    "Bytes of journal commits that are still needed",
     watch="over `journal_max_unreleased_bytes` for long",
 )
 PUTS = counter("seaweedq_journal_puts_total", "Puts of the object journal, repeated ones too; 0 for other journals")
 USD = gauge(
     "seaweedq_journal_usd_per_month",
-    "Their cost at the present rate, with put_usd_per_1000 set",
+    "Cost of these puts in a month at the present rate, with put_usd_per_1000 set",
     watch="more than you want to pay: [the costs](costs.md)",
 )
 TAILS = gauge("seaweedq_tails", "Segments with messages that are durable in the journal, and not in Parquet yet")
 TAIL_BYTES = gauge(
     "seaweedq_tail_bytes",
-    "Durable in the journal, not in Parquet yet",
+    "Bytes that are durable in the journal, and not in Parquet yet",
     watch="above half of the budget for long",
 )
 TAIL_AGE = gauge(
@@ -62,20 +62,20 @@ TAIL_AGE = gauge(
 LOG = (MESSAGES, BYTES, COMMITS, COMMIT_DURATION, UNRELEASED, PUTS, USD)
 FILES = (TAILS, TAIL_BYTES, TAIL_AGE, FLUSHES, FLUSH_DURATION)
 
-REQUEST_BYTES = gauge("seaweedq_request_bytes", "Held by requests in flight, and their answers")
+REQUEST_BYTES = gauge("seaweedq_request_bytes", "Bytes that requests in flight and their answers hold")
 INCOMPLETE = gauge(
     "seaweedq_incomplete_body_bytes",
-    "Of those, held by bodies that are still coming",
+    "Those of them that bodies hold which are still coming",
     watch="at a quarter of the budget for long",
 )
 UNREAD = gauge(
     "seaweedq_unread_answer_bytes",
-    "Of those, held by answers that clients have not taken yet",
+    "Those of them that answers hold which clients have not taken yet",
     watch="at a quarter of the budget for long",
 )
 RECOVERY = gauge(
     "seaweedq_recovery_bytes",
-    "Held by recoveries of dead brokers' journals",
+    "Bytes that recoveries of dead brokers' journals hold",
     watch="over 0 for minutes: a recovery waits for the store",
 )
 CACHE = gauge("seaweedq_cache_bytes", "Decoded row groups, which give way to all else")
@@ -109,7 +109,7 @@ RECEIVED = counter(
 )
 REQUEST_DURATION = histogram(
     "seaweedq_store_request_duration_seconds",
-    "Of requests to the store until its answer, by operation; create is a put, open a file's first part",
+    "Time from a request to the store until its answer, by operation; create is a put, open a file's first part",
     "operation",
     "outcome",
     watch="any `failed`; the 99th percentile of `create`: publishes to a journal on the store wait for it",

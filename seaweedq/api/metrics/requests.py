@@ -26,8 +26,8 @@ RESPONSES = counter(
 )
 REQUEST_DURATION = histogram(
     "seaweedq_request_duration_seconds",
-    "From a request's head to the end of its answer: of publish, pull, ack, nack, extend and fetch; refused is 4xx,"
-    " failed is 5xx; a pull is ok where there were messages at once, waited where some came, empty where none did",
+    "Time from a request's head to the end of its answer: of publish, pull, ack, nack, extend and fetch; refused is "
+    "4xx, failed is 5xx; a pull is ok where there were messages at once, waited where some came, empty where none did",
     "operation",
     "outcome",
     watch="`failed`; the 99th percentile of `ok`",
@@ -52,7 +52,7 @@ AUDITED = counter(
 )
 LOST = counter(
     "seaweedq_audit_lost_total",
-    "Of those, what the topic of the audit, seaweedq.audit, does not have",
+    "Those of them that the topic of the audit, seaweedq.audit, does not have",
     watch="any: the log says why, and has them",
 )
 CPU = counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", watch="near 1 a second")

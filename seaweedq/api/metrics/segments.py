@@ -20,7 +20,7 @@ MESSAGES = gauge(
     "window_s",
     watch="one broker far over the others for long",
 )
-BYTES = gauge("seaweedq_bytes_per_second", "The same in bytes", "window_s")
+BYTES = gauge("seaweedq_bytes_per_second", "Bytes that they take, averaged in the same way", "window_s")
 WITHHELD = counter(
     "seaweedq_reshapes_withheld_total",
     "At the leader: splits and merges that were left out, since the cluster has max_segments",
@@ -44,7 +44,7 @@ DONE = counter(
 )
 PAUSE = histogram(
     "seaweedq_reshape_pause_seconds",
-    "For how long each of them kept its segments from accepting messages, until the successors could",
+    "Time for which each of them kept its segments from accepting messages, until the successors could",
     watch="seconds: the store is slow",
 )
 FILES = counter("seaweedq_retention_files_deleted_total", "Files that retention has deleted")

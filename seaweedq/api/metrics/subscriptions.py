@@ -42,7 +42,7 @@ OF_BEHIND = {  # by the member of Behind
     "waiting_pulls": _of_each("waiting_pulls", "Pulls that wait for messages"),
     "held_up_s": _of_each(
         "held_up_seconds",
-        "For how long the successors of a segment have waited for the same unacked message; the log names it",
+        "Time for which the successors of a segment have waited for the same unacked message; the log names it",
         "over some minutes: ack that message, or set `max_attempts` and a `dead_letter_topic`",
     ),
 }
