@@ -1,5 +1,5 @@
 """Makes Arrow streams of messages that are a key and a value alone, without pyarrow, whose import costs a program as
-much CPU as sending 200,000 messages does.
+much CPU as sending 120,000 messages does, and three times that where pandas is installed.
 
 A stream is a schema, one record batch and an end, as https://arrow.apache.org/docs/format/Columnar.html states them.
 Schema and the batch's head are flatbuffers. With two columns at most, every part of them has its fixed place, so they
