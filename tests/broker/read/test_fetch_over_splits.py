@@ -30,11 +30,9 @@ async def test_from_the_first_segments_on_everything_is_read_once_and_in_order(t
         clients = [await stack.enter_async_context(at(together, broker)) for broker in together.brokers]
         changed = asyncio.Event()
         following = Following(clients, arrow)
-        async with beside(following.run(changed.is_set)), publishing(together, arrow) as published:
-            await change_all(together)
-            await asyncio.sleep(0.1)
-            published.ending = True
-            await asyncio.sleep(0.1)
+        async with beside(following.run(changed.is_set)):
+            async with publishing(together, arrow) as published:
+                await change_all(together)
             changed.set()
         assert published.total > 500
         assert len(records(together.brokers[0])) > 10
