@@ -92,12 +92,11 @@ def _topics(broker: Broker, reader: RequestReader) -> Iterator[Any]:
 
 def _messages(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
     """Yields what brings messages and payloads in, and reads both without a subscription."""
-    core, joined, serving, clock = broker.core, broker.joined, broker.serving, broker.environment.clock
+    core, joined, serving = broker.core, broker.joined, broker.serving
     catalog, reading, payloads = core.catalog, serving.reading, serving.payloads
-    yield Publish(catalog, joined.topics, serving.publishing.publisher, payloads, reader, reading.readables.time)
-    yield FetchServices(
-        catalog, reading.finder, proxy, reading.fetcher, payloads, core.tombstones, clock, reader.unread
-    )
+    time = reading.readables.time
+    yield Publish(catalog, joined.topics, serving.publishing.publisher, payloads, reader, time)
+    yield FetchServices(catalog, reading.finder, proxy, reading.fetcher, payloads, core.tombstones, time, reader.unread)
     yield PayloadServices(catalog, payloads, reader)
     yield ImportServices(catalog, serving.imports, reader)
     yield UploadServices(catalog, joined.topics, joined.uploads, reader)
@@ -122,6 +121,10 @@ def _subscriptions(broker: Broker, reader: RequestReader, proxy: Proxy) -> Itera
 def _streams(broker: Broker, reader: RequestReader, acks: Acks) -> Iterator[Any]:
     """Yields the streams of topics and of subscriptions, which share the memory for what they send."""
     serving, clock, ids = broker.serving, broker.environment.clock, broker.environment.ids
-    room, chunks, ended = Room(reader.unread, clock), Chunks(serving.payloads, clock), serving.streams.feeds.ended
+    room, chunks, ended = (
+        Room(reader.unread, clock),
+        Chunks(serving.payloads, serving.reading.readables.time, clock),
+        serving.streams.feeds.ended,
+    )
     yield TopicStreamRoute(broker.core.catalog, serving.streams, chunks, room, clock)
     yield SubscriptionStreamRoute(serving.subscription_streams, acks, ended, room, clock, ids)

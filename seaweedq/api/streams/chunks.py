@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from seaweedq.access.caller import NEVER_US
-from seaweedq.broker.log.reader import unexpired
+from seaweedq.broker.read.cluster_time import ClusterTime
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
@@ -41,8 +41,9 @@ class Chunk:
 class Chunks:
     """The chunks of one broker's streams. At most SHARED_BYTES of them are kept."""
 
-    def __init__(self, payloads: Payloads, clock: Clock) -> None:
+    def __init__(self, payloads: Payloads, time: ClusterTime, clock: Clock) -> None:
         self._payloads = payloads
+        self._time = time
         self._clock = clock
         self._files, self._peers = asyncio.Semaphore(FILES), asyncio.Semaphore(PEERS)
         self._shared: OrderedDict[Key, Chunk] = OrderedDict()
@@ -67,8 +68,7 @@ class Chunks:
     async def _read(self, topic: Topic, segment: Readable, offset: int, until_us: int) -> Chunk:
         pieces = await segment.read(offset, CHUNK_ROWS, CHUNK_BYTES)
         next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
-        now_us = self._clock.now_us()
-        alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
+        alive = await self._time.unexpired(pieces)
         links = await self._payloads.links_of(topic, [rows for _, rows in alive], until_us)
         texts, left_out = fitting_texts(alive, segment.id, segment.layout, links, CHUNK_BYTES)
         size = sum(_size(column) for column in texts)

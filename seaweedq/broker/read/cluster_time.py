@@ -18,6 +18,7 @@ a message that has a lifetime waits for an answer.
 import asyncio
 from math import inf
 
+from seaweedq.broker.log.reader import Pieces, expired, unexpired
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.clock import Clock
@@ -53,6 +54,13 @@ class ClusterTime:
         """Returns the time by which messages expire, for which others are asked where that was long ago."""
         await self._ask_all(FRESH_S)
         return self._middle_us()
+
+    async def unexpired(self, pieces: Pieces) -> Pieces:
+        """Returns the rows whose time is not over; others are asked where it is by this broker's clock."""
+        now_us = self.own_us()
+        if any(expired(rows, now_us) is not None for _, rows in pieces):
+            now_us = await self.now_us()
+        return [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
 
     def lifetime_from_us(self, own_us: int) -> int | None:
         """Returns the time from which a message lives that comes at `own_us` by this broker's clock; None where that

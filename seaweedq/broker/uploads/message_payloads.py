@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.access.caller import NEVER_US
-from seaweedq.broker.log.reader import Pieces, unexpired
+from seaweedq.broker.log.reader import Pieces
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import prefetch as streaming
@@ -53,13 +53,15 @@ REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired, Upl
 Claim = Callable[[Topic, str], Awaitable[Reference]]
 Link = Callable[[Topic, str, int], Awaitable[str]]
 Segments = Callable[[Topic, Sequence[int]], Awaitable[Mapping[int, Readable]]]
+Unexpired = Callable[[Pieces], Awaitable[Pieces]]
 
 
 class Payloads:
     """The payloads of a broker's messages.
 
     `claim` returns the reference of an upload, `link` a URL of an object for so many seconds at most, `segments`
-    the readable segments of these numbers; a segment that moves is waited for `wait_s`.
+    the readable segments of these numbers, `unexpired` the rows whose time is not over; a segment that moves is waited
+    for `wait_s`.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Payloads:
         claim: Claim,
         link: Link,
         segments: Segments,
+        unexpired: Unexpired,
         clock: Clock,
         wait_s: float,
     ) -> None:
@@ -75,6 +78,7 @@ class Payloads:
         self._claim = claim
         self._link = link
         self._segments = segments
+        self._unexpired = unexpired
         self._clock = clock
         self._wait_s = wait_s
 
@@ -176,7 +180,7 @@ class Payloads:
 
     async def _reference(self, topic: Topic, segment: int, offset: int) -> Reference | None:
         pieces = await self._row(topic, segment, offset)
-        alive = [row for first, rows in pieces for row in unexpired(first, rows, self._clock.now_us())]
+        alive = await self._unexpired(pieces)
         if not alive:
             detail = f"topic {topic.name!r} has no message {segment}-{offset}"
             raise PayloadNotFound(detail, **_place(topic, segment, offset))

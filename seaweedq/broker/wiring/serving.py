@@ -111,6 +111,7 @@ def _payloads(environment: Environment, joined: Joined, reading: Reading) -> Pay
         joined.uploads.claim,
         joined.uploads.link,
         reading.readables.every,
+        reading.readables.time.unexpired,
         environment.clock,
         environment.settings.publish_timeout_s,
     )

@@ -289,3 +289,23 @@ async def test_a_dispatcher_three_days_ahead_expires_nothing(tmp_path: Path, cou
         ]
         clocks[at].ahead_us = DAYS_US
         assert [message["value"] for message in await pull(http)] == [1, 2]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_reader_three_days_ahead_passes_over_nothing(tmp_path: Path, count: int) -> None:
+    """A fetch at its broker left out what had an hour to live."""
+    async with in_loop(tmp_path, 0) as together, AsyncExitStack() as stack:
+        clocks = [Shifted() for _ in range(count)]
+        for clock in clocks:
+            together.machine = replace(together.machine, clock=clock)
+            stack.push_async_callback((await together.begin()).stop)
+        await together.see()
+        clients = await stack.enter_async_context(everywhere(together))
+        await make(together.brokers[0])
+        messages = [{"value": 0}, {"value": 1, "expires_in_s": 3600}, {"value": "gone", "expires_in_s": 0.001}]
+        assert (await clients[0].post(f"{TOPIC}/messages", json={"messages": messages})).status_code == 200
+        for clock, http in zip(clocks, clients, strict=True):
+            clock.ahead_us = DAYS_US
+            page = (await http.get(f"{TOPIC}/segments/0/messages?offset=0")).json()
+            assert [message["value"] for message in page["messages"]] == [0, 1]
+            clock.ahead_us = 0

@@ -41,7 +41,7 @@ async def url_of(found: Topic, name: str, lasts_s: int) -> str:
 
 
 def payloads(root: str, link: Any = url_of) -> Payloads:
-    return Payloads(Somewhere(root), None, link, None, SystemClock(), 1)  # type: ignore[arg-type]
+    return Payloads(Somewhere(root), None, link, None, None, SystemClock(), 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("root", ROOTS)

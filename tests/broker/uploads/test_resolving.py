@@ -56,7 +56,7 @@ def rows_of(*uploads: str | None) -> pa.RecordBatch:
 
 
 def payloads(uploads: Uploads) -> Payloads:
-    return Payloads(None, uploads.claim, None, None, SystemClock(), 1)  # type: ignore[arg-type]
+    return Payloads(None, uploads.claim, None, None, None, SystemClock(), 1)  # type: ignore[arg-type]
 
 
 def resolve(uploads: Uploads, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -153,7 +153,7 @@ def test_whoever_gives_up_ends_the_claims() -> None:
 
     async def give_up(claim: Callable[[Topic, str], Awaitable[Reference]]) -> None:
         work = asyncio.create_task(
-            Payloads(None, claim, None, None, SystemClock(), 1).resolve(TOPIC, rows_of("a", "b"))  # type: ignore[arg-type]
+            Payloads(None, claim, None, None, None, SystemClock(), 1).resolve(TOPIC, rows_of("a", "b"))  # type: ignore[arg-type]
         )
         await begun.wait()
         work.cancel()

@@ -21,13 +21,13 @@ from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.openapi.document import described, integer, schema_ref
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.reader import Pieces, fitting, unexpired
+from seaweedq.broker.log.reader import Pieces, fitting
+from seaweedq.broker.read.cluster_time import ClusterTime
 from seaweedq.broker.read.fetcher import MAX_BYTES, Fetcher
 from seaweedq.broker.read.owner_search import OwnerFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
 from seaweedq.broker.uploads.message_payloads import Payloads
-from seaweedq.clock import Clock
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import encode_messages
 from seaweedq.coordination.records.topics import SegmentRecord
@@ -99,7 +99,7 @@ class FetchServices:
     fetcher: Fetcher
     payloads: Payloads
     tombstones: Tombstones
-    clock: Clock
+    time: ClusterTime
     unread: UnreadAnswers
 
 
@@ -179,8 +179,7 @@ async def _maker(
 ) -> Callable[[], Response]:
     """Returns a function that encodes the answer, from what nobody changes."""
     next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
-    now_us = services.clock.now_us()
-    alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
+    alive = await services.time.unexpired(pieces)
     if names(scope, ARROW):
         record = services.catalog.segment(asked.topic, asked.segment).record
         return partial(_arrow_answer, opened, record, next_offset, alive)
