@@ -45,7 +45,8 @@ class S3Store(S3Payloads):
     ) -> None:
         match = _URL.fullmatch(url)
         if not match:
-            raise InvalidRequest(f"store={url!r} is not a URL like s3://bucket/prefix", field="store")
+            why = "is not a URL like s3://bucket/prefix, whose bucket has 2 to 255 characters (AWS takes 3 to 63)"
+            raise InvalidRequest(f"store={url!r} {why}", field="store")
         self.endpoint = endpoint
         limits = ConnectionLimits(connect_timeout_s, read_timeout_s, connections)
         bucket = partial(Bucket, match["bucket"], endpoint, addressing, limits=limits)
