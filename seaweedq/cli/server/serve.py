@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.shared.hidden import hidden
+from seaweedq.extras import needs
 from seaweedq.settings import GROUPS, Settings
 
 MIB = 1024 * 1024
@@ -79,7 +80,8 @@ def serve(
     if not settings.member:  # else the parent has said it
         for warning in unknown_variables(os.environ):
             logger.warning("%s", warning)
-    _run(settings)
+    with needs("server", "seaweedq serve"):  # its options need none of the extra's packages
+        _run(settings)
 
 
 def _run(settings: Settings) -> None:
