@@ -139,7 +139,7 @@ async def test_a_broker_that_has_only_heard_of_the_successors_knows_what_was_bef
 
 
 async def test_a_dispatcher_that_crashes_amid_a_lineage_is_succeeded_without_loss(tmp_path: Path) -> None:
-    async with in_loop(tmp_path, 3, lease_s=1.0) as together, everywhere(together) as clients:
+    async with in_loop(tmp_path, 3, lease_s=3.0) as together, everywhere(together) as clients:
         await make(together.brokers[0], 2)
         dispatcher, owner = pair(together)
         await given(together, owner)
