@@ -55,7 +55,7 @@ class RateMeter(Bucket):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one kind of request asks of an account: the meters that must be paid, what it takes of some of them, and
+    """The meters of an account that one kind of request asks: those that must be paid, the cost for some of them, and
     the one that its length is taken of."""
 
     asked: tuple[RateMeter, ...]

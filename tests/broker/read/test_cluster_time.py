@@ -3,6 +3,7 @@ neither by itself nor where another broker does not answer; one that is behind s
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from seaweedq.broker.read.cluster_time import ANSWER_S, FRESH_S, ClusterTime
 from seaweedq.broker.rpc.messages import Greeting
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Unavailable
-from tests.support.brokers.in_process_cluster import in_loop, until
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import make
 from tests.support.brokers.subscribing import create, everywhere, pull
 
@@ -220,6 +221,14 @@ async def test_what_was_told_stays_where_the_others_have_gone() -> None:
     assert world.lifetime_from_us() == START_US + DAYS_US
 
 
+async def begin(together: InLoop, stack: AsyncExitStack, clocks: Sequence[Shifted]) -> None:
+    """Starts a broker with each of these clocks; they know each other when this returns."""
+    for clock in clocks:
+        together.machine = replace(together.machine, clock=clock)
+        stack.push_async_callback((await together.begin()).stop)
+    await together.see()
+
+
 @pytest.mark.parametrize("ahead_us", [-DAYS_US, DAYS_US])
 @pytest.mark.parametrize("count", [2, 3])
 async def test_what_a_broker_with_a_wrong_clock_takes_is_delivered(tmp_path: Path, count: int, ahead_us: int) -> None:
@@ -227,10 +236,7 @@ async def test_what_a_broker_with_a_wrong_clock_takes_is_delivered(tmp_path: Pat
     async with in_loop(tmp_path, 0) as together, AsyncExitStack() as stack:
         clocks = [Shifted() for _ in range(count)]
         clocks[1].ahead_us = ahead_us
-        for clock in clocks:
-            together.machine = replace(together.machine, clock=clock)
-            stack.push_async_callback((await together.begin()).stop)
-        await together.see()
+        await begin(together, stack, clocks)
         clients = await stack.enter_async_context(everywhere(together))
         await make(together.brokers[0], 3)
         await create(clients[0])
@@ -272,10 +278,7 @@ async def test_a_dispatcher_three_days_ahead_expires_nothing(tmp_path: Path, cou
     """It acked what it was to deliver, for good."""
     async with in_loop(tmp_path, 0) as together, AsyncExitStack() as stack:
         clocks = [Shifted() for _ in range(count)]
-        for clock in clocks:
-            together.machine = replace(together.machine, clock=clock)
-            stack.push_async_callback((await together.begin()).stop)
-        await together.see()
+        await begin(together, stack, clocks)
         http = (await stack.enter_async_context(everywhere(together)))[0]
         await make(together.brokers[0])
         await create(http)
@@ -296,10 +299,7 @@ async def test_a_reader_three_days_ahead_passes_over_nothing(tmp_path: Path, cou
     """A fetch at its broker left out what had an hour to live."""
     async with in_loop(tmp_path, 0) as together, AsyncExitStack() as stack:
         clocks = [Shifted() for _ in range(count)]
-        for clock in clocks:
-            together.machine = replace(together.machine, clock=clock)
-            stack.push_async_callback((await together.begin()).stop)
-        await together.see()
+        await begin(together, stack, clocks)
         clients = await stack.enter_async_context(everywhere(together))
         await make(together.brokers[0])
         messages = [{"value": 0}, {"value": 1, "expires_in_s": 3600}, {"value": "gone", "expires_in_s": 0.001}]
