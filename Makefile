@@ -39,8 +39,8 @@ test-fast: $(STAMP) ## what needs no process, no service and no second broker, i
 test: $(STAMP)  ## everything but what is deliberately long
 	$(PYTEST) --tier default $(SOME)
 
-test-all: $(STAMP) ## what `make test` leaves out: long tests, chaos, more examples of each property
-	$(PYTEST) --tier long $(SOME)
+test-all: $(STAMP) ## what `make test` leaves out: long tests, chaos, more examples of each property; SEED=... the same examples again
+	$(PYTEST) --tier long $(if $(SEED),--hypothesis-seed=$(SEED)) $(SOME)
 
 # What the tests themselves use is the newest in both; `all` has what is installed with seaweedq.
 test-versions: $(STAMP) ## `make test` with each package at its lowest version that pyproject.toml allows, then at its newest

@@ -23,8 +23,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why tests were skipped, each reason once: what this machine lacks should not go unnoticed."""
+    """Why tests were skipped, in five lines at most: what this machine lacks should not go unnoticed."""
     skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
     reasons = Counter(str(found[2]).removeprefix("Skipped: ") for found in skipped if isinstance(found, tuple))
-    for reason, count in sorted(reasons.items()):
-        terminalreporter.write_line(f"{count} skipped: {reason}")
+    for line in skip_lines(reasons):
+        terminalreporter.write_line(line)
+
+
+def skip_lines(reasons: Counter[str]) -> list[str]:
+    """The four most frequent reasons, a line each, and all others on the last line."""
+    ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    first, rest = (ranked, []) if len(ranked) <= 5 else (ranked[:4], ranked[4:])
+    lines = [f"{count} skipped: {reason}" for reason, count in first]
+    if rest:
+        others = "; ".join(f"{reason} ({count})" for reason, count in rest)
+        lines.append(f"{sum(count for _, count in rest)} skipped for other reasons: {others}")
+    return lines

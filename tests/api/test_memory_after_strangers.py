@@ -1,10 +1,10 @@
 """The memory of a broker while strangers attack it, and after they have gone; others publish without error."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from random import Random
 from socket import socket
 from typing import NamedTuple
 
@@ -109,7 +109,7 @@ def _fill(http: httpx.Client) -> None:
     for name in ("t", "full"):
         assert http.put(f"/v1/topics/{name}").status_code == 201
     for _ in range(5):
-        noise = os.urandom(2 * MIB).hex()
+        noise = Random(0).randbytes(2 * MIB).hex()
         lines = b"\n".join(b'{"value":"%s"}' % noise[at : at + 1000].encode() for at in range(0, len(noise), 1000))
         assert http.post("/v1/topics/full/messages", content=lines, headers={"content-type": NDJSON}).is_success
     assert http.post("/v1/topics/full/flush").is_success

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import logging
-import os
+from random import Random
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ from seaweedq.client.core.protocol.wire import decode_pull
 from seaweedq.errors import ConnectionFailed, Damaged, PayloadNotFound
 from tests.support.client.fake_store import SECRET, Cut, FakeStore, problem, sends, xml
 
-DATA = os.urandom(700_000)
+DATA = Random(0).randbytes(700_000)
 OTHER_END = DATA[:-1] + bytes([DATA[-1] ^ 1])
 
 

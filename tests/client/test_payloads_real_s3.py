@@ -2,9 +2,9 @@
 
 import hashlib
 import logging
-import os
 import subprocess
 import sys
+from random import Random
 from urllib.parse import urlsplit
 
 import httpx
@@ -28,7 +28,7 @@ def s3_broker(broker_processes, moto_server):
 def big(tmp_path):
     """A file that goes in parts, and what it holds."""
     path = tmp_path / "big"
-    path.write_bytes(os.urandom(SIZE))
+    path.write_bytes(Random(0).randbytes(SIZE))
     return path, path.read_bytes()
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import logging
-import os
+from random import Random
 
 import httpx
 import pytest
@@ -24,7 +24,7 @@ def _refused(request):
 
 
 def test_bytes_go_to_the_store_and_what_is_announced_is_what_comes(store, payload_client):
-    data = os.urandom(3 * MIB + 17)
+    data = Random(0).randbytes(3 * MIB + 17)
     upload = payload_client.upload("t", data)
     assert store.objects[upload] == data
     said = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "content_type": "application/octet-stream"}
@@ -64,7 +64,7 @@ def test_a_put_whose_answer_was_lost_is_found_to_be_there(store, payload_client)
 
 def test_only_the_parts_that_are_missing_are_put_again(store, payload_client):
     store.part_bytes = MIB
-    data = os.urandom(4 * MIB + 1)
+    data = Random(0).randbytes(4 * MIB + 1)
 
     def forgets(request):
         del store.parts["u0", 3]
@@ -82,7 +82,7 @@ def test_only_the_parts_that_are_missing_are_put_again(store, payload_client):
 
 def test_an_upload_that_was_begun_goes_on_with_what_is_missing(store, payload_client):
     store.part_bytes = MIB
-    data = os.urandom(3 * MIB)
+    data = Random(0).randbytes(3 * MIB)
     store.uploads["old"] = {
         "size": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
@@ -147,7 +147,7 @@ def test_an_interrupt_aborts_the_upload(store, payload_client, part_bytes):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        payload_client.upload("t", os.urandom(8 * MIB), progress=interrupt)
+        payload_client.upload("t", Random(0).randbytes(8 * MIB), progress=interrupt)
     assert store.uploads["u0"]["state"] == "removed"
     assert not store.objects
 
@@ -202,7 +202,7 @@ def test_a_brokers_own_url_is_tried_at_the_brokers_that_the_user_named(store):
 
 async def test_the_async_client_uploads_the_same_way(store):
     store.part_bytes = MIB
-    data = os.urandom(4 * MIB + 1)
+    data = Random(0).randbytes(4 * MIB + 1)
     store.faults["PUT", "u0/2"] = [_cut]
     async with AsyncClient("http://broker", transport=httpx.MockTransport(store.async_call)) as client:
         assert store.objects[await client.upload("t", data)] == data

@@ -1,7 +1,7 @@
 """The bytes of an entry: aligned for direct writes, and the same where they need more room than their rows; and the
 memory that encoding them takes."""
 
-import os
+from random import Random
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +17,8 @@ METADATA = entry.EntryMetadata("c", "t", 0, 0, 1, 0, 0, 5000, "b", "n", 0, 0, 0,
 
 
 def rows(count: int) -> pa.RecordBatch:
-    values = [os.urandom(300) for _ in range(count)]
+    random = Random(count)
+    values = [random.randbytes(300) for _ in range(count)]
     return pa.RecordBatch.from_arrays([pa.array([1] * count, TIMESTAMP), pa.array(values)], schema=LAYOUT.rows(0))
 
 
@@ -41,7 +42,8 @@ def test_an_entry_larger_than_its_room_has_the_same_bytes(monkeypatch: pytest.Mo
 
 
 def test_large_values_are_encoded_a_page_at_a_time() -> None:
-    values = [os.urandom(12_000) for _ in range(2_000)]
+    random = Random(0)
+    values = [random.randbytes(12_000) for _ in range(2_000)]
     batch = pa.RecordBatch.from_arrays([pa.array([1] * 2_000, TIMESTAMP), pa.array(values)], schema=LAYOUT.rows(0))
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
     pa.set_memory_pool(pool)

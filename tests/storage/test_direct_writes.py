@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ PAGE = 4096
 
 def pages(size: int, shift: int = 0) -> memoryview:
     """Random bytes that begin `shift` bytes behind a page of memory."""
-    memory = np.frombuffer(os.urandom(size + 2 * PAGE), np.uint8).copy()
+    memory = np.frombuffer(Random(size).randbytes(size + 2 * PAGE), np.uint8).copy()
     start = -memory.ctypes.data % PAGE + shift
     return memoryview(memory[start : start + size])
 

@@ -6,11 +6,15 @@ starts a process needs one. `SEAWEEDQ_TEST_EXAMPLES` is a factor for how many ex
 `fast` is all that needs nothing, with few examples of each property; `default` everything but what asks for the
 fixture `long_run`; `long` is the rest, and the properties again with more examples. Several brokers in one loop,
 simulated hours, and what asks for `default_run` are too long for `fast`: they take a tenth of a second of CPU or more.
+
+`fast` and `default` have the same examples in each run. `long` draws new ones from a seed, and prints the command that
+repeats them.
 """
 
 import gc
 import inspect
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -95,9 +99,26 @@ def pytest_configure(config: pytest.Config) -> None:
     tier = config.getoption("--tier") or "default"
     _factor = EXAMPLES[tier] * float(os.environ.get("SEAWEEDQ_TEST_EXAMPLES", "1"))
     # How long an example takes says more of the machine than of the code.
-    settings.register_profile(tier, deadline=None, max_examples=examples(100))
+    settings.register_profile(tier, deadline=None, max_examples=examples(100), derandomize=tier != "long")
     settings.load_profile(tier)
     sys.addaudithook(_note)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Draws the seed of the tier `long`, before the processes of pytest-xdist take the options."""
+    if config.getoption("--tier") == "long" and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(10**9))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says how the same examples come again."""
+    if config.getoption("--tier") != "long" or not config.getoption("--hypothesis-seed"):
+        return
+    failed = sorted({report.nodeid.partition("::")[0] for report in terminalreporter.stats.get("failed", ())})
+    which = f"TESTS='{' '.join(failed)}' " if failed else ""
+    again = f"make test-all {which}SEED={config.getoption('--hypothesis-seed')}"
+    terminalreporter.write_line(f"the same examples again: {again}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections import namedtuple
+from random import Random
 
 import pytest
 
@@ -14,7 +15,7 @@ from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from tests.support.http.uploading_files import check_all_once, numbered, parquet
 
-DATA = os.urandom(1_000_003)
+DATA = Random(0).randbytes(1_000_003)
 SHA = hashlib.sha256(DATA).hexdigest()
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from random import Random
 
 import pytest
 
@@ -39,7 +40,7 @@ def two_files(tmp_path):
     """Two files with nasty names."""
     paths = [tmp_path / "a film [bold].mp4", tmp_path / "-x.txt"]
     for path in paths:
-        path.write_bytes(path.name.encode() + os.urandom(2 * MIB))
+        path.write_bytes(path.name.encode() + Random(path.name).randbytes(2 * MIB))
     return paths
 
 

@@ -1,6 +1,5 @@
 """Verify and payloads: what is missing or cut is damage, what nothing names is noted."""
 
-import os
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -138,7 +137,7 @@ def test_how_old_is_too_young() -> None:
 
 
 def test_notes_are_bounded() -> None:
-    listed = [f"_payloads/t/20200101/20200101-0-{os.urandom(16).hex()}" for _ in range(NAMED + 5)]
+    listed = [f"_payloads/t/20200101/20200101-0-{number:032x}" for number in range(NAMED + 5)]
     audit = PayloadAudit("t", listed)
     audit.unnamed(NOW, lambda upload: upload == listed[0].rpartition("/")[2])
     assert len(audit.notes) == NAMED + 1

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import os
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 
@@ -31,7 +31,7 @@ def messages(first: int, count: int) -> pa.RecordBatch:
         [
             Single(
                 key=f"key-{n % 7}" if n % 3 else None,
-                value=json.dumps({"n": n, "text": os.urandom(20).hex()}).encode(),
+                value=json.dumps({"n": n, "text": Random(n).randbytes(20).hex()}).encode(),
                 headers={"trace": str(n)} if n % 50 == 0 else None,
                 timestamp_us=NOW_US + n,
                 expires_us=NOW_US * 2 if n % 40 == 0 else None,

@@ -1,9 +1,9 @@
 """The payload of a message through a broker: whole, in ranges, by any broker; and what a broker will not open."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -21,7 +21,7 @@ from tests.support.history.load import until
 from tests.support.http.referring import digest, naming, publish, read, upload
 from tests.support.processes.broker_process import BrokerProcess, free_port
 
-CONTENT = os.urandom(3_000_000)
+CONTENT = Random(0).randbytes(3_000_000)
 
 
 @pytest.fixture

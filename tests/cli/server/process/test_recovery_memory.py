@@ -1,8 +1,8 @@
 """The resident memory of a broker that recovers a journal larger than its budget."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import httpx
 
@@ -24,7 +24,8 @@ def most_resident(broker: BrokerProcess) -> int:
 
 def publish(url: str, number: int) -> None:
     """Publishes a large body, which hardly compresses, to one of several topics."""
-    lines = [b'{"key":"%d","value":"%s"}' % (n, os.urandom(6_000).hex().encode()) for n in range(BODY // 12_000)]
+    random = Random(number)
+    lines = [b'{"key":"%d","value":"%s"}' % (n, random.randbytes(6_000).hex().encode()) for n in range(BODY // 12_000)]
     answer = httpx.post(
         f"{url}/v1/topics/t{number % TOPICS}/messages",
         content=b"\n".join(lines),
