@@ -20,26 +20,27 @@ class BrokerUrls:
         self._url = url
         self._longest_s = longest_s
 
-    async def put(self, name: str, size: int, content_type: str, expires_s: int) -> SignedRequest:
-        """Returns a URL to put an object of that size within `expires_s` seconds."""
-        return SignedRequest(await self._signed("PUT", name, size, expires_s), "PUT", {"content-type": content_type})
+    async def put(self, name: str, content_type: str, expires_s: int) -> SignedRequest:
+        """Returns a URL to put an object within `expires_s` seconds."""
+        return SignedRequest(await self._signed("PUT", name, expires_s), "PUT", {"content-type": content_type})
 
     async def get(self, name: str, expires_s: int) -> SignedRequest:
         """Returns a URL to get an object within `expires_s` seconds."""
-        return SignedRequest(await self._signed("GET", name, 0, expires_s), "GET", {})
+        return SignedRequest(await self._signed("GET", name, expires_s), "GET", {})
 
-    async def check(self, method: str, name: str, size: int, expires: str, token: str) -> None:
-        """Checks that a token allows this request. Raises Forbidden, which does not say what is wrong with it."""
+    async def check(self, method: str, name: str, expires: str, token: str) -> None:
+        """Checks that a token allows this request. Raises Forbidden, which does not say what is wrong with the
+        token. Nothing is looked up, so the error tells nothing of the object."""
         until_s = int(expires) if expires.isascii() and expires.isdigit() and len(expires) < 12 else 0
         now_s = self._clock.now_us() / 1e6
-        grant = Grant(method, name, size, until_s)
+        grant = Grant(method, name, until_s)
         found = [is_signed(key, grant, token, now_s) for key in await self._keys.taken(now_s)]
         if not any(found) or until_s > now_s + self._longest_s + SKEW_S:
-            raise Forbidden("the URL has expired, or is not one for this method, payload and size; ask for a new one")
+            raise Forbidden("the URL has expired, or is not one for this method and payload; ask for a new one")
 
-    async def _signed(self, method: str, name: str, size: int, expires_s: int) -> str:
+    async def _signed(self, method: str, name: str, expires_s: int) -> str:
         now_us = self._clock.now_us()
         until_s = now_us // 1_000_000 + expires_s
-        token = sign(await self._keys.signing(now_us / 1e6), Grant(method, name, size, until_s))
+        token = sign(await self._keys.signing(now_us / 1e6), Grant(method, name, until_s))
         topic, _, upload = name.removeprefix(folder("")[:-1]).split("/")
         return f"{self._url}/v1/topics/{topic}/uploads/{upload}/content?expires={until_s}&token={token}"

@@ -109,7 +109,7 @@ class Uploads:
                 "this upload has parts: request their URLs, and put each part to its own", upload_id=upload
             )
         if not self._store.presigns:
-            return await self.own_urls.put(record.name, record.size, record.content_type, expires_s)
+            return await self.own_urls.put(record.name, record.content_type, expires_s)
         return await self._store.presign_put(record.name, expires_s, record.size, record.content_type, record.sha256)
 
     async def signed_part(

@@ -1,4 +1,4 @@
-"""Tokens of a broker's own URLs: an HMAC-SHA256 over method, object, size and time of expiry. Pure.
+"""Tokens of a broker's own URLs: an HMAC-SHA256 over method, object and time of expiry. Pure.
 
 A holder of the secret can make them, and none of them is ever logged.
 """
@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 
 class Grant(NamedTuple):
-    """The request that a URL allows: a method on one object, whose body has this size (0 without one), until a time in
-    seconds since the epoch."""
+    """The request that a URL allows: a method on one object, until a time in seconds since the epoch. It says all that
+    a token is about by itself, so that a token is judged before anything is looked up."""
 
     method: str
     name: str
-    size: int
     expires_s: int
 
 

@@ -238,13 +238,13 @@ async def test_all_brokers_share_one_secret(world):
     """Also when both draw one at the same time."""
     first, second = (each.own_urls for each in world.uploads)
     name = upload_plan.object_name("t", f"20200101-0-{'0' * 32}")
-    one, two = await asyncio.gather(first.put(name, 5, "a/b", 60), second.put(name, 5, "a/b", 60))
+    one, two = await asyncio.gather(first.put(name, "a/b", 60), second.put(name, "a/b", 60))
     assert one == two
     token, expires = one.url.rpartition("token=")[2], one.url.partition("expires=")[2].partition("&")[0]
-    await second.check("PUT", name, 5, expires, token)
+    await second.check("PUT", name, expires, token)
     world.pass_s(60)
     with pytest.raises(Forbidden) as caught:
-        await second.check("PUT", name, 5, expires, token)
+        await second.check("PUT", name, expires, token)
     assert token not in str(caught.value)
     (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
     assert len(bytes.fromhex(record_of(keys.URL_SECRET, entry.value).secret)) == 32
@@ -262,7 +262,7 @@ async def link(world, expires_s: int = 60) -> tuple[str, str]:
 async def passes(world, expires: str, token: str) -> bool:
     """Whether the second broker takes it."""
     try:
-        await world.uploads[1].own_urls.check("GET", PAYLOAD, 0, expires, token)
+        await world.uploads[1].own_urls.check("GET", PAYLOAD, expires, token)
     except Forbidden:
         return False
     return True
@@ -275,7 +275,7 @@ async def test_links_are_signed_by_the_day_with_the_secret_of_the_cluster(world)
     expires, token = await link(world)
     assert await passes(world, expires, token)
     taken = [
-        await passes(world, expires, url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, 0, int(expires))))
+        await passes(world, expires, url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, int(expires))))
         for key in old
     ]
     assert taken == [False, True, True, False]
@@ -289,7 +289,7 @@ async def test_from_level_4_links_are_signed_with_a_key_of_the_root_and_those_of
     world.level = 4
     expires, token = await link(world)
     key = key_of(world._roots()[0].derived, world.clock.now_us() / 1e6)
-    assert token == url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, 0, int(expires)))
+    assert token == url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, int(expires)))
     assert await passes(world, *before)
     world.level = 3  # as a broker that sees the rise late
     assert await passes(world, expires, token)
@@ -299,7 +299,7 @@ async def test_a_link_forged_for_years_is_refused(world):
     key = await world.uploads[0].own_urls._keys.signing(world.clock.now_us() / 1e6)
     for ahead_s, taken in ((60, True), (3600, True), (3600 + 301, False), (3 * 365 * 86_400, False)):
         until_s = world.clock.now_us() // 1_000_000 + ahead_s
-        token = url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, 0, until_s))
+        token = url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, until_s))
         assert await passes(world, str(until_s), token) == taken, ahead_s
 
 
@@ -308,7 +308,7 @@ async def test_below_level_2_links_are_those_of_older_brokers(world):
     expires, token = await link(world)
     (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
     secret = bytes.fromhex(record_of(keys.URL_SECRET, entry.value).secret)
-    assert token == url_tokens.sign(secret, url_tokens.Grant("GET", PAYLOAD, 0, int(expires)))
+    assert token == url_tokens.sign(secret, url_tokens.Grant("GET", PAYLOAD, int(expires)))
     assert await passes(world, expires, token)
     world.level = 2
     assert not await passes(world, expires, token)

@@ -1,6 +1,7 @@
 """The bytes of a payload through a broker, where the store signs no URLs: streamed, never as a whole in memory.
 
-Bare ASGI. A request shows a token for this method and this payload, and needs no other right.
+Bare ASGI. A request shows a token for this method and this payload, and needs no other right. It is judged before
+anything is looked up: who has no such token learns nothing of topics and uploads.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from seaweedq.broker.uploads.prefetch import pieces
 from seaweedq.broker.uploads.rules import incarnation_of, object_name
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination.records.uploads import UploadRecord
-from seaweedq.errors import InvalidRequest, PayloadNotFound, UploadMismatch, UploadNotFound
+from seaweedq.errors import InvalidRequest, PayloadNotFound, UploadMismatch
 from seaweedq.storage.interface import ObjectStore
 
 PUT_BYTES = 3 * 1024 * 1024  # a put holds so much in memory: chunks on their way to the disk
@@ -106,16 +107,15 @@ class UploadContent:
     async def serve(self, scope: Scope, body: StreamedBody, out: Send, topic: str, upload: str) -> Answer | None:
         """Returns the answer to a request of one of METHODS, None where it was sent already. Raises Forbidden."""
         check_name(topic)
-        if scope["method"] == "PUT":
-            return await self.put(scope, body, topic, upload)
-        return await self.get(scope, body, out, topic, upload)
+        is_put = scope["method"] == "PUT"
+        await self._check(scope, "PUT" if is_put else "GET", topic, upload)
+        return await (self.put(scope, body, topic, upload) if is_put else self.get(scope, body, out, topic, upload))
 
     async def put(self, scope: Scope, body: StreamedBody, topic: str, upload: str) -> Answer:
         """Receives the bytes of an upload: 201 once they are durable, and equal those that were announced; also where
         the same bytes come again. The URL is that of the upload's answer."""
         found = await self.catalog.known(topic)
         record = (await self.uploads.find(found, upload)).record
-        await self._check(scope, "PUT", record.name, record.size)
         _check_length(scope, upload, record)
         held = Incomplete(body.dismiss, PUT_BYTES)
         try:
@@ -126,10 +126,7 @@ class UploadContent:
 
     async def get(self, scope: Scope, body: StreamedBody, out: Send, topic: str, upload: str) -> Answer | None:
         """Returns a payload, or a range of it, as it was put. The URL is that of a message's reference."""
-        if incarnation_of(upload) is None:
-            raise UploadNotFound(f"{upload[:100]!r} is not the id of an upload", topic=topic, upload_id=upload[:100])
         name = object_name(topic, upload)
-        await self._check(scope, "GET", name, 0)
         try:
             size = await self.store.size(name)
         except FileNotFoundError:
@@ -142,9 +139,9 @@ class UploadContent:
         except FileNotFoundError:  # its topic was deleted meanwhile
             raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
 
-    async def _check(self, scope: Scope, method: str, name: str, size: int) -> None:
-        shown = query(scope)
-        await self.uploads.own_urls.check(method, name, size, shown.get("expires", ""), shown.get("token", ""))
+    async def _check(self, scope: Scope, method: str, topic: str, upload: str) -> None:
+        shown, name = query(scope), object_name(topic, upload) if incarnation_of(upload) is not None else ""
+        await self.uploads.own_urls.check(method, name, shown.get("expires", ""), shown.get("token", ""))
 
 
 def _check_length(scope: Scope, upload: str, record: UploadRecord) -> None:

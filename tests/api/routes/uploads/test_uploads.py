@@ -88,7 +88,7 @@ def other(url: str, **changed: str) -> str:
     return parts._replace(query=urlencode({**dict(parse_qsl(parts.query)), **changed})).geturl()
 
 
-def test_a_token_is_for_one_method_payload_size_and_time(http, broker, topic):
+def test_a_token_is_for_one_method_payload_and_time(http, broker, topic):
     upload, neighbour = begin(http, topic), begin(http, topic)
     smaller = begin(http, topic, len(BYTES) - 1)
     url = upload["url"]
