@@ -229,11 +229,11 @@ def refused(error: Exception, statement: str) -> InvalidRequest:
 
 def of_store(error: Exception) -> str | None:
     """Returns why a file could not be read; None for an error that has another cause. What s3fs raises has come through
-    DuckDB, as the text of a traceback."""
+    DuckDB, as the text of a traceback and nothing before it: one within a text is of a package that DuckDB misses."""
     import duckdb
 
     text = str(error)
-    if _TRACEBACK in text:
+    if text.startswith(_TRACEBACK):
         lines = text.partition("\nLINE 1:")[0].splitlines()
         return next((line for line in reversed(lines) if line and not line.startswith(" ")), text)
     return " ".join(text.split()) if isinstance(error, duckdb.IOException | FileNotFoundError) else None

@@ -41,24 +41,20 @@ def interruptible(connection: "duckdb.DuckDBPyConnection", work: Callable[[], R]
 
 
 def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> tuple["Table", bool]:
-    """Returns the first rows as a table, and whether there are more."""
+    """Returns the first rows as a table, and whether there are more. DuckDB makes the texts: for a time of Python's it
+    needs pytz, which no extra has, and Python has none for `infinity`."""
     from rich.table import Table
-
-    connection.execute(statement)
-    shown = Table(box=None, pad_edge=False)
-    for name, kind, *_ in connection.description or ():
-        justify: Any = "right" if any(number in str(kind) for number in _NUMBERS) else "left"
-        shown.add_column(printable(name), justify=justify, overflow="fold")
-    rows = connection.fetchmany(most + 1)
-    for row in rows[:most]:
-        shown.add_row(*map(_cell, row))
-    return shown, len(rows) > most
-
-
-def _cell(value: Any) -> Any:
     from rich.text import Text
 
-    return Text("" if value is None else printable(str(value)))
+    shown = Table(box=None, pad_edge=False)
+    found = connection.sql(statement)
+    for name, kind in zip(found.columns, found.types, strict=True):
+        justify: Any = "right" if any(number in str(kind) for number in _NUMBERS) else "left"
+        shown.add_column(printable(name), justify=justify, overflow="fold")
+    rows = found.limit(most + 1).project("CAST(COLUMNS(*) AS VARCHAR)").fetchall()
+    for row in rows[:most]:
+        shown.add_row(*(Text(printable(value or "")) for value in row))
+    return shown, len(rows) > most
 
 
 def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, path: Path) -> None:

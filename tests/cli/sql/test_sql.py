@@ -299,3 +299,17 @@ assert "pyarrow" in sys.modules and not sys.modules.keys() & {{"pandas", "pydant
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()[-1]) == (0, "15"), done.stderr
+
+
+def test_times_are_shown_where_only_the_extra_is_installed(sql: Shell, numbers: str) -> None:
+    """DuckDB makes Python's times with pytz, which no extra has; the error blamed files that are not visible."""
+    program = f"""
+import sys
+from seaweedq.cli.main import main
+from seaweedq.cli.shared.hidden import hidden
+with hidden("pytz"):
+    main(["sql", 'SELECT * FROM "{numbers}"', "--url", "{sql.url}"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1 + 15

@@ -1,0 +1,61 @@
+"""What a statement finds as a table: the texts of all of DuckDB's types, and the errors of what it misses."""
+
+import pytest
+
+duckdb = pytest.importorskip("duckdb")
+from rich.console import Console  # noqa: E402
+
+from seaweedq.cli.sql.database import of_store  # noqa: E402
+from seaweedq.cli.sql.outputs import table  # noqa: E402
+
+MISSES = "Invalid Input Error: Required module 'pytz' failed to import, due to the following Python exception:\n"
+TRACEBACK = 'Traceback (most recent call last):\n  File "send.py", line 364, in send\n'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("timestamptz '2026-01-31 12:00:00.5+01'", "2026-01-31 11:00:00.5+00"),
+        ("timestamp 'infinity'", "infinity"),  # Python has no such time
+        ("date '0044-03-15 (BC)'", "0044-03-15 (BC)"),
+        ("timetz '12:00:00+02'", "12:00:00+02"),
+        ("interval 90 minute", "01:30:00"),
+        ("170141183460469231731687303715884105727", "170141183460469231731687303715884105727"),
+        ("1.50::decimal(5, 2)", "1.50"),
+        ("{'at': [timestamptz '2026-01-31 12:00:00+00']}", "{'at': ['2026-01-31 12:00:00+00']}"),
+        ("'\\xAA\\x00'::blob", "\\xAA\\x00"),
+        ("'a\tb'", "a\\u0009b"),
+        ("NULL", ""),
+        ("true", "true"),
+    ],
+)
+def test_each_value_is_the_text_that_duckdb_makes(value: str, text: str) -> None:
+    connection = duckdb.connect()
+    shown, more = table(connection, f"SELECT {value} AS v, 2 AS v -- a comment", 10)
+    assert ([next(iter(column.cells)).plain for column in shown.columns], more) == ([text, "2"], False)
+
+
+@pytest.mark.parametrize(
+    "statement", ["SHOW TABLES", "DESCRIBE t", "EXPLAIN FROM t", "CREATE TABLE u AS FROM t", "FROM t LIMIT 0"]
+)
+def test_a_statement_that_is_no_query_is_a_table_too(statement: str) -> None:
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+    shown, more = table(connection, statement, 10)
+    assert shown.columns
+    assert not more
+
+
+def test_rows_beyond_the_bound_are_left_out_and_told_of() -> None:
+    shown, more = table(duckdb.connect(), "FROM range(5) ORDER BY range DESC", 2)
+    console = Console(width=40)
+    with console.capture() as capture:
+        console.print(shown)
+    assert (capture.get().split(), more) == (["range", "4", "3"], True)
+
+
+def test_a_package_that_duckdb_misses_is_no_file_that_is_missing() -> None:
+    missing = TRACEBACK + "ModuleNotFoundError: No module named 'pytz'"
+    assert of_store(duckdb.InvalidInputException(MISSES + missing)) is None
+    refused = TRACEBACK + "EndpointConnectionError: Could not connect"
+    assert of_store(duckdb.Error(refused)) == "EndpointConnectionError: Could not connect"
