@@ -86,7 +86,7 @@ def _topics(broker: Broker, reader: RequestReader) -> Iterator[Any]:
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, leading.retained)
     yield SegmentMapServices(catalog, positions, core.roster, core.tombstones)
     yield HistoryServices(catalog, leading.histories, broker.environment.clock)
-    yield FileServices(catalog, reading.files, positions, reading.readables, core.tombstones)
+    yield FileServices(catalog, reading.files, positions, reading.readables, core.tombstones, broker.environment.clock)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
 
 

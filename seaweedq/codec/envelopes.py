@@ -20,6 +20,7 @@ from seaweedq.codec import typed_values
 from seaweedq.codec.intake import (
     EPOCH,
     MAX_AHEAD_US,
+    MAX_EXPIRES_S,
     MAX_INVALID,
     MAX_ROWS,
     MIN_US,
@@ -44,7 +45,9 @@ from seaweedq.segments.rows import (
     rows_of_singles,
     rows_with_values,
 )
+from seaweedq.units import seconds_of
 
+SHOWN = 50
 TOGETHER, ALONE = 4_096, 8  # typed values that are checked together, and that are not worth it
 GIVEN_UP = (Doubt, Refused, msgspec.DecodeError, RecursionError, ValueError, OverflowError, pa.ArrowException)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -152,7 +155,7 @@ def _times(message: Message | ReferenceEnvelope, intake: Intake) -> tuple[int, i
         timestamp_us = (message.timestamp - EPOCH) // dt.timedelta(microseconds=1)
         check_time(timestamp_us, intake.judged_from_us)
     if message.expires_in_s is not None:
-        expires_us = intake.lifetime_from_us + round(message.expires_in_s * 1e6)
+        expires_us = intake.lifetime_from_us + round(lifetime_s(message.expires_in_s) * 1e6)
     return timestamp_us, expires_us
 
 
@@ -322,9 +325,25 @@ def _timestamps(moments: list[dt.datetime | None], intake: Intake) -> pa.Array:
     return column.cast(TIMESTAMP)
 
 
-def _expiries(seconds: list[float | None], intake: Intake) -> pa.Array | None:
-    if not any_there(seconds):
+def lifetime_s(given: float | str) -> float:
+    """Returns the seconds of a lifetime, which the decoder has checked where it is a number. Raises Refused."""
+    if not isinstance(given, str):
+        return given
+    try:
+        found = seconds_of(given)
+    except ValueError as error:
+        raise Refused(f"expires_in_s: {error}") from None
+    if not 0 < found <= MAX_EXPIRES_S:
+        raise Refused(f"expires_in_s is {given[:SHOWN]!r}; it must be over 0 and at most {MAX_EXPIRES_S} seconds")
+    return found
+
+
+def _expiries(given: list[float | str | None], intake: Intake) -> pa.Array | None:
+    if not any_there(given):
         return None
-    column = pa.array(seconds, pa.float64())
+    try:
+        column = pa.array(given, pa.float64())
+    except pa.ArrowInvalid:
+        column = pa.array([None if one is None else lifetime_s(one) for one in given], pa.float64())
     ends = intake.lifetime_from_us + np.rint(column.fill_null(0).to_numpy() * 1e6).astype(np.int64)
     return pc.if_else(column.is_valid(), microseconds(ends), pa.scalar(None, TIMESTAMP))

@@ -11,8 +11,12 @@ import msgspec
 
 from seaweedq.codec.intake import MAX_EXPIRES_S
 from seaweedq.segments.layout import Format
+from seaweedq.units import DURATION_PATTERN
 
-Expiry = Annotated[float, msgspec.Meta(gt=0, le=MAX_EXPIRES_S)]
+_DURATION = msgspec.Meta(
+    extra_json_schema={"pattern": DURATION_PATTERN, "description": "a duration, such as 90s, 1h30m or 7d"}
+)
+Expiry = Annotated[float, msgspec.Meta(gt=0, le=MAX_EXPIRES_S)] | Annotated[str, _DURATION]
 _BASE64 = msgspec.Meta(extra_json_schema={"pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"})
 Moment = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 

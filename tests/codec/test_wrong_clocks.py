@@ -60,10 +60,11 @@ def micros(moment: datetime) -> int:
 
 
 @pytest.mark.parametrize("off_us", [-DAY_US, DAY_US])
+@pytest.mark.parametrize("lifetime", [60, "1m"])
 @pytest.mark.parametrize("decode", JSON.values(), ids=JSON)
-def test_a_lifetime_counts_from_the_time_of_the_cluster(decode: Decode, off_us: int) -> None:
+def test_a_lifetime_counts_from_the_time_of_the_cluster(decode: Decode, lifetime: float | str, off_us: int) -> None:
     taking = replace(intake(), now_us=NOW_US + off_us)
-    row = decode(message_of(decode, expires_in_s=60), taking).to_pylist()[0]
+    row = decode(message_of(decode, expires_in_s=lifetime), taking).to_pylist()[0]
     assert micros(row["_expires"]) == NOW_US + 60_000_000
     assert micros(row["_timestamp"]) == NOW_US + off_us
 

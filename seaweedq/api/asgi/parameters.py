@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from seaweedq.errors import InvalidName, InvalidRequest
 from seaweedq.segments.names import NAME
+from seaweedq.units import MOMENT, seconds_ago, seconds_of
 
 _NAME = re.compile(NAME)
 _NUMBER = re.compile(r"[0-9]{1,19}")
@@ -18,6 +19,7 @@ _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,50})?(e[+-]?[0-9]{1,3})?", re.IGNOR
 _DIRECTIONS = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 MAX_NUMBER = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _Moment = Annotated[datetime, Meta(tz=True)]
 
 
@@ -59,21 +61,25 @@ def truth(text: str, what: str) -> bool:
 
 def seconds(text: str, what: str, high: float) -> float:
     """Returns a duration from 0 to `high` seconds. Raises InvalidRequest."""
-    if not _SECONDS.fullmatch(text) or float(text) > high:
-        raise InvalidRequest(
-            f"{what} is {text[:50]!r}; it must be a number of seconds from 0 to {high:g}", field=what, value=text[:50]
-        )
-    return float(text)
-
-
-def time_us(text: str, what: str) -> int:
-    """Returns the microseconds since 1970 of a time with its offset. Raises InvalidRequest."""
     try:
+        found = float(text) if _SECONDS.fullmatch(text) else seconds_of(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{what}: {error}", field=what, value=text[:50]) from None
+    if found > high:
+        detail = f"{what} is {text[:50]!r}; it must be from 0 to {high:g} seconds"
+        raise InvalidRequest(detail, field=what, value=text[:50], bound=high)
+    return found
+
+
+def time_us(text: str, what: str, now_us: int, forms: str = MOMENT) -> int:
+    """Returns the microseconds since 1970 of a time with its offset, or of one that is told by how long ago it was.
+    Raises InvalidRequest, which names the forms."""
+    try:
+        if (ago_s := seconds_ago(text)) is not None:
+            return max(now_us - round(ago_s * 1e6), _FIRST_US)
         return (in_utc(msgspec.convert(text, _Moment), what) - _EPOCH) // timedelta(microseconds=1)
     except msgspec.ValidationError:
-        detail = (
-            f"{what} is {text[:50]!r}; it must be a time of RFC 3339 with its offset, such as '2026-01-31T12:00:00Z'"
-        )
+        detail = f"{what} is {text[:50]!r}; it must be {forms}"
         raise InvalidRequest(detail, field=what, value=text[:50]) from None
 
 

@@ -1,6 +1,8 @@
 """Decodes JSON bodies of requests other than messages: strict JSON into a typed struct; errors name field and bound.
 
-Python's own json is not used, because it accepts more than JSON.
+Python's own json is not used, because it accepts more than JSON. Texts of durations and sizes (`"7d"`, `"10GB"`) are
+taken by fields whose names end in their unit: they become numbers once a body was refused, so that a body of numbers
+costs what it did.
 """
 
 import re
@@ -12,10 +14,12 @@ import msgspec
 from seaweedq.api.asgi.http import Scope, header
 from seaweedq.codec.json_text import MAX_DEPTH, blemish
 from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentType
+from seaweedq.units import value_of
 
 T = TypeVar("T")
 SHOWN = 100  # characters of a value that an error shows
 _AT = re.compile(r"^(?P<reason>.*) - at `\$\.(?P<path>[^`]+)`$", re.DOTALL)
+_TEXT = re.compile(r"Expected `(float|int)\b.*, got `str`")
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 
 
@@ -31,9 +35,10 @@ def decode_request(content: bytes, scope: Scope, decoder: msgspec.json.Decoder[T
             f"the content type {media[:SHOWN]!r} is not application/json", supported=["application/json"]
         )
     try:
-        return decoder.decode(content or b"{}")
-    except msgspec.ValidationError as error:
-        raise _invalid(str(error), content, decoder.type) from None
+        try:
+            return decoder.decode(content or b"{}")
+        except msgspec.ValidationError as error:
+            return _with_units(str(error), content, decoder)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableBody(f"the body is not JSON: {error}") from None
     except RecursionError:
@@ -44,6 +49,47 @@ def check_free_form(content: bytes) -> None:
     """Raises InvalidRequest where a body that is stored as it came is not JSON that every reader can read."""
     if content and (reason := blemish(content)):
         raise InvalidRequest(f"the request is not valid: {reason}", reason=reason)
+
+
+def _with_units(reason: str, content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Returns the request that was refused for this reason, with the texts in place of numbers parsed, one after the
+    other. Raises InvalidRequest where that is not the reason."""
+    numbers = content
+    while True:
+        numbers = _with_numbers(reason, numbers) or numbers
+        try:
+            return decoder.decode(numbers)
+        except msgspec.ValidationError as error:
+            if str(error) == reason:
+                raise _invalid(reason, content, decoder.type) from None
+            reason = str(error)
+
+
+def _with_numbers(reason: str, content: bytes) -> bytes | None:
+    """Returns a body with a number in place of the text at the path that msgspec names, and of its neighbours in a
+    list; None where no text of a duration or a size is refused. Raises InvalidRequest for one that is neither."""
+    found = _AT.match(reason)
+    if not found or not _TEXT.match(found["reason"]):
+        return None
+    steps = [int(index) if index else name for index, name in _STEP.findall(found["path"])]
+    whole = at = msgspec.json.decode(content)
+    for step in steps[:-1]:
+        at = at[step]
+    name = next(step for step in reversed(steps) if isinstance(step, str))
+    for place in range(len(at)) if isinstance(at, list) else steps[-1:]:
+        if isinstance(text := at[place], str):
+            path = re.sub(r"\d+(?=\]$)", str(place), found["path"])
+            if (number := _number(path, name, text)) is None:
+                return None
+            at[place] = number
+    return msgspec.json.encode(whole)
+
+
+def _number(path: str, name: str, text: str) -> float | None:
+    try:
+        return value_of(name, text)
+    except ValueError as error:
+        raise InvalidRequest(f"{path}: {error}", field=path, value=text[:SHOWN], bound=str(error)) from None
 
 
 def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:

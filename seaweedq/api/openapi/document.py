@@ -18,6 +18,7 @@ from seaweedq.api.asgi.problems import Problem, responses
 from seaweedq.api.openapi.operations import arrange
 from seaweedq.api.openapi.route_errors import titles
 from seaweedq.segments.names import NAME
+from seaweedq.units import AGO_PATTERN, DURATION_PATTERN, SIZE_PATTERN, unit_of
 
 REF = "#/components/schemas/{name}"
 NAME_SCHEMA = {"type": "string", "pattern": f"^{NAME}$"}
@@ -30,6 +31,12 @@ PATH_PARAMETERS = {
     "token": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "5f2b8a6c90d1e2f3"),
     "offset": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 17),
 }
+NUMBERS = ("number", "integer")
+TEXTS = {
+    "s": {"type": "string", "pattern": DURATION_PATTERN, "description": "a duration, such as 90s, 1h30m or 7d"},
+    "bytes": {"type": "string", "pattern": SIZE_PATTERN, "description": "a size, such as 10GB or 512MiB"},
+}
+TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": AGO_PATTERN}]}
 Content = type | Mapping[str, Any]  # a struct, or contents by media type
 _types: list[type] = []
 
@@ -93,6 +100,7 @@ def document_of(app: FastAPI) -> dict[str, Any]:
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, components = msgspec.json.schema_components(_types, ref_template=REF)
         schemas.update(components)
+        _take_texts(document["paths"], schemas)
         schemas["Problem"] = Problem.model_json_schema()
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in document["paths"].items():
@@ -109,6 +117,38 @@ def _name_parameters(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
             parameter["schema"], parameter["example"] = PATH_PARAMETERS[parameter["name"]]
+
+
+def _take_texts(paths: Mapping[str, Any], schemas: dict[str, Any]) -> None:
+    """Says of each number of a request whose name ends in its unit that a text with a unit is taken, too."""
+    bodies = [one.get("requestBody", {}) for operations in paths.values() for one in operations.values()]
+    left, done = _refs(bodies), set[str]()
+    while left:
+        done.add(name := left.pop())
+        left |= _refs(schemas[name]) - done
+        for field, schema in schemas[name].get("properties", {}).items():
+            if unit := unit_of(field):
+                _take_text(schema, TEXTS[unit])
+
+
+def _refs(schema: Any) -> set[str]:
+    """Returns the names of the schemas to which one refers."""
+    if isinstance(schema, Mapping):
+        ref = schema.get("$ref")
+        return {ref.rpartition("/")[2]} if isinstance(ref, str) else set[str]().union(*map(_refs, schema.values()))
+    return set[str]().union(*map(_refs, schema)) if isinstance(schema, list) else set()
+
+
+def _take_text(schema: dict[str, Any], text: Mapping[str, Any]) -> None:
+    forms = schema.get("anyOf", [schema])
+    for one in forms:
+        if one.get("type") == "array":
+            _take_text(one["items"], text)
+    if forms[0] is not schema and any(one.get("type") in NUMBERS for one in forms):
+        forms.append(dict(text))
+    elif schema.get("type") in NUMBERS:
+        number = {name: schema.pop(name) for name in list(schema) if name not in ("description", "default")}
+        schema["anyOf"] = [number, dict(text)]
 
 
 def _name_right(path: str, method: str, operation: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def declare_streams(app: FastAPI) -> None:
             {
                 "name": "start",
                 "in": "query",
-                "description": "latest, earliest, a time (RFC 3339), or positions",
+                "description": "latest, earliest, a time (RFC 3339, or how long ago: 5m), or positions",
                 "schema": {"type": "string", "default": "latest"},
                 "example": "earliest",
             },

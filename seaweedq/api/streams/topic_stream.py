@@ -7,15 +7,11 @@ A stream ends when its client goes, its topic is deleted, or the broker leaves.
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
-
-import msgspec
-from msgspec import Meta
+from typing import Any
 
 from seaweedq.api.access.callers import caller_of
 from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
-from seaweedq.api.asgi.parameters import check_name
+from seaweedq.api.asgi.parameters import check_name, time_us
 from seaweedq.api.streams import lives
 from seaweedq.api.streams.accepting import check_accepted
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk, Chunks
@@ -29,12 +25,11 @@ from seaweedq.broker.streams.topic_reader import TopicReader
 from seaweedq.broker.streams.topic_streams import Start, StartTime, TopicStreams
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
-from seaweedq.errors import InvalidPositions, InvalidRequest, Unavailable
+from seaweedq.errors import InvalidPositions, Unavailable
+from seaweedq.units import MOMENT
 
 AGAIN_S = 0.2  # before a segment that could not be read is tried again
-SHOWN = 100
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME = Annotated[datetime, Meta(tz=True)]
+_FORMS = f"latest, earliest, {MOMENT}, or positions such as 0-17,1-5"
 
 
 @dataclass(frozen=True)
@@ -50,10 +45,10 @@ class TopicStreamRoute:
     async def serve(self, scope: Scope, receive: Receive, out: Send, topic: str) -> None:
         """Sends the messages of a topic as server-sent events: those that come, or those from `start` on.
 
-        `start` is `latest` (default), `earliest`, a time (RFC 3339), or positions: an event's id, or the next offset of
-        each segment, as in `0-17,1-5`. An event's data is a message as in a fetch. The id of the last event of a batch
-        has the positions behind it; `Last-Event-ID` goes on there. A comment comes each 15 s, and `event: bye`, with a
-        problem, where the broker ends the stream.
+        `start` is `latest` (default), `earliest`, a time (RFC 3339, or how long ago: `5m`), or positions: an event's
+        id, or the next offset of each segment, as in `0-17,1-5`. An event's data is a message as in a fetch. The id of
+        the last event of a batch has the positions behind it; `Last-Event-ID` goes on there. A comment comes each 15 s,
+        and `event: bye`, with a problem, where the broker ends the stream.
         """
         check_accepted(scope)
         reader, positions = await self._open(scope, topic)
@@ -71,7 +66,9 @@ class TopicStreamRoute:
 
     async def _open(self, scope: Scope, topic: str) -> tuple[TopicReader, str]:
         """Returns a reader where the request wants it to begin, and its positions."""
-        reader = await self.streams.open(await self.catalog.known(check_name(topic)), start_of(scope))
+        reader = await self.streams.open(
+            await self.catalog.known(check_name(topic)), start_of(scope, self.clock.now_us())
+        )
         return reader, reader.positions
 
     async def _run(self, scope: Scope, reader: TopicReader, outlet: Outlet, goes: Coroutine[Any, Any, None]) -> None:
@@ -137,7 +134,7 @@ class Stream:
         return has_read
 
 
-def start_of(scope: Scope) -> Start:
+def start_of(scope: Scope, now_us: int) -> Start:
     """Returns where a stream is to begin. Raises InvalidPositions for a bad Last-Event-ID, and InvalidRequest."""
     resumed = header(scope, b"last-event-id")
     if resumed:
@@ -148,17 +145,4 @@ def start_of(scope: Scope) -> Start:
     try:
         return Positions.parse(text)
     except InvalidPositions:
-        return StartTime(_microseconds(text))
-
-
-def _microseconds(text: str) -> int:
-    try:
-        moment = msgspec.convert(text, _TIME).astimezone(UTC)
-    except (msgspec.ValidationError, OverflowError):
-        raise InvalidRequest(
-            f"start is {text[:SHOWN]!r}; it must be latest, earliest, a time (RFC 3339, with an offset), or positions "
-            "such as 0-17,1-5",
-            field="start",
-            value=text[:SHOWN],
-        ) from None
-    return (moment - EPOCH) // timedelta(microseconds=1)
+        return StartTime(time_us(text, "start", now_us, _FORMS))

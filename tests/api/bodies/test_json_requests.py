@@ -1,13 +1,13 @@
-"""Errors about the values of JSON requests name what is allowed there."""
+"""Errors about the values of JSON requests name what is allowed there; durations and sizes may be texts."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 
 from seaweedq.api.bodies.json_requests import decode_request
-from seaweedq.errors import InvalidRequest
+from seaweedq.errors import InvalidRequest, UnreadableBody
 
 
 class Colour(StrEnum):
@@ -34,3 +34,77 @@ def test_the_values_of_an_enum_are_named_wherever_it_stands(body: bytes, field: 
         decode_request(body, scope, msgspec.json.Decoder(Whole))
     assert caught.value.fields["field"] == field
     assert sorted(str(caught.value.fields["bound"]).removeprefix("one of ").split(", ")) == ["blue", "red"]
+
+
+class Bounds(msgspec.Struct, forbid_unknown_fields=True):
+    max_age_s: Annotated[float, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    max_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**40)] | None = None
+
+
+class Taking(msgspec.Struct, forbid_unknown_fields=True):
+    retention: Bounds | None = None
+    backoff_s: Annotated[list[Annotated[float, msgspec.Meta(le=3600)]], msgspec.Meta(max_length=3)] = []
+    target_bytes_per_s: int = 0
+    target_messages_per_s: int = 0
+    mode: str = ""
+    headers: dict[str, str] = {}
+    note: int = 0
+
+
+def taken(body: bytes) -> Taking:
+    scope: Any = {"headers": [(b"content-type", b"application/json")]}
+    return decode_request(body, scope, msgspec.json.Decoder(Taking))
+
+
+@pytest.mark.parametrize(
+    ("with_texts", "with_numbers"),
+    [
+        (
+            b'{"retention":{"max_age_s":"7d","max_bytes":"10GB"}}',
+            b'{"retention":{"max_age_s":604800,"max_bytes":10000000000}}',
+        ),
+        (b'{"backoff_s":["500ms",2,"1m"]}', b'{"backoff_s":[0.5,2,60]}'),
+        (b'{"target_bytes_per_s":"1MiB"}', b'{"target_bytes_per_s":1048576}'),
+        (b'{"retention":{"max_age_s":"60"}}', b'{"retention":{"max_age_s":60}}'),
+    ],
+)
+def test_fields_that_end_in_their_unit_take_texts(with_texts: bytes, with_numbers: bytes) -> None:
+    assert taken(with_texts) == taken(with_numbers)
+
+
+def test_a_text_elsewhere_stays_a_text() -> None:
+    found = taken(b'{"mode":"5m","headers":{"age_s":"5m"},"backoff_s":["5m"]}')
+    assert (found.mode, found.headers, found.backoff_s) == ("5m", {"age_s": "5m"}, [300])
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "told"),
+    [
+        (
+            b'{"retention":{"max_age_s":"7x"}}',
+            "retention.max_age_s",
+            "'7x' is not a duration; it must be a number of sec",
+        ),
+        (b'{"retention":{"max_bytes":"10G"}}', "retention.max_bytes", "'10G' is not a size; .*GB is 10.9"),
+        (b'{"retention":{"max_bytes":"1.5B"}}', "retention.max_bytes", "'1.5B' is not a whole number of bytes"),
+        (b'{"retention":{"max_age_s":"52w"}}', "retention.max_age_s", '"52w": Expected `float` <= 1000000.0'),
+        (b'{"retention":{"max_age_s":"-1d"}}', "retention.max_age_s", "'-1d' is not a duration"),
+        (b'{"backoff_s":[1,"1s","x"]}', "backoff_s[2]", "'x' is not a duration"),
+        (b'{"backoff_s":["1s","2h"]}', "backoff_s[1]", '"2h": Expected `float` <= 3600.0'),
+        (b'{"backoff_s":["1s","1s","1s","1s"]}', "backoff_s", "Expected `array` of length <= 3"),
+        (b'{"backoff_s":"5m"}', "backoff_s", "Expected `array`, got `str`"),
+        (b'{"target_messages_per_s":"1MB"}', "target_messages_per_s", "Expected `int`, got `str`"),
+        (b'{"note":"5m"}', "note", "Expected `int`, got `str`"),
+    ],
+)
+def test_an_error_about_a_text_names_the_field_the_text_and_the_bound(body: bytes, field: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told) as caught:
+        taken(body)
+    assert caught.value.fields["field"] == field
+    assert caught.value.fields["bound"]
+
+
+@pytest.mark.parametrize("body", [b'{"backoff_s":["5m"],"mode":nope}', b'{"backoff_s":["5m"],"mode":"\xff"}'])
+def test_a_body_that_is_no_json_behind_a_text_is_unreadable(body: bytes) -> None:
+    with pytest.raises(UnreadableBody):
+        taken(body)

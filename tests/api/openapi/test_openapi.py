@@ -277,3 +277,20 @@ def test_answers_are_as_documented_whatever_is_sent(http: httpx.Client, document
             found_valid = any(200 <= status < 300 for status in valid)
             assert found_valid or operation.label in NEVER_VALID, f"{operation.label}: nothing valid, {valid}"
     assert http.get("/readyz").status_code == 200
+
+
+def test_requests_take_texts_with_units_and_answers_have_numbers(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    age = schemas["RetentionRequest"]["properties"]["max_age_s"]["anyOf"]
+    assert [one["type"] for one in age] == ["number", "null", "string"]
+    assert re.search(age[2]["pattern"], "1h30m")
+    assert re.search(schemas["RetentionRequest"]["properties"]["max_bytes"]["anyOf"][-1]["pattern"], "10GB")
+    assert schemas["SubscriptionRequest"]["properties"]["backoff_s"]["items"]["anyOf"][-1]["type"] == "string"
+    assert schemas["Envelope"]["properties"]["expires_in_s"]["anyOf"][1]["type"] == "string"
+    assert schemas["PullRequest"]["properties"]["wait_s"]["anyOf"][0]["type"] == "number"
+    assert "string" not in str(schemas["RetentionAnswer"])
+    assert all(
+        one["type"] == "integer"
+        for one in schemas["ScalingRequest"]["properties"]["target_messages_per_s"]["anyOf"][:1]
+    )
+    assert "string" not in str(schemas["ScalingRequest"]["properties"]["target_messages_per_s"])

@@ -151,6 +151,8 @@ async def test_a_request_names_times_and_cells(hand: Hand) -> None:
     last = found["cells"][-1]["time"]
     assert (await hand.get(one, f"/history?since={last}"))["cells"] == found["cells"][-1:]
     assert (await hand.get(one, f"/history?until={found['from']}"))["cells"] == []
+    assert (await hand.get(one, "/history?since=-10m"))["cells"] == found["cells"]
+    assert (await hand.get(one, "/history?until=2h&since=3h"))["cells"] == []
     async with at(hand.together, one) as http:
         for wrong, field in (
             ({"since": "yesterday"}, "since"),

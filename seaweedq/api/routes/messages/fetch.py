@@ -19,7 +19,7 @@ from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_
 from seaweedq.api.asgi.services import services_of
 from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.internal.proxy import Proxy
-from seaweedq.api.openapi.document import described, integer, schema_ref
+from seaweedq.api.openapi.document import TEXTS, described, integer, schema_ref
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, fitting
 from seaweedq.broker.read.cluster_time import ClusterTime
@@ -115,8 +115,11 @@ class FetchServices:
             {
                 "name": "wait_s",
                 "in": "query",
-                "description": "seconds to wait for a message where there is none yet",
-                "schema": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_S, "default": 0},
+                "description": "seconds to wait for a message where there is none yet, or a duration such as 500ms",
+                "schema": {
+                    "anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}, TEXTS["s"]],
+                    "default": 0,
+                },
                 "example": 0.1,
             },
         ],

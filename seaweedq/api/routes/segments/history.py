@@ -12,7 +12,7 @@ from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.parameters import check_name, time_us, whole_number
 from seaweedq.api.asgi.services import given
 from seaweedq.api.asgi.shown_values import DIGITS, moment
-from seaweedq.api.openapi.document import described, integer, json_answer
+from seaweedq.api.openapi.document import TIME, described, integer, json_answer
 from seaweedq.api.routes.segments.segment_map import HotKey
 from seaweedq.balancer.history import KEPT_US
 from seaweedq.balancer.history_cells import Cell
@@ -52,7 +52,7 @@ class HistoryAnswer(Struct):
 
 
 def _when(name: str, about: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "description": about, "schema": {"type": "string", "format": "date-time"}}
+    return {"name": name, "in": "query", "description": about, "schema": TIME}
 
 
 _SHOWN = {
@@ -92,8 +92,8 @@ Services = Annotated[HistoryServices, given(HistoryServices)]
         {200: HistoryAnswer},
         (400, 404, 409),
         parameters=[
-            _when("since", "RFC 3339, with an offset; an hour before `until` by default"),
-            _when("until", "RFC 3339, with an offset; now by default"),
+            _when("since", "RFC 3339, with an offset, or how long ago: 5m; an hour before `until` by default"),
+            _when("until", "RFC 3339, with an offset, or how long ago: 5m; now by default"),
             integer("cells", CELLS, FEWEST, MOST, "at most so many; they become coarser for it"),
         ],
         shows=_SHOWN,
@@ -104,8 +104,8 @@ async def history(services: Services, request: Request, topic: str) -> Response:
     check_name(topic)
     given_ = query(request.scope)
     now_us = services.clock.now_us()
-    until_us = time_us(given_["until"], "until") if "until" in given_ else now_us
-    since_us = time_us(given_["since"], "since") if "since" in given_ else until_us - KEPT_US
+    until_us = time_us(given_["until"], "until", now_us) if "until" in given_ else now_us
+    since_us = time_us(given_["since"], "since", now_us) if "since" in given_ else until_us - KEPT_US
     if since_us >= until_us:
         end = "until" if "until" in given_ else f"now, which is {moment(now_us).isoformat()} at this broker"
         raise InvalidRequest(f"since must be before {end}", field="since", value=given_.get("since"))

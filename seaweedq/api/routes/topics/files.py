@@ -12,12 +12,13 @@ from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, time_us, whole_number
 from seaweedq.api.asgi.services import given
 from seaweedq.api.asgi.shown_values import moment
-from seaweedq.api.openapi.document import described, integer, json_answer
+from seaweedq.api.openapi.document import TIME, described, integer, json_answer
 from seaweedq.broker.read.file_pages import MOST, FilePages, Place, TopicFile
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.clock import Clock
 from seaweedq.errors import InvalidRequest, SegmentNotFound
 from seaweedq.segments.entry import EntryName
 
@@ -78,6 +79,7 @@ class FileServices:
     positions: TopicPositions
     readables: ReadableSegments
     tombstones: Tombstones
+    clock: Clock
 
     async def check(self, topic: Topic, segment: int) -> None:
         """Raises SegmentNotFound for a segment that there never was."""
@@ -132,14 +134,22 @@ async def topic_files(services: Services, request: Request, topic: str) -> Respo
         None,
         {200: OffsetsAnswer},
         (400, 404, 409),
-        parameters=[{**_text("timestamp", "RFC 3339, with an offset", format="date-time"), "required": True}],
+        parameters=[
+            {
+                "name": "timestamp",
+                "in": "query",
+                "description": "RFC 3339, with an offset, or how long ago: 5m",
+                "schema": TIME,
+                "required": True,
+            }
+        ],
         shows={"offsets": {"0": 48211}},
     ),
 )
 async def offsets_of_a_time(services: Services, request: Request, topic: str) -> Response:
     """Returns the offset of each segment from which on no message of this time, or of a later one, is missed."""
     check_name(topic)
-    moment_us = time_us(query(request.scope).get("timestamp", ""), "timestamp")
+    moment_us = time_us(query(request.scope).get("timestamp", ""), "timestamp", services.clock.now_us())
     found = await services.catalog.known(topic)
     services.catalog.check_whole(found)
     ends = {number: position.end for number, position in (await services.positions.positions(found)).items()}

@@ -115,7 +115,7 @@ def test_wrong_parameters(http: httpx.Client, topic: str) -> None:
         problem_of(http.get(f"{topic}/files", params=params), 422, "invalid-request", says)
     problem_of(http.get("/v1/topics/nothing/files"), 404, "topic-not-found", "nothing")
     problem_of(http.get(f"{topic}/files", params={"segment": "99"}), 404, "segment-not-found", "has no segment 99")
-    for time in ("", "now", "2026-01-31T12:00:00"):
+    for time in ("", "now", "5", "2026-01-31T12:00:00"):
         problem_of(http.get(f"{topic}/offsets", params={"timestamp": time}), 422, "invalid-request", "RFC 3339")
 
 
@@ -127,6 +127,13 @@ def test_the_offsets_of_a_time(http: httpx.Client, topic: str) -> None:
     for time, offset in (("2025-12-31T00:00:00Z", 0), ("2026-01-02T01:00:00+01:00", 1), ("2026-01-04T00:00:00Z", 3)):
         assert http.get(f"{topic}/offsets", params={"timestamp": time}).json() == {"offsets": {"0": offset}}
     assert http.get(f"{topic}/offsets", params={"timestamp": "2026-01-02T12:00:00Z"}).json() == {"offsets": {"0": 2}}
+    send(http, topic, 4)  # now
+    for ago in ("5m", "-5m", "1h30m"):
+        assert http.get(f"{topic}/offsets", params={"timestamp": ago}).json() == {"offsets": {"0": 3}}
+    problem_of(
+        http.get(f"{topic}/segments/0/messages?wait_s=1m"), 422, "invalid-request", "must be from 0 to 30 seconds"
+    )
+    assert http.get(f"{topic}/segments/0/messages?offset=4&wait_s=1ms").json()["messages"] == []
 
 
 async def test_any_broker_lists_files_and_owners_know_more_of_them(tmp_path: Path) -> None:
