@@ -116,7 +116,8 @@ class _Stream(_Listener):
     async def to(port: int, number: int) -> "_Stream":
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(
-            f"GET /v1/topics/streams/subscriptions/s{number}/stream HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+            f"GET /v1/topics/streams/subscriptions/s{number}/stream HTTP/1.1\r\nhost: localhost\r\n"
+            "seaweedq-client: benchmark\r\n\r\n".encode()
         )
         await reader.readuntil(b"retry:")
         return _Stream(number, reader, writer)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 from seaweedq.api.access.audited import CREATED, Audited
 from seaweedq.api.access.callers import caller_of
 from seaweedq.api.access.cors import CorsRules
-from seaweedq.api.access.gate import Gate
-from seaweedq.api.access.hosts_and_origins import HostRules
+from seaweedq.api.access.gate import RULE, Gate
+from seaweedq.api.access.hosts_and_origins import HostRules, check_client
 from seaweedq.api.access.rates import METER, Meter, Rates
 from seaweedq.api.access.traffic import SWITCHED, Traffic
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
@@ -194,6 +194,7 @@ class Application:
             check_raw_path(scope)
             check_query(scope)
             await self._gate.admit_or_learn(scope)
+            check_client(scope, scope[RULE][0].action)
             self._rates.admit(caller_of(scope), scope)
         except SeaweedqError as error:
             self._note(error, scope)

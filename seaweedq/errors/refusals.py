@@ -284,9 +284,9 @@ class PeerRefused(Forbidden):
 
 
 class ForeignOrigin(Forbidden):
-    """A web page of another site sent the request; fields: origin, setting."""
+    """A web page of another origin has sent the request, or may have sent it; fields: origin, setting, header."""
 
-    slug, title = "foreign-origin", "Pages of other sites may not do this"
+    slug, title = "foreign-origin", "Pages of other origins may not do this"
 
 
 class LeaseEnded(BadRequest):

@@ -42,6 +42,19 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
         credentials.headers()
 
 
+def test_each_request_says_that_no_web_page_has_sent_it() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        """Keeps the request."""
+        seen.append(request)
+        return httpx.Response(200, json={"topics": []})
+
+    with Client("http://a", transport=httpx.MockTransport(answer)) as client:
+        client.topics()
+    assert {one.headers["seaweedq-client"] for one in seen} == {"python"}
+
+
 def test_tokens_that_are_none() -> None:
     with pytest.raises(ValueError, match="not both"):
         Credentials(token="a", token_file="b")

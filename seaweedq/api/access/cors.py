@@ -13,7 +13,7 @@ from seaweedq.api.asgi.http import Answer, Scope, Send, headers_of
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 SENT = (
     "Accept, Authorization, Content-Encoding, Content-Type, If-Range, Last-Event-ID, Producer-Id, Producer-Sequence, "
-    "Range"
+    "Range, Seaweedq-Client"
 )
 SHOWN = (
     "Accept-Ranges, Content-Length, Content-Range, ETag, Lease, Location, Next-Offset, RateLimit, RateLimit-Policy, "

@@ -1,9 +1,13 @@
 """Which hosts a request may name, and which web pages may send it. Pure, but for a memory of hosts that were judged.
 
-A browser sends requests of any page to any address that it reaches, also to 127.0.0.1. Two headers, which no page can
-change, tell such requests from a client's: Host is the name that the page's address or link had, so a name that a
-stranger's DNS points here is refused (421); Origin and Sec-Fetch-Site tell from which site the page came (403).
-Requests without these headers come from no browser, and pass.
+A browser sends requests of any page to any address that it reaches, also to 127.0.0.1. Headers that no page can change
+tell such requests from a client's: Host is the name that the page's address or link had, so a name that a stranger's
+DNS points here is refused (421); Origin and Sec-Fetch-Site tell from which page the request came (403). Another port of
+the same host is the same site to a browser, and yet another page.
+
+A browser leaves both out of a plain GET, as of an image, to a name without TLS. So a GET that leases messages shows by
+a header that no page sent it: a page that sets Authorization or Seaweedq-Client is asked for its origin first. Other
+requests without these headers pass.
 """
 
 import re
@@ -11,12 +15,16 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from seaweedq.access.actions import Action
 from seaweedq.api.access.cors import CorsRules
 from seaweedq.api.asgi.http import Scope, headers_of
 from seaweedq.errors import ForeignOrigin, WrongHost
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-LINKS = ("/content", "/payload")  # below /v1, and GET alone: payloads, to which any page may link
+OWN_SITES = (b"same-origin", b"none")  # a page of this broker, and an address that somebody has typed
+SIGNED = "/content"  # below /v1, and GET alone: payloads with a token in their URL, to which any page may link
+CLIENT = "Seaweedq-Client"  # the header, with any value
+_CLIENT = CLIENT.lower().encode()
 PORTS = {"http": 80, "https": 443}
 REMEMBERED = 1000
 _PLACE = re.compile(r"[A-Za-z0-9._:\[\]-]+")
@@ -44,8 +52,9 @@ class HostRules:
         host = headers.get(b"host")
         if host is not None and host not in self._passed:
             self._check_host(host)
-        if (b"origin" in headers or b"cross-site" in headers.get(b"sec-fetch-site", b"")) and _is_guarded(scope):
-            self._check_origin(headers.get(b"origin"), host or b"", scope)
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if (origin is not None or (site is not None and site not in OWN_SITES)) and _is_guarded(scope):
+            self._check_origin(origin, host or b"", scope)
 
     def _check_host(self, raw: bytes) -> None:
         host = raw.decode("latin-1")
@@ -63,8 +72,8 @@ class HostRules:
 
     def _check_origin(self, sent: bytes | None, host: bytes, scope: Scope) -> None:
         if sent is None:
-            if not _is_link(scope):
-                raise ForeignOrigin("a page of another site must not send this request")
+            if not _is_signed_link(scope):
+                raise ForeignOrigin("a page of another site, or of another port, must not send this request")
             return
         if self._cors.allow(sent):
             return
@@ -113,5 +122,20 @@ def _is_guarded(scope: Scope) -> bool:
     )
 
 
-def _is_link(scope: Scope) -> bool:
-    return scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"].endswith(LINKS)
+def _is_signed_link(scope: Scope) -> bool:
+    return scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"].endswith(SIGNED)
+
+
+def check_client(scope: Scope, action: Action | None) -> None:
+    """Raises ForeignOrigin for a GET that leases messages, and shows neither its page nor that no page has sent it.
+    Credentials of another scheme show nothing: a browser adds those that it keeps for a proxy."""
+    if action is not Action.CONSUME or scope["type"] != "http" or scope["method"] != "GET":
+        return
+    headers = headers_of(scope)
+    is_asked = b"origin" in headers or b"sec-fetch-site" in headers  # and was found to be none of a foreign page
+    if not (is_asked or _CLIENT in headers or headers.get(b"authorization", b"")[:7].lower() == b"bearer "):
+        raise ForeignOrigin(
+            f"a GET that leases messages needs the header {CLIENT}, with any value, or `Authorization: Bearer ...`: "
+            "without them it may be a web page's",
+            header=CLIENT,
+        )

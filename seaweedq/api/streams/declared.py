@@ -4,6 +4,7 @@ from inspect import cleandoc
 
 from fastapi import FastAPI, Request, Response
 
+from seaweedq.api.access.hosts_and_origins import CLIENT
 from seaweedq.api.openapi.document import described
 from seaweedq.api.streams.sse import MEDIA
 from seaweedq.api.streams.subscription_stream import (
@@ -81,6 +82,13 @@ def _declare_subscription_stream(app: FastAPI) -> None:
                 "schema": in_flight,
             },
             LAST_ID,
+            {
+                "name": CLIENT,
+                "in": "header",
+                "description": "any value; needed without Authorization, as no web page sends it by itself",
+                "schema": {"type": "string"},
+                "example": "curl",
+            },
         ],
     )
     about = cleandoc(SubscriptionStreamRoute.serve.__doc__ or "")

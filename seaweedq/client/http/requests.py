@@ -16,6 +16,7 @@ from seaweedq.errors import ClientError, ConnectionFailed
 
 # Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3)
+_CLIENT = {"Seaweedq-Client": "python"}  # no web page sends it, so that brokers know that none has
 # A broker that takes longer is as good as gone, and there are others.
 _CONNECT_S = 5.0
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -80,7 +81,7 @@ def build(
         request, url, params = effect, effect.url, None
     content, headers = request.content, dict(request.headers)
     if isinstance(effect, Attempt):
-        headers |= credentials.headers()
+        headers |= credentials.headers() | _CLIENT
     if isinstance(content, Slice):
         headers |= {"Content-Length": str(content.size)}
         content = chunks if content.size else b""

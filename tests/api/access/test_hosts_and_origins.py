@@ -5,7 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.api.access.hosts_and_origins import HostRules
+from seaweedq.access.actions import Action
+from seaweedq.api.access.cors import SENT
+from seaweedq.api.access.hosts_and_origins import CLIENT, HostRules, check_client
 from seaweedq.errors import ForeignOrigin, WrongHost
 from tests.support.http.asking import problem_of
 from tests.support.http.raw import answer_of, ask, connection
@@ -106,7 +108,11 @@ FOREIGN = [
     {"origin": "file://"},
     {"origin": "http://127.0.0.1:8080, http://evil.example"},
     {"sec_fetch_site": "cross-site"},
+    {"sec_fetch_site": "same-site"},
+    {"sec_fetch_site": "same-origin, cross-site"},
+    {"sec_fetch_site": ""},
 ]
+STREAM = "/v1/topics/t/subscriptions/s/stream"
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
@@ -126,15 +132,45 @@ def test_foreign_pages_may_read_pages_and_follow_links_alone(headers: dict[str, 
         RULES.check(scope("GET", path, **own))
 
 
-def test_links_to_payloads_pass() -> None:
-    for path in ("/v1/topics/t/uploads/u/content", "/v1/topics/t/segments/0/messages/7/payload"):
+def test_signed_links_pass_and_others_do_not() -> None:
+    for site in ("cross-site", "same-site"):
         for method in ("GET", "HEAD"):
-            RULES.check(scope(method, path, host="127.0.0.1", sec_fetch_site="cross-site"))
+            RULES.check(scope(method, "/v1/topics/t/uploads/u/content", host="127.0.0.1", sec_fetch_site=site))
+            path = "/v1/topics/t/segments/0/messages/7/payload"
+            with pytest.raises(ForeignOrigin):
+                RULES.check(scope(method, path, host="127.0.0.1", sec_fetch_site=site))
 
 
-def test_same_site_and_typed_addresses_pass() -> None:
+def test_pages_of_the_broker_and_typed_addresses_pass() -> None:
     for site in ("same-origin", "none"):
         RULES.check(scope("POST", host="127.0.0.1", sec_fetch_site=site))
+        RULES.check(scope("GET", STREAM, host="127.0.0.1", sec_fetch_site=site))
+
+
+SHOWS_NO_PAGE: list[dict[str, str]] = [
+    {"seaweedq_client": "curl"},
+    {"seaweedq_client": ""},
+    {"authorization": "bearer  sq1_x"},
+    {"origin": "http://queue.example.com"},
+    {"origin": "https://app.svc.test", "sec_fetch_site": "same-site"},
+]
+
+
+@pytest.mark.parametrize("headers", SHOWS_NO_PAGE, ids=str)
+def test_a_get_that_leases_shows_that_no_page_has_sent_it(headers: dict[str, str]) -> None:
+    asked = scope("GET", STREAM, host="queue.example.com", **headers)
+    RULES.check(asked)
+    check_client(asked, Action.CONSUME)
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Basic x"}, {"referer": "http://queue.example.com/"}])
+def test_a_get_that_leases_and_may_be_an_image_of_a_page_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ForeignOrigin, match="Seaweedq-Client") as refused:
+        check_client(scope("GET", STREAM, host="queue.example.com", **headers), Action.CONSUME)
+    assert refused.value.fields == {"header": "Seaweedq-Client"}
+    check_client(scope("", STREAM, "websocket", host="queue.example.com", **headers), Action.CONSUME)
+    check_client(scope("POST", STREAM, host="queue.example.com", **headers), Action.CONSUME)  # both have an Origin
+    check_client(scope("GET", "/v1/topics/t/stream", host="queue.example.com", **headers), Action.READ)
 
 
 # Over HTTP.
@@ -154,7 +190,7 @@ def test_a_rebound_name_does_nothing(topic: str, http: httpx.Client) -> None:
 def test_a_foreign_page_does_nothing(topic: str, http: httpx.Client) -> None:
     http.put(f"{topic}/subscriptions/s", json={})
     before = refusals(http, "origin")
-    for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+    for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "same-site"}):
         for method, path in (
             *(("POST", f"{topic}/{path}") for path in ("messages", "subscriptions/s/pull", "segments/0/split")),
             *(("DELETE", topic), ("GET", topic), ("POST", "/internal/status")),
@@ -163,6 +199,19 @@ def test_a_foreign_page_does_nothing(topic: str, http: httpx.Client) -> None:
         assert http.get("/docs", headers=headers).status_code == 200
     assert refusals(http, "origin") == before + 12
     assert http.get(topic, headers={"origin": str(http.base_url)}).status_code == 200
+
+
+def test_the_page_of_another_port_leases_nothing(topic: str, http: httpx.Client) -> None:
+    """As an image of it would, and as one to a name without TLS."""
+    http.put(f"{topic}/subscriptions/s", json={"start": "earliest"})
+    http.post(f"{topic}/messages", json={"value": 1})
+    for headers in ({"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}, {"host": "queue.example.com"}):
+        problem_of(http.get(f"{topic}/subscriptions/s/stream", headers=headers), 403, "foreign-origin")
+    assert http.get(f"{topic}/subscriptions/s").json()["lag_total"]["in_flight"] == 0
+    with http.stream("GET", f"{topic}/subscriptions/s/stream", headers={CLIENT: "test"}) as answer:
+        assert answer.status_code == 200
+        assert any(line.startswith("data:") for line in answer.iter_lines())
+    assert CLIENT in SENT
 
 
 def test_a_probe_without_a_host_passes(broker: BrokerProcess) -> None:

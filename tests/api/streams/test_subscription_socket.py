@@ -187,7 +187,7 @@ async def test_a_client_that_reads_nothing_holds_bounded_memory_and_its_messages
     await client.make(0, mode="shared", ack_deadline_s=1)
     budget = client.here.broker.core.budget
     reader, writer = await asyncio.open_connection(*client.here.url.removeprefix("http://").split(":"), limit=4096)
-    writer.write(f"GET {SUB}/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    writer.write(f"GET {SUB}/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nSeaweedq-Client: test\r\n\r\n".encode())
     assert b" 200 " in await reader.readline()
     count, text = 150, "x" * 100_000
     most = 0

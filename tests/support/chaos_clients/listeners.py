@@ -90,7 +90,7 @@ class SseListener(Listener):
         self._ids: list[str] = []  # of messages, not acked yet
 
     def listen(self, call: int, until_s: float) -> None:
-        headers = {"Accept": "text/event-stream"}
+        headers = {"Accept": "text/event-stream", "Seaweedq-Client": "chaos"}
         if self._seen and self.rng.random() < GOES_ON:
             headers["Last-Event-ID"] = self.rng.choice(self._seen) if self.rng.random() < GOES_BACK else self._seen[-1]
         self._seen, self._ids = [], []

@@ -143,7 +143,11 @@ def scope_of(path: str, headers: Mapping[str, str], listener: Listener) -> dict[
         "path": plain,
         "raw_path": plain.encode(),
         "query_string": asked.encode(),
-        "headers": [(b"host", b"127.0.0.1"), *((k.lower().encode(), v.encode()) for k, v in headers.items())],
+        "headers": [
+            (b"host", b"127.0.0.1"),
+            (b"seaweedq-client", b"test"),
+            *((k.lower().encode(), v.encode()) for k, v in headers.items()),
+        ],
         "extensions": {CONNECTION: listener},
         "http_version": "1.1",
         "scheme": "http",

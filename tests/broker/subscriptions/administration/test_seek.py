@@ -167,7 +167,7 @@ async def test_a_refusal_names_all_forms_of_a_place(tmp_path: Path) -> None:
         assert answer.status_code == 422
         for form in ("latest", "earliest", '{"timestamp": ...}', '{"offsets": ...}'):
             assert form in answer.json()["bound"]
-        answer = await http.get(f"{SUBSCRIPTION}/stream?consumer=")
+        answer = await http.get(f"{SUBSCRIPTION}/stream?consumer=", headers={"seaweedq-client": "test"})
         assert (answer.status_code, answer.json()["field"]) == (422, "consumer")
 
 
