@@ -4,7 +4,7 @@ import math
 
 import httpx
 
-from tests.support.chaos_clients.crews import Crowd
+from tests.support.chaos_clients.crews import Crowd, Passers
 from tests.support.chaos_clients.listeners import IN_FLIGHT, Listener
 
 MESSAGE = {"id": "0-0", "key": "k", "value": {"n": 1}, "attempt": 1}
@@ -34,6 +34,22 @@ def test_one_that_does_not_settle_yet_holds_messages_of_several_consumers_at_onc
     crew = Told("crowd-0", ["http://127.0.0.1:1"], history, 1)
     crew.steps(20)
     assert [what for what, _ in crew.asked].count("pull") > 15
+
+
+def test_of_those_that_pass_by_each_pulls_a_few_times_and_goes(history):
+    class Nothing(Passers):
+        def ask(self, method, path, *, allowed=(), **more):
+            asked.append(more["json"]["consumer"])
+            return httpx.Response(200, json={"messages": []})
+
+    asked: list[str] = []
+    crew = Nothing("passers-0", ["http://127.0.0.1:1"], history, 1)
+    crew.steps(100)
+    assert len(set(asked)) > len(asked) / 3 > 10
+    crew.settling = True
+    asked.clear()
+    crew.steps(100)
+    assert len(set(asked)) <= crew.size, "those that are there stay"
 
 
 class Noting(Listener):

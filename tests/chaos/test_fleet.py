@@ -9,7 +9,7 @@ from tests.support.history.final_read import dead_letters, flush, in_files, over
 from tests.support.history.load import create, until
 from tests.support.tiers import later
 
-TEAMS = ("ordered", "keyed", "shared", "crowd", "seek", "streams", "work")
+TEAMS = ("ordered", "keyed", "shared", "crowd", "passers", "seek", "streams", "work")
 REST = tuple(name for name in OTHERS if name not in TEAMS)
 USUAL = {"publish", "deliver", "ack", "cursor", "read"}
 

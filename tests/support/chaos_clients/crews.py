@@ -46,6 +46,7 @@ class Crew(Roaming):
     subscription = ""
     size = 4
     dies = True  # its subscription has a topic for dead letters
+    leaves = 0.0  # how likely one that has nothing goes after a step, and another one comes
     settling = False
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -64,8 +65,12 @@ class Crew(Roaming):
             self._answer(consumer)
         else:
             self._pull(consumer)
-        if not self.settling and self.rng.random() < KILLED:
+        if self.settling:
+            return
+        if self.rng.random() < KILLED:
             self._kill(at)
+        elif self.leaves and not consumer.held and not consumer.call and self.rng.random() < self.leaves:
+            self.consumers[at] = self._new()
 
     def _ready(self) -> list[int]:
         """Once it is settling, those that hold messages come first: the turns of fifty consumers in one thread take
@@ -205,6 +210,14 @@ class Crowd(Crew):
     size = 50
 
 
+class Passers(Crew):
+    """Twenty in order, of whom most go as soon as they have nothing: each pulls a few times at most."""
+
+    subscription = "q"
+    size = 20
+    leaves = 0.5
+
+
 class SoughtCrew(Crew):
     """Consumers of a subscription that is moved back now and then."""
 
@@ -218,5 +231,6 @@ TERMS = {
     "k": failing("k", "keyed"),
     "m": failing("m", "shared"),
     "c": failing("c", "keyed"),
+    "q": failing("q", "ordered"),
     "z": Terms("ordered", 2, DELAY_S),
 }

@@ -17,7 +17,7 @@ from botocore.exceptions import HTTPClientError
 from tests.support.chaos.store_read import StoreReader
 from tests.support.chaos_clients import crews, listeners
 from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES, Holey, HoleyObserver, Leaver, settle
-from tests.support.chaos_clients.crews import Crowd, KeyedCrew, OrderedCrew, SharedCrew, SoughtCrew
+from tests.support.chaos_clients.crews import Crowd, KeyedCrew, OrderedCrew, Passers, SharedCrew, SoughtCrew
 from tests.support.chaos_clients.listeners import SocketListener, SseListener
 from tests.support.chaos_clients.python_client import SUBSCRIPTION as PYTHON_CLIENT
 from tests.support.chaos_clients.python_client import PythonObserver, PythonProducer, PythonSubscriber, PythonWorker
@@ -52,6 +52,7 @@ SUBSCRIBED: Mapping[str, str] = {
     "keyed": "k",
     "shared": "m",
     "crowd": "c",
+    "passers": "q",
     "seek": "z",
 }
 
@@ -80,6 +81,7 @@ OTHERS: Mapping[str, Sequence[Callable[[str, Sequence[str], History, int], Clien
     "keyed": (KeyedCrew, partial(Watcher, "k")),
     "shared": (SharedCrew, partial(Watcher, "m")),
     "crowd": (Crowd, partial(Watcher, "c")),
+    "passers": (Passers, partial(Watcher, "q")),
     "seek": (SoughtCrew, Seeker, partial(Watcher, "z")),
     "streams": (SseListener, SocketListener, SseListener, partial(Watcher, "e")),
 }

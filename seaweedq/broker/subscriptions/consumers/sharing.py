@@ -1,12 +1,13 @@
 """The sharing of segments among the consumers of an `ordered` subscription.
 
 A segment is with one consumer at a time. One that has leased or delayed messages stays with its consumer; the free ones
-are shared out evenly among the consumers who pull, and move as little as that allows. A consumer counts as long as it
-waits, and for ACTIVE_S after its last pull.
+are shared out evenly, and move as little as that allows. A consumer gets one only while it waits, or as it asks; one
+that has some keeps them for ACTIVE_S after its last pull. So no segment goes to a consumer that has just gone, however
+short the lives of consumers are: it is with nobody that has gone for longer than ACTIVE_S.
 
 Names that come once, thousands a second, must neither take the segments of those that stay nor make each pull slow. So
-in a crowd a consumer counts while it waits, or if it pulled again within ACTIVE_S, beside the one that pulls now; and
-of those that count only so many are looked at as may get something: the owners, and those that came first.
+in a crowd a consumer keeps its segments only if it pulled again within ACTIVE_S; and of those that wait only so many
+are looked at as may get something: those that came first.
 """
 
 from collections import Counter, OrderedDict
@@ -22,16 +23,22 @@ REPEAT_S = 0.1  # between two pulls; two looks that lie closer together may be t
 
 
 def share(
-    segments: Collection[int], held: Mapping[int, int], owners: Mapping[int, int], consumers: Collection[int]
+    segments: Collection[int],
+    held: Mapping[int, int],
+    owners: Mapping[int, int],
+    here: Collection[int],
+    away: Collection[int] = (),
 ) -> dict[int, int]:
-    """Returns the consumer of each segment. Pure. `held` ones keep theirs; of the others each of `consumers` keeps what
-    it has in `owners`, up to an even share."""
+    """Returns the consumer of each segment. Pure. `held` ones keep theirs; of the others each consumer that is `here`
+    or, for a while, `away` keeps what it has in `owners`, up to an even share; the rest goes to those that are here."""
     shares = {segment: held[segment] for segment in segments if segment in held}
+    consumers = {*here, *away}
     if _is_even(segments, shares, owners, consumers):
         return {segment: shares.get(segment, owners.get(segment, NOBODY)) for segment in segments}
+    if not here:
+        kept = {segment: owner for segment, owner in owners.items() if segment in segments and owner in away}
+        return {**kept, **shares}
     free = sorted(segment for segment in segments if segment not in held)
-    if not consumers:
-        return shares
     counts = Counter(dict.fromkeys(consumers, 0))
     counts.update(consumer for consumer in shares.values() if consumer in counts)
     has = Counter(owners[segment] for segment in free if owners.get(segment) in counts) + counts
@@ -43,7 +50,7 @@ def share(
             counts[owner] += 1
     for segment in free:
         if segment not in shares:
-            shares[segment] = min(counts, key=lambda consumer: (counts[consumer] - quota[consumer], consumer))
+            shares[segment] = min(here, key=lambda consumer: (counts[consumer] - quota[consumer], consumer))
             counts[shares[segment]] += 1
     return shares
 
@@ -82,7 +89,7 @@ class Turns:
         self._first_s: dict[int, float] = {}
         self._again: set[int] = set()  # those of them that pulled more than once
         self._waiting: Counter[int] = Counter()
-        self._asked: tuple[tuple[int, ...], dict[int, int], set[int]] | None = None  # of the last shares
+        self._asked: tuple[tuple[int, ...], dict[int, int], set[int], set[int]] | None = None  # of the last shares
 
     @contextmanager
     def waiting(self, consumer: int) -> Iterator[None]:
@@ -119,20 +126,21 @@ class Turns:
         while self._seen_s and now_s - self._seen_s[first := next(iter(self._seen_s))] >= ACTIVE_S:
             self.leave(first)
 
-    def _sharers(self, segments: Collection[int], asker: int, now_s: float) -> set[int]:
-        """Returns the consumers among whom the segments are shared out."""
+    def _sharers(self, segments: Collection[int], asker: int, now_s: float) -> tuple[set[int], set[int]]:
+        """Returns the consumers that may get segments: those who wait, and the one that asks; and the others that have
+        some for a while yet."""
         self._pass(now_s)
         most = max(CROWD, 2 * len(segments))
-        if len(self._seen_s) + len(self._waiting) <= most:
-            return {*self._seen_s, *self._waiting}
-        living = {*self._waiting, *self._again, *([] if asker == NOBODY else [asker])}
-        if len(living) <= most:
-            return living
-        return {*nsmallest(most, living), *living.intersection(self._owners.values())}
+        is_crowd = len(self._seen_s) + len(self._waiting) > most
+        keep = self._again if is_crowd else self._seen_s.keys()
+        here = {*self._waiting, *([] if asker == NOBODY else [asker])}
+        if len(here) > most:
+            here = {*nsmallest(most, here), *here.intersection(self._owners.values())}
+        return here, {owner for owner in self._owners.values() if owner in keep and owner not in here}
 
     def next_change_s(self) -> float | None:
-        """Returns the time at which the first consumer does not count any more, unless it waits or pulls."""
-        going = [seen_s for one, seen_s in self._seen_s.items() if one not in self._waiting]
+        """Returns the time at which the first consumer that neither waits nor pulls has its segments no more."""
+        going = [self._seen_s[one] for one in self._owners.values() if one in self._seen_s and one not in self._waiting]
         return min(going) + ACTIVE_S if going else None
 
     def share_of(self, consumer: int, segments: Collection[int], held: Mapping[int, int], now_s: float) -> set[int]:
@@ -145,9 +153,9 @@ class Turns:
         self, segments: Collection[int], held: Mapping[int, int], now_s: float, asker: int = NOBODY
     ) -> dict[int, int]:
         """Returns the consumer of each segment, now that `asker` pulls; none of a free one where nobody does."""
-        asked = tuple(segments), dict(held), self._sharers(segments, asker, now_s)
+        asked = tuple(segments), dict(held), *self._sharers(segments, asker, now_s)
         if asked != self._asked:
             self._asked = asked
-            before, self._owners = self._owners, share(segments, held, self._owners, asked[2])
+            before, self._owners = self._owners, share(segments, held, self._owners, *asked[2:])
             self.changes += self._owners != before
         return self._owners

@@ -103,13 +103,12 @@ class Leasing:
         that takes."""
         topic, record = subscription.topic, subscription.record
         subscription.expire(subscription.frontier.open, now_s)  # all: who waits is woken when the next one ends
+        mine = subscription.share_of(subscription.leases.consumer(wanted.consumer or ANYBODY), now_s)
         if self._is_drained(subscription):
             subscription.full = False
-            subscription.turns.pulls(subscription.leases.consumer(wanted.consumer or ANYBODY), now_s)
             return Look(Leased(), check_hidden=partial(subscription.check_readable, subscription.frontier.hidden))
         lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
         segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
-        mine = subscription.share_of(lease.consumer, now_s)
         stale = {segment.id for segment in segments if not segment.certain}
         look = Look(Leased(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden))
         if record.paused:

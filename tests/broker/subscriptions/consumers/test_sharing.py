@@ -1,6 +1,10 @@
 """The sharing of segments among consumers: even, sticky, and never of what another one holds."""
 
+import random
 from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +107,7 @@ def test_names_that_come_once_take_nothing_from_those_that_stay(monkeypatch: pyt
     shared = sharing.share
 
     def noted(*asked: Any) -> dict[int, int]:
-        sizes.append(len(asked[3]))
+        sizes.append(len(asked[3]) + len(asked[4]))
         return shared(*asked)
 
     monkeypatch.setattr(sharing, "share", noted)
@@ -132,4 +136,78 @@ def test_of_thousands_that_stay_as_many_share_as_may_get_something() -> None:
     assert turns.share_of(2_000, segments, {}, 0.6) == set()
     for name in shares.values():
         turns.leave(name)
-    assert len(set(turns.shares(segments, {}, 0.7).values())) == 4
+    assert turns.shares(segments, {}, 0.7) == {}, "nobody is there to get them"
+    for name in range(1_001, 1_005):
+        turns.share_of(name, segments, {}, 0.7)
+    assert sorted(turns.shares(segments, {}, 0.7).values()) == [1_001, 1_002, 1_003, 1_004]
+
+
+@dataclass
+class Visitor:
+    """A consumer that comes for a while, and when it asks next."""
+
+    number: int
+    gone_s: float
+    asks_s: float
+
+
+class Visitors:
+    """As many consumers at a time as there are places, each of which comes once, on simulated time. They wait for all
+    of their lives, and look once more at the end, as a pull does; or they ask now and then. Nothing is held: what they
+    get is acked at once."""
+
+    def __init__(self, segments: int, life_s: float, size: int, waits: bool) -> None:
+        self.turns, self.segments, self.life_s, self.waits = Turns(), range(segments), life_s, waits
+        self.rng, self.now_s, self.made = random.Random(7), 0.0, 0
+        self.waiting: dict[int, ExitStack] = {}
+        self.here = [self._come(self.rng.random() * life_s) for _ in range(size)]
+        self.given = 0  # how often another consumer, which was there, had a segment
+        self.owners: dict[int, int] = {}
+        self.since_s = dict.fromkeys(self.segments, 0.0)
+        self.free_s = 0.0  # the longest time for which a segment was with nobody that was there
+
+    def _come(self, life_s: float) -> Visitor:
+        self.made += 1
+        stack = self.waiting[self.made] = ExitStack()
+        if self.waits:
+            stack.enter_context(self.turns.waiting(self.made))
+        return Visitor(self.made, self.now_s + life_s, self.now_s)
+
+    def _ask(self, one: Visitor) -> None:
+        for segment in self.turns.share_of(one.number, self.segments, {}, self.now_s):
+            self._has(segment, one.number)
+        one.asks_s = inf if self.waits else self.now_s + 0.1 + 0.1 * self.rng.random()
+
+    def _has(self, segment: int, owner: int) -> None:
+        self.given += self.owners.get(segment) != owner
+        self.owners[segment], self.since_s[segment] = owner, self.now_s
+
+    def run(self, until_s: float, step_s: float) -> None:
+        while self.now_s < until_s:
+            self.now_s += step_s
+            for at, one in enumerate(self.here):
+                if one.gone_s <= self.now_s:
+                    self._ask(one)
+                    self.waiting.pop(one.number).close()
+                    self.here[at] = one = self._come(self.life_s)
+                if one.asks_s <= self.now_s:
+                    self._ask(one)
+            there = {one.number for one in self.here}
+            for segment, owner in self.turns.shares(self.segments, {}, self.now_s).items():
+                if owner in there:
+                    self._has(segment, owner)
+            self.free_s = max(self.free_s, self.now_s - min(self.since_s.values()))
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "asking"])
+@pytest.mark.parametrize("life_s", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize(("segments", "size"), [(1, 5), (4, 20)])
+def test_consumers_that_come_once_get_what_those_before_them_leave(
+    segments: int, size: int, life_s: float, waits: bool
+) -> None:
+    """A free segment went to the lowest number seen within a second, which had mostly gone: once or twice in 60 s to
+    one that was there."""
+    visitors = Visitors(segments, life_s, size, waits)
+    visitors.run(60.0, 0.05)
+    assert visitors.free_s <= ACTIVE_S + 0.3, "with one that had gone, for longer than it may keep it"
+    assert visitors.given >= 60 * segments / (life_s + ACTIVE_S + 0.3), "a life, a second, and who asks next"
