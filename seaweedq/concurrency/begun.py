@@ -37,3 +37,6 @@ class Begun(Generic[T]):
             self._waits_for = self._work.send(None) if error is None else self._work.throw(error)
         except StopIteration as end:
             self.is_over, self.result = True, end.value
+        except BaseException:
+            self._waits_for = error = None  # which refer to an error that refers to this frame
+            raise

@@ -3,6 +3,8 @@
 A read of a black hole may last for ever, and no thread can be cancelled. So reads of the store, its writes, and
 payloads have threads of their own; coordination and journals have theirs where they are made. The loop's default pool
 (`asyncio.to_thread`) is `compute`: what runs there only computes, and always ends.
+
+An error leaves its thread without what its frames hold, so that a call holds no memory once it has ended.
 """
 
 import asyncio
@@ -13,6 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
+
+from seaweedq.concurrency.futures import empty_frames
 
 T = TypeVar("T")
 READS, WRITES, PAYLOADS = 8, 8, 2
@@ -40,7 +44,7 @@ class Pool(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """As Executor, and counts the call."""
-        future = super().submit(fn, *args, **kwargs)
+        future = super().submit(_call, fn, args, kwargs)
         with self._counting:
             self.unfinished += 1
         future.add_done_callback(self._ended)
@@ -53,6 +57,16 @@ class Pool(ThreadPoolExecutor):
     def _ended(self, future: Future[Any]) -> None:
         with self._counting:
             self.unfinished -= 1
+
+
+def _call(work: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any]) -> T:
+    """Calls `work`; an error brings nothing of its frames, nor of this one."""
+    try:
+        return work(*arguments, **named)
+    except BaseException as error:
+        empty_frames(error)
+        del work, arguments, named
+        raise
 
 
 class Pools:

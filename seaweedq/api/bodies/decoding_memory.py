@@ -1,16 +1,19 @@
-"""Memory for decoding bodies, and for the ids in their answers: tiny messages become 20 times as large meanwhile.
+"""Memory for decoding bodies, and for the ids in their answers: tiny messages become 20 times as large meanwhile, and a
+compressed body any number of times.
 
-Decoders reserve what they may make, together half of the budget: small publishes must find room beside them. Who
-finds no room waits for those that decode now. Where nobody decodes it goes ahead: else a large body could never be
-decoded while tails fill the budget.
+Decoders reserve what they may make, together half of the budget, and for each caller its fair share (`fair_memory`):
+small publishes must find room beside them. A request without room waits for those that decode now. Where nobody
+decodes, a request that is its caller's only one goes ahead: else a large body could never be decoded while tails fill
+the budget. Any other one without a fair share is refused, since its caller's requests would wait for one another.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from seaweedq.api.bodies.fair_memory import FairMemory
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies
 from seaweedq.concurrency.futures import mark_retrieved
@@ -22,6 +25,7 @@ MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
 LINE_BYTES = 180  # of a bare value
 ARROW_SIZE = 20  # of short strings: five bytes in Arrow become columns and texts
 SMALL_BYTES = 16 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024  # of a decompressor, beside what it has made
 
 
 def needed(media: str, content: bytes, bare: bool, limit_bytes: int) -> int:
@@ -44,35 +48,64 @@ def needed_by_json(content: bytes) -> int:
     return SAME_SIZE * len(content) + MEMBER_BYTES * (content.count(b":") + content.count(b","))
 
 
-class DecodingMemory:
-    """The memory that decoders hold of the budget."""
+def needed_to_decompress(limit_bytes: int) -> int:
+    """Returns how many bytes the decoding of a compressed body may need that becomes at most `limit_bytes`: a window of
+    zstd, which the body itself chooses, holds all of them once more."""
+    return 2 * limit_bytes + WINDOW_BYTES
 
-    def __init__(self, budget: Budget) -> None:
+
+class DecodingMemory:
+    """The memory that decoders hold of the budget, and of their callers' shares."""
+
+    def __init__(self, budget: Budget, fair: FairMemory) -> None:
         self._budget = budget
+        self._fair = fair
         self._changed = asyncio.Event()
 
-    async def run(self, size: int, work: Callable[..., T], *arguments: object) -> T:
-        """Calls `work` in a thread as soon as there is room for `size` bytes, and returns its result.
+    async def run(self, caller: str | None, own: int, size: int, work: Callable[..., T], *arguments: object) -> T:
+        """Calls `work` in a thread as soon as there is room for `size` bytes, and returns its result. The request holds
+        `own` bytes already; without a `caller` it has no share. Raises Overloaded.
 
         They are held until the thread has ended, also where nobody waits any more, since a thread cannot be cancelled.
         Clients that go while their bodies are decoded, and come again, would get memory without bound.
         """
-        while self._budget.decoding and not self._fits(size):
+        while not self._may_begin(caller, own, size):
+            if not self._budget.decoding:
+                raise self._fair.refusal(caller, size)
             self._changed.clear()
             await self._changed.wait()
-        return await self.run_at_once(size, work, *arguments)
+        return await self._run(caller, size, work, *arguments)
 
     async def run_at_once(self, size: int, work: Callable[..., T], *arguments: object) -> T:
         """As `run`, without waiting: for what has to be done with a request that nobody can refuse any more."""
+        return await self._run(None, size, work, *arguments)
+
+    async def _run(self, caller: str | None, size: int, work: Callable[..., T], *arguments: object) -> T:
         call = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
         self._budget.decoding += size
-        call.add_done_callback(lambda _: self._release(size))
-        call.add_done_callback(mark_retrieved)
-        return await asyncio.shield(call)
+        self._fair.add(caller, size)
 
-    def _release(self, size: int) -> None:
-        self._budget.decoding -= size
-        self._changed.set()
+        def release(_: Any = None) -> None:
+            """Releases the memory, once the thread has ended and what its error held is free."""
+            self._budget.decoding -= size
+            self._fair.release(caller, size)
+            self._changed.set()
+
+        try:
+            return await asyncio.shield(call)
+        finally:
+            call.add_done_callback(mark_retrieved)
+            if call.done():
+                release()  # now: the request goes on without a pause, and counts what it keeps
+            else:
+                call.add_done_callback(release)
+            del call  # an error refers to this frame, and the call to the error
+
+    def _may_begin(self, caller: str | None, own: int, size: int) -> bool:
+        has_share = self._fair.has_room(caller, size)
+        if self._budget.decoding:
+            return has_share and self._fits(size)
+        return has_share or self._fair.held(caller) <= own
 
     def _fits(self, size: int) -> bool:
         return self._budget.decoding + size <= self._budget.limit_bytes // 2 and self._budget.fits(size)

@@ -4,8 +4,8 @@ uvicorn has no deadline for receiving a request, and FastAPI none of these bound
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from fastapi import Request
 from seaweedq.api.access.callers import key_of
 from seaweedq.api.asgi.http import ClientGone, Receive, Scope, content_length, header, headers_of
 from seaweedq.api.asgi.refusals import Refusals
-from seaweedq.api.bodies.decoding_memory import DecodingMemory, needed_by_json
+from seaweedq.api.bodies.decoding_memory import DecodingMemory, needed_by_json, needed_to_decompress
 from seaweedq.api.bodies.fair_memory import SMALL_BYTES, FairMemory
 from seaweedq.api.bodies.incomplete_bodies import SLOW_BYTES_PER_S, Incomplete, IncompleteBodies
 from seaweedq.api.bodies.json_requests import check_free_form, decode_request
@@ -62,7 +62,8 @@ class RequestReader:
         share it."""
         bodies = IncompleteBodies(budget, settings.max_request_bytes, clock.monotonic_s)
         unread = UnreadAnswers(budget, clock, settings.answer_timeout_s, refusals)
-        decoding, fair = DecodingMemory(budget), FairMemory(budget, parties)
+        fair = FairMemory(budget, parties)
+        decoding = DecodingMemory(budget, fair)
         return RequestReader(settings, budget, clock, refusals, bodies, decoding, unread, fair)
 
     def body(self, scope: Scope, receive: Receive) -> "Body":
@@ -96,6 +97,20 @@ class RequestReader:
                 limit_bytes=self.budget.limit_bytes,
             )
         return self.budget.holding(needed)
+
+    @contextmanager
+    def made(self, scope: Scope, size: int) -> Iterator[None]:
+        """Holds what was made of a request's body, for as long as the block runs; unless it is small, it counts for its
+        caller's share."""
+        caller, counted = key_of(scope), size if size >= SMALL_BYTES else 0
+        if counted:
+            self.fair.add(caller, counted)
+        try:
+            with self.budget.made(size):
+                yield
+        finally:
+            if counted:
+                self.fair.release(caller, counted)
 
     async def nothing(self, request: Request) -> None:
         """Reads the body of a request that has no fields: none, or `{}`. Raises the errors of `json`."""
@@ -154,6 +169,8 @@ class Body:
         self._reader.budget.release(self._held)
         if self._fair:
             self._reader.fair.release(key_of(self._scope), self._fair)
+        self._held = self._fair = 0
+        self._incomplete = None  # it refers to this body
 
     async def _read(self) -> bytes:
         stated = content_length(self._scope) or 0
@@ -231,12 +248,20 @@ class Body:
         end_now(self._deadline)
 
     async def _decoded(self, raw: bytes, encoding: str) -> bytes:
-        """Returns the body without its content encoding; while it is decoded it holds as much as it may become."""
-        self._hold(self._limit)
-        decoded = await asyncio.to_thread(decode_body, raw, encoding, self._limit)
-        spare = self._held - len(decoded)
-        self._reader.budget.release(spare)
-        self._held -= spare
+        """Returns the body without its content encoding, which holds as much as it has become."""
+        caller, limit = None if self._of_peer else key_of(self._scope), self._limit
+        decoding, timeout_s = self._reader.decoding, self._reader.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                needed = needed_to_decompress(limit)
+                decoded = await decoding.run(caller, self._fair, needed, decode_body, raw, encoding, limit)
+        except TimeoutError:
+            detail = f"there was no memory to decode the body within request_timeout_s={timeout_s:g}; try again"
+            raise Overloaded(detail, budget_bytes=self._reader.budget.limit_bytes) from None
+        self._release()
+        self._reader.budget.requests += len(decoded)
+        self._reader.fair.add(caller, len(decoded))
+        self._held, self._fair = len(decoded), 0 if self._of_peer else len(decoded)
         return decoded
 
     def _check_typed(self, size: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.api.bodies.decoding_memory import DecodingMemory, needed
+from seaweedq.api.bodies.fair_memory import FairMemory
 from seaweedq.api.bodies.incomplete_bodies import LOOK_S, STEP_BYTES, WINDOW_S
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.memory_budget import Budget
@@ -32,12 +33,18 @@ class Asked:
     """A request whose body the test sends."""
 
     def __init__(
-        self, app: Application, path: str = PATH, kind: str = bodies.NDJSON, length: int | None = None
+        self,
+        app: Application,
+        path: str = PATH,
+        kind: str = bodies.NDJSON,
+        length: int | None = None,
+        encoding: str | None = None,
     ) -> None:
         self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.sent: list[Any] = []
         headers = [(b"content-type", kind.encode())]
         headers += [] if length is None else [(b"content-length", b"%d" % length)]
+        headers += [] if encoding is None else [(b"content-encoding", encoding.encode())]
         scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode()}
         self.task = asyncio.create_task(
             app({**scope, "query_string": b"", "headers": headers}, self._incoming.get, self._out)
@@ -166,7 +173,7 @@ def test_what_decoders_need(media: str, content: bytes, bare: bool, at_least: in
 async def test_decoders_wait_for_one_another() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     budget = Budget(100)
-    memory, inside = DecodingMemory(budget), []
+    memory, inside = DecodingMemory(budget, FairMemory(budget)), []
     budget.tails = 60
 
     def decode(name: str, size: int) -> None:
@@ -175,21 +182,21 @@ async def test_decoders_wait_for_one_another() -> None:
         assert budget.decoding <= 50 or budget.decoding == size
 
     sizes = {"large": 500, "small": 5, "another": 6}
-    await asyncio.gather(*(memory.run(size, decode, name, size) for name, size in sizes.items()))
+    await asyncio.gather(*(memory.run(None, 0, size, decode, name, size) for name, size in sizes.items()))
     assert inside == ["large", "small", "another"]
     assert budget.decoding == 0
 
 
 async def test_a_decoder_holds_its_memory_also_when_nobody_waits_for_it() -> None:
     budget, begun, may_end = Budget(100), threading.Event(), threading.Event()
-    memory = DecodingMemory(budget)
+    memory = DecodingMemory(budget, FairMemory(budget))
 
     def decode() -> None:
         begun.set()
         may_end.wait()
 
-    gone = asyncio.create_task(memory.run(40, decode))
-    waits = asyncio.create_task(memory.run(20, str))
+    gone = asyncio.create_task(memory.run(None, 0, 40, decode))
+    waits = asyncio.create_task(memory.run(None, 0, 20, str))
     await asyncio.to_thread(begun.wait)
     gone.cancel()
     await asyncio.wait([gone])
@@ -202,9 +209,9 @@ async def test_a_decoder_holds_its_memory_also_when_nobody_waits_for_it() -> Non
 
 async def test_a_decoder_that_waits_for_room_never_begins_once_nobody_waits_for_it() -> None:
     budget, begun = Budget(100), []
-    memory = DecodingMemory(budget)
+    memory = DecodingMemory(budget, FairMemory(budget))
     budget.decoding = 40
-    waits = asyncio.create_task(memory.run(20, begun.append, 1))
+    waits = asyncio.create_task(memory.run(None, 0, 20, begun.append, 1))
     await asyncio.sleep(0)
     waits.cancel()
     await asyncio.wait([waits])

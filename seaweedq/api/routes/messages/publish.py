@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.api.access.callers import caller_of
+from seaweedq.api.access.callers import caller_of, key_of
 from seaweedq.api.access.rates import spend, take
 from seaweedq.api.asgi.http import Answer, Receive, Scope, header, query
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
@@ -133,6 +133,7 @@ PARAMETERS = (
 class _Posted:
     """The body of a publish, how the request says to decode it, and the format that it states of the topic."""
 
+    scope: Scope
     media: str | None
     content: bytes
     bare: bool | None
@@ -145,7 +146,8 @@ class _Posted:
             return rows
         bare = intake.bare if self.bare is None else self.bare
         size = needed(bodies.media_type(self.media), self.content, bare, intake.max_request_bytes)
-        return await memory.run(size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
+        caller, own = key_of(self.scope), len(self.content)
+        return await memory.run(caller, own, size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
 
     def _rows_at_once(self, intake: Intake) -> pa.RecordBatch | None:
         """Returns the messages where that takes a fraction of a millisecond: a few bytes of Arrow may become many."""
@@ -183,7 +185,7 @@ class Publish:
         ids = truth(options.get("ids", "false"), "ids")  # before anything is stored: a refusal stores nothing
         async with self.reader.body(scope, receive) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
-            posted = _Posted(header(scope, b"content-type"), content, bare, key, options.get("format"))
+            posted = _Posted(scope, header(scope, b"content-type"), content, bare, key, options.get("format"))
             topic = self.catalog.find(name)
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(scope, name, posted), deadline)
@@ -223,7 +225,7 @@ class Publish:
             return await self._single(topic, single, producer, deadline)
         rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
         spend(scope, "messages", rows.num_rows)
-        with self.reader.budget.made(rows.nbytes):
+        with self.reader.made(scope, rows.nbytes):
             return await self._batch(topic, rows, producer, deadline)
 
     async def _repeated(self, topic: Topic, posted: _Posted, producer: Producer) -> Published | None:
@@ -235,7 +237,7 @@ class Publish:
             rows = await posted.rows(lenient, self.reader.decoding)
         except BadRequest:
             return None
-        with self.reader.budget.made(rows.nbytes):
+        with self.reader.made(posted.scope, rows.nbytes):
             return await self.publisher.repeated(topic, rows, producer)
 
     async def _known(self, scope: Scope, name: str, posted: _Posted) -> Topic:

@@ -225,3 +225,4 @@ async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     finally:
         working.cancel()
         gone.cancel()
+        del working, gone  # an error refers to this frame, and its task to the error
