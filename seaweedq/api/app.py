@@ -17,7 +17,7 @@ from seaweedq.api.access.gate import RULE, Gate
 from seaweedq.api.access.hosts_and_origins import HostRules, check_client
 from seaweedq.api.access.rates import METER, Meter, Rates
 from seaweedq.api.access.traffic import SWITCHED, Traffic
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, connection_of, send, staying
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
 from seaweedq.api.asgi.raw_path import check_raw_path
 from seaweedq.api.asgi.refusals import Refusals
@@ -173,8 +173,12 @@ class Application:
                     await send(answer, out if await body.drained() else _last_answer(out))
             return
         answer = await self._answered(scope, self._by_fastapi(scope, receive, out) if work is None else work)
-        if answer and not out.begun:
+        if answer is None:
+            return
+        if not out.begun:
             await out.answer(answer)
+        elif connection := connection_of(scope):  # its caller has lost the right to the rest of what is on its way
+            connection.abort()
 
     async def _by_fastapi(self, scope: Scope, receive: Receive, out: Send) -> Answer | None:
         with suppress(Exception):  # answered and logged; starlette raises it once more

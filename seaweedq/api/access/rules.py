@@ -100,7 +100,7 @@ TABLE: tuple[tuple[str, str, Kind | Action, str], ...] = (
     ("GET", SEGMENT, Action.DESCRIBE, ""),
     ("GET", f"{TOPIC}/history", Action.DESCRIBE, ""),
     ("GET", f"{SEGMENT}/messages", Action.READ, LASTS),
-    ("GET HEAD", f"{SEGMENT}/messages/{{offset}}/payload", Action.READ, ""),
+    ("GET HEAD", f"{SEGMENT}/messages/{{offset}}/payload", Action.READ, LASTS),
     ("POST", f"{SEGMENT}/split", Action.RESHAPE, ""),
     ("POST", f"{SEGMENT}/merge", Action.RESHAPE, ""),
     ("POST", f"{SEGMENT}/roll", Action.RESHAPE, ""),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.listening import listening
 from tests.support.http.with_tokens import EVERYTHING, access, id_of
 
 
@@ -50,6 +51,31 @@ async def test_a_revocation_ends_what_waits_wherever_it_waits(tmp_path: Path, at
             assert not sent[-1].get("more_body")
         assert (await other).status_code == 200, "others go on"
         assert not callers._held
+
+
+@pytest.mark.parametrize("end", ["token", "principal"])
+async def test_a_payload_that_is_being_sent_ends_with_its_token(tmp_path: Path, end: str) -> None:
+    """Also one whose client takes nothing for now."""
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        content = bytes(4 * 2**20)
+        made = (await http("POST", "/v1/topics/a/uploads", http.admin, json={"size": len(content)})).json()
+        assert await http.status("PUT", made["url"].removeprefix("http://b0"), None, content=content) == 201
+        message = {"reference": {"upload_id": made["upload_id"]}}
+        assert await http.status("POST", "/v1/topics/a/messages", http.admin, json=message) == 200
+        token = await http.token(principal="p")
+        shown = {"authorization": f"Bearer {token}"}
+        path = "/v1/topics/a/segments/0/messages/0/payload"
+        async with listening(http.together.apps["http://b0"], path, shown, taking=False) as client:
+            assert client.status == 200
+            path = f"/v1/tokens/{id_of(token)}" if end == "token" else "/v1/principals/p"
+            assert await http.status("DELETE", path, http.admin) == 204
+            await until(lambda: client.aborted)
+            assert client.ended
+            await asyncio.wait_for(asyncio.shield(client.ended), 10)
+            assert len(client.content) < len(content)
+            assert not client.complete
+        assert not http.together.brokers[0].core.callers._held
 
 
 async def test_a_change_that_leaves_the_right_ends_nothing(tmp_path: Path) -> None:
