@@ -104,7 +104,7 @@ class Ownership:
         opening = self._openings.get((topic, segment))
         if opening is None:
             opening = self._openings[topic, segment] = asyncio.create_task(self._open_once(topic, segment))
-            opening.add_done_callback(lambda _: self._openings.pop((topic, segment)))
+            opening.add_done_callback(partial(self._end_opening, (topic, segment)))
         await asyncio.wait([opening])  # not cancelled with us: others may wait for it
         return opening.result()
 
@@ -127,6 +127,10 @@ class Ownership:
         chain = Chain(self._store, segment.topic, segment.id)
         await chain.open()
         return chain.sealed
+
+    def _end_opening(self, key: tuple[Topic, int], opening: asyncio.Task[OpenSegment | None]) -> None:
+        del self._openings[key]
+        _ = opening.cancelled() or opening.exception()  # those who wait have it; perhaps nobody does any more
 
     async def _open_once(self, topic: Topic, segment: int) -> OpenSegment | None:
         async with self._places:
