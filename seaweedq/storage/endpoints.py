@@ -33,6 +33,7 @@ class Endpoints:
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints = list(endpoints)
+        self._all = tuple(endpoints)  # those that were left out have connections, too
         self.worked = Signal()  # one, whichever endpoint a put has worked at
 
     @property
@@ -144,7 +145,7 @@ class Endpoints:
 
     async def close(self) -> None:
         """Closes all connections."""
-        for each in self._endpoints:
+        for each in self._all:
             await each.close()
 
     async def _anywhere(self, act: Callable[[Endpoint], Awaitable[T]]) -> T:

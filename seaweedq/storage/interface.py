@@ -12,7 +12,8 @@ from seaweedq.concurrency.pools import Pool
 from seaweedq.concurrency.signal import Signal
 
 Data = bytes | bytearray | memoryview
-NO_BUCKET = "NoSuchBucket"  # S3's code for it, in the field `code` of StoreUnavailable
+# S3's codes, in the field `code` of StoreUnavailable: for the bucket, and for a create that is not supported.
+NO_BUCKET, UNSUPPORTED = "NoSuchBucket", "NotImplemented"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from seaweedq.clock import Ids
 from seaweedq.errors import StoreUnavailable, UnfitStore
-from seaweedq.storage.interface import NO_BUCKET, ObjectStore, PayloadStore
+from seaweedq.storage.interface import NO_BUCKET, UNSUPPORTED, ObjectStore, PayloadStore
 from seaweedq.storage.probe_answers import check_answers
 
 logger = logging.getLogger("seaweedq")
@@ -85,10 +85,13 @@ def _verdict(racers: int, winners: int) -> str:
 
 
 async def _create(store: ObjectStore, name: str, content: bytes) -> bool:
-    """Tells whether this content won. After an unknown outcome, "exists" may mean "with this very content"."""
+    """Tells whether this content won. After an unknown outcome, "exists" may mean "with this very content". Raises
+    UnfitStore where the last attempt was not supported."""
     for attempt in range(ATTEMPTS):
         try:
             return await store.create(name, content) or (attempt > 0 and await store.read(name) == content)
         except StoreUnavailable as error:
             last = error
+    if last.fields.get("code") == UNSUPPORTED:
+        raise UnfitStore(f"the store does not support create-if-absent (If-None-Match: *): {last}")
     raise StoreUnavailable(f"the start-up probe failed to create an object {ATTEMPTS} times; the last error: {last}")

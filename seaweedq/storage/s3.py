@@ -118,8 +118,10 @@ class S3Store(S3Payloads):
         return 0
 
     async def close(self) -> None:
-        """Closes the loop's connections. Readers can still be used; their connections are closed with the store."""
+        """Closes all connections, those of readers on the loop of fsspec's thread. Readers can still be used, and open
+        new ones."""
         await self._bucket.close()
+        await self._readers.close()
 
 
 def s3_stores(

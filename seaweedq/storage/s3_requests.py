@@ -3,7 +3,11 @@
 A create is sent once: s3fs, botocore and aiohttp must not repeat it, since the 412 of a second attempt might answer the
 first. Every other request may be repeated, and is, once: an idle connection may be closed just as it is used.
 
-One `Bucket` belongs to one event loop, that of its first request.
+One `Bucket` belongs to one event loop, that of its first request, and its client is closed there.
+
+A 501 to a create says that the store does not support the condition. A proxy before the store, and SeaweedFS while it
+starts, answer 501 in passing, too: the create is then unavailable like any other, as the start-up probe has seen the
+condition work. It is the store's own answer once it has come for UNSUPPORTED_S and no create has succeeded meanwhile.
 """
 
 import asyncio
@@ -12,6 +16,7 @@ import logging
 import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -23,7 +28,7 @@ from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
-from seaweedq.storage.interface import NO_BUCKET, Data, Listed
+from seaweedq.storage.interface import NO_BUCKET, UNSUPPORTED, Data, Listed
 from seaweedq.storage.s3_encryption import Encryption
 from seaweedq.storage.s3_signed import Answer, Answered, Place, SignedRequests, read_page
 
@@ -34,6 +39,8 @@ SLOWEST_BYTES_PER_S = 1024 * 1024  # an upload below this rate is cancelled
 CHUNK_BYTES = 256 * 1024
 THREAD_BYTES = 1024 * 1024  # a checksum over more is computed in a thread
 TRIES = 2  # of a request that may be repeated
+UNSUPPORTED_S = 60.0
+CLOSE_S = 0.1  # for which a process that ends waits for a client that was not closed
 _NO_COPY = "x-amz-copy-source-if-match"
 _NO_COPIES = {_NO_COPY: '"no-copies"'}
 _RANGE_FIELDS = {"content-range": "ContentRange", "content-length": "ContentLength"}
@@ -58,6 +65,22 @@ class _Body:
     async def __aiter__(self) -> AsyncIterator[memoryview]:
         for start in range(0, len(self._data), CHUNK_BYTES):
             yield self._data[start : start + CHUNK_BYTES]
+
+
+class _Files(S3FileSystem):  # type: ignore[misc]
+    """Closes a client that nobody has closed on the loop that made it, and not, as its base does, on the one that runs
+    where the garbage is collected: that is the loop of the next life."""
+
+    @staticmethod
+    def close_session(loop: asyncio.AbstractEventLoop | None, s3: Any) -> None:
+        """As its base."""
+        if loop is None or not loop.is_running():
+            return
+        closed = asyncio.run_coroutine_threadsafe(s3.__aexit__(None, None, None), loop)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # no loop is held up; this may be the end of the process
+            wait([closed], CLOSE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +109,9 @@ class Bucket:
         self._where = f"bucket {name}" + (f" at {endpoint}" if endpoint else "")
         self._worked_around: set[str] = set()
         self._signed = SignedRequests()
+        self._unsupported_s: float | None = None  # since when, on the loop's clock, creates get 501
         self._timeout_s = limits.connect_timeout_s + limits.read_timeout_s
-        self._files = S3FileSystem(
+        self._files = _Files(
             asynchronous=on_loop,
             skip_instance_cache=True,
             use_listings_cache=False,
@@ -122,13 +146,13 @@ class Bucket:
                 await self._put(key, _Body(data), checksum)
         except FAILURES as error:
             status, code = _answer(error)
-            if status == 412:
-                return False
-            if status == 501 or code == "NotImplemented":
-                raise UnfitStore(
-                    f"{self._where} does not support create-if-absent (If-None-Match: *): {error}"
-                ) from error
-            raise self._unavailable(f"create {key}", error) from error
+            if status == 501 or code == UNSUPPORTED:
+                raise self._unsupported(key, error) from error
+            if status != 412:
+                raise self._unavailable(f"create {key}", error) from error
+            self._unsupported_s = None
+            return False
+        self._unsupported_s = None
         return True
 
     async def read(self, key: str, span: str | None) -> tuple[bytes, int, int]:
@@ -238,8 +262,13 @@ class Bucket:
 
     async def close(self) -> None:
         """Closes the connections; a later request opens new ones."""
-        if self._files._s3 is not None:
-            await self._files._s3.__aexit__(None, None, None)
+        if self._files._s3 is None:
+            return
+        closing = self._files._s3.__aexit__(None, None, None)
+        if self._files.asynchronous:
+            await closing
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(closing, self.loop))
 
     async def _connect(self) -> None:
         """Makes the client before the first request. Raises InvalidRequest if boto's settings are invalid, such as an
@@ -317,12 +346,21 @@ class Bucket:
             self._worked_around.add(what)
             logger.warning("%s: the store %s", self._where, what)
 
-    def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
+    def _unsupported(self, key: str, error: Exception) -> StoreUnavailable | UnfitStore:
+        """Returns the error for a create that got 501: it did not happen."""
+        now_s = asyncio.get_running_loop().time()
+        if self._unsupported_s is None:
+            self._unsupported_s = now_s
+        if now_s < self._unsupported_s + UNSUPPORTED_S:
+            return self._unavailable(f"create {key}", error, UNSUPPORTED)
+        return UnfitStore(f"{self._where} does not support create-if-absent (If-None-Match: *) any more: {error}")
+
+    def _unavailable(self, what: str, error: Exception, named: str = "") -> StoreUnavailable:
         status, code = _answer(error)
         told = f"{status}" if code == f"{status}" else f"{status} {code}"  # a head's answer has no body with a code
         detail = f"the store answered {told}" if status else "the store did not answer, or not completely"
         inside = f"{self._where}, {what}: {error}" if f"{error}" else f"{self._where}, {what}: {type(error).__name__}"
-        return StoreUnavailable(detail, inside=inside, code=code)
+        return StoreUnavailable(detail, inside=inside, code=named or code)
 
 
 def _listed(each: Mapping[str, Any]) -> Listed:

@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from seaweedq.clock import Ids
 from seaweedq.errors import StoreUnavailable, UnfitStore
 from seaweedq.storage.endpoints import Endpoints
+from seaweedq.storage.probe import probe
 from seaweedq.storage.s3 import S3Store
 from tests.support.processes.s3_service import S3Service
 from tests.support.storage.store_proxy import (
@@ -77,10 +79,34 @@ async def test_a_create_without_an_answer_may_have_happened(store: S3Store, prox
     assert await store.read("new") == b"mine"
 
 
-async def test_a_store_that_does_not_know_the_condition_is_unfit(store: S3Store, proxy: Proxy) -> None:
-    proxy.inject(answers(501, "NotImplemented"))
+@pytest.mark.parametrize("code", ["NotImplemented", "InternalError"])
+async def test_a_501_that_passes_is_an_outage_and_one_that_lasts_is_the_store(
+    store: S3Store, proxy: Proxy, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing = answers(501, code)
+    for name in ("first", "second"):
+        proxy.inject(refusing)
+        with pytest.raises(StoreUnavailable, match="501"):
+            await store.create(name, b"mine")
+        proxy.inject(through)
+        assert await store.create(name, b"mine")
+        assert store._bucket._unsupported_s is None, "the time begins anew"
+    proxy.inject(refusing)
+    with pytest.raises(StoreUnavailable):
+        await store.create("new", b"mine")
+    monkeypatch.setattr("seaweedq.storage.s3_requests.UNSUPPORTED_S", 0.0)
     with pytest.raises(UnfitStore, match="create-if-absent"):
         await store.create("new", b"mine")
+
+
+async def test_the_probe_finds_a_store_that_does_not_know_the_condition(store: S3Store, proxy: Proxy, ids: Ids) -> None:
+    async def refusing(exchange: Exchange) -> None:
+        """Refuses creates alone."""
+        await (answers(501, "NotImplemented") if exchange.head.startswith(b"PUT") else through)(exchange)
+
+    proxy.inject(refusing)
+    with pytest.raises(UnfitStore, match="create-if-absent"):
+        await probe(store, ids, racers=4)
 
 
 async def _open(store: S3Store) -> bytes:

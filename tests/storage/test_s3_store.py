@@ -1,6 +1,7 @@
 """What the S3 store alone promises: readers that ask seldom, bodies without copies, clear refusals."""
 
 import asyncio
+import gc
 import io
 import sys
 import tracemalloc
@@ -180,6 +181,49 @@ async def test_an_endpoint_that_is_no_url_is_a_bad_setting(endpoint: str, monkey
             await act
     with pytest.raises(InvalidRequest, match=endpoint):
         await asyncio.to_thread(store.open, "a")
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "left"])
+def test_a_life_leaves_no_client_to_the_loop_of_the_next_one(s3: S3Service, closes: bool) -> None:
+    """Also where the client of its readers is garbage only then. Nothing is heard of on the next life's loop."""
+    place, lives = s3.place(), list[S3Store]()
+
+    async def live() -> list[str]:
+        heard: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(str(context)))
+        store = S3Store(f"s3://{place}/below")
+        await store.create(f"{len(lives)}{closes}", b"content")
+        await asyncio.to_thread(lambda: store.open(f"{len(lives)}{closes}").read())
+        lives.append(store)
+        if closes:
+            await store.close()
+        else:
+            await store._bucket.close()
+        return heard
+
+    async def next_life() -> list[str]:
+        heard: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(str(context)))
+        lives.clear()
+        gc.collect()
+        await asyncio.sleep(0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+        return [*heard, *map(repr, others)]
+
+    assert asyncio.run(live()) == []
+    assert (lives[0]._readers._files._s3._endpoint.http_session._sessions is None) == closes
+    assert asyncio.run(next_life()) == []
+
+
+async def test_an_endpoint_that_was_left_out_is_closed_as_well(s3: S3Service) -> None:
+    stores = [S3Store(f"s3://{s3.place()}/below") for _ in range(2)]
+    several = Endpoints(stores)
+    for one in stores:
+        await one.list("a")
+    several.leave_out(stores[1])
+    await several.close()
+    assert [one._bucket._files._s3._endpoint.http_session._sessions for one in stores] == [None, None]
 
 
 def test_settings_choose_the_store(tmp_path: Any, ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
