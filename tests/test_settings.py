@@ -137,10 +137,43 @@ def test_an_error_says_where_the_setting_was_given(tmp_path: Path, monkeypatch: 
     with pytest.raises(InvalidRequest, match=r"lease_s=-1: .*\(given by lease_s in .*broker.toml\)"):
         settings_of(config, {})
     monkeypatch.setenv("SEAWEEDQ_LEASE_S", "-2")
-    with pytest.raises(InvalidRequest, match=r"lease_s='-2': .*\(given by SEAWEEDQ_LEASE_S\)"):
+    with pytest.raises(InvalidRequest, match=r"lease_s='-2' is not a duration.*\(given by SEAWEEDQ_LEASE_S\)"):
         settings_of(config, {})
     with pytest.raises(InvalidRequest, match=r"lease_s=-3: .*\(given by --lease-s\)"):
         settings_of(config, {"lease_s": -3})
+
+
+def test_units_are_taken_from_each_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('lease_s = "2500ms"\nmax_request_bytes = "8MB"\njournal_linger_s = "20ms"\n')
+    monkeypatch.setenv("SEAWEEDQ_FLUSH_MAX_AGE_S", "1m30s")
+    monkeypatch.setenv("SEAWEEDQ_UPLOAD_EXPIRES_S", "1d")
+    settings = settings_of(config, {"memory_budget_bytes": "1GiB"})
+    assert (settings.lease_s, settings.max_request_bytes, settings.journal_linger_s) == (2.5, 8_000_000, 0.02)
+    assert (settings.flush_max_age_s, settings.upload_expires_s) == (90, 86_400)
+    assert settings.memory_budget_bytes == 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("lease_s", "5x", "is not a duration; it must be a number of seconds, or .* ms, s, m, h, d or w"),
+        ("lease_s", "2m", "Input should be less than or equal to 60"),
+        ("memory_budget_bytes", "1G", "is not a size; it must be a number of bytes, or .*GiB is 2.30"),
+        ("journal_puts_per_s", "5m", "valid number"),
+    ],
+)
+def test_an_error_about_a_unit_names_text_and_bound(name: str, value: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^setting {name}='{value}'.*{told}.*given by --"):
+        settings_of(None, {name: value})
+
+
+def test_help_names_the_units_in_words() -> None:
+    shown = " ".join(CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).output.split())
+    assert "--lease-s DURATION" in shown
+    assert "--memory-budget-bytes SIZE" in shown
+    assert "number of seconds, or has units: 500ms, 90s, 1h30m, 7d, 2w" in shown
+    assert "10GB (10^9), 512MiB (2^20)" in shown
 
 
 def test_variables_that_are_no_settings_are_warned_of() -> None:

@@ -7,7 +7,7 @@ pydantic-settings would read the two latter as well; its import takes a quarter 
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
+from seaweedq.units import unit_of, value_of
 
 PREFIX = "SEAWEEDQ_"
 # Variables of that prefix which are no settings of a broker.
@@ -40,18 +41,31 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
     """Returns the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
     names the setting and where it was given."""
     named = {name: value for name, value in given.items() if value is not None}
+    texts = _of_file(config) | _of_variables(os.environ) | named
     try:
-        return Settings.model_validate(_of_file(config) | _of_variables(os.environ) | named)
+        return Settings.model_validate(_in_numbers(texts, lambda name: _origin(name, named, config)))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         field = Settings.model_fields.get(name)
         if field is None:
             raise InvalidRequest(f"{_origin(name, named, config)}: {_no_setting(name)}", field=name) from None
-        shown = f"={_redacted(first['input'])}" if field.repr else ""  # a secret is not printed
+        shown = f"={_redacted(texts.get(name, first['input']))}" if field.repr else ""  # a secret is not printed
         reason = first["msg"].removeprefix("Value error, ")
         origin = _origin(name, named, config)
         raise InvalidRequest(f"setting {name}{shown}: {reason} (given by {origin})", field=name) from None
+
+
+def _in_numbers(given: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Any]:
+    """Returns settings with numbers in place of durations and sizes that are texts. Raises InvalidRequest."""
+    found = dict(given)
+    for name, value in given.items():
+        if isinstance(value, str) and unit_of(name):
+            try:
+                found[name] = value_of(name, value)
+            except ValueError as error:
+                raise InvalidRequest(f"setting {name}={error} (given by {origin(name)})", field=name) from None
+    return found
 
 
 def _of_file(config: Path | None) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.shared.hidden import hidden
 from seaweedq.extras import needs
 from seaweedq.settings import GROUPS, Settings
+from seaweedq.units import unit_of
 
 MIB = 1024 * 1024
 # glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX: keep freed buffers rather than give them back to the
 # kernel and fault them in again. Arenas of threads would give back whatever they no longer use.
 MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0, -8: 1}
+METAVARS = {"s": "DURATION", "bytes": "SIZE"}
 logger = logging.getLogger("seaweedq")
 
 EXAMPLES = """Examples:
@@ -33,7 +35,7 @@ seaweedq serve
 
 seaweedq serve --data-dir /var/lib/seaweedq --port 9000
 
-SEAWEEDQ_FLUSH_MAX_AGE_S=10 seaweedq serve
+SEAWEEDQ_FLUSH_MAX_AGE_S=10s seaweedq serve
 
 seaweedq serve --config broker.toml
 """
@@ -50,12 +52,14 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
     given = next((one for one in get_args(field.annotation) if isinstance(one, type)), field.annotation)
-    kind = given if given in (int, float, str, bool, Path) else str
+    unit = unit_of(name)
+    kind = given if given in (int, float, str, bool, Path) and unit is None else str
     flag = f"--{name.replace('_', '-')}"
     default = "none" if field.default in ("", None) else field.default
     option = typer.Option(
         flag if kind is not bool else f"{flag}/--no-{flag[2:]}",
         help=f"{field.description} \\[default: {default}]",
+        metavar=METAVARS[unit] if unit else None,
         show_default=False,
         rich_help_panel=group,
     )
@@ -71,7 +75,11 @@ def serve(
     ] = None,
     **given: Any,
 ) -> None:
-    """Run a broker. Every option is also a SEAWEEDQ_* variable and a key of the TOML file."""
+    """Run a broker. Every option is also a SEAWEEDQ_* variable and a key of the TOML file.
+
+    A DURATION is a number of seconds, or has units: 500ms, 90s, 1h30m, 7d, 2w. A SIZE is a number of bytes, or has a
+    unit: 10GB (10^9), 512MiB (2^20).
+    """
     settings = settings_of(config, given)
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
