@@ -101,7 +101,7 @@ def test_errors_name_value_and_bound(run: Run, topic: str) -> None:
     assert "random" in said
     assert "keyed" in said
     assert "-1" in run("subscription", "create", topic, "s", "--max-in-flight", "-1", code=1)
-    assert "yesterday" in run("subscription", "seek", topic, "s", "--to", "yesterday", code=1)
+    assert "yesterday" in run("subscription", "seek", topic, "s", "--to", "yesterday", code=2)
 
 
 def test_pull_gives_back_what_it_printed(run: Run, topic: str) -> None:

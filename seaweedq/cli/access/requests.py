@@ -8,11 +8,15 @@ import typer
 from seaweedq.access.actions import Action
 from seaweedq.access.limits import RATES, Limits
 from seaweedq.cli.shared.common import printable
+from seaweedq.units import bytes_of
 
 GRANT = "`actions:topics:subscriptions`, each a list with commas, as `describe,publish:flights*`; may be repeated."
-LIMIT = "`NAME=NUMBER`, as `requests=100`; `NAME=none` takes it away; may be repeated. Others stay as they are."
+LIMIT = (
+    "`NAME=NUMBER`, as `requests=100` or `bytes_in=10MB`, which are each second; `NAME=none` takes it away; may be "
+    "repeated. Others stay as they are."
+)
 NO_BOUND = "none"
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+SIZES = ("bytes_in", "bytes_out")
 
 
 def grant_of(text: str) -> dict[str, list[str]]:
@@ -34,16 +38,13 @@ def limit_of(text: str) -> tuple[str, float | None]:
     if number == NO_BOUND:
         return name, None
     if not re.fullmatch(r"[0-9]{1,16}(\.[0-9]{1,9})?" if name in RATES else r"[0-9]{1,16}", number):
+        if name in SIZES:
+            try:
+                return name, float(bytes_of(number))
+            except ValueError as error:
+                raise typer.BadParameter(f"{name}: {error}", param_hint="--limit") from None
         raise typer.BadParameter(f"{text!r} has no such number: {LIMIT}", param_hint="--limit")
     return name, float(number) if name in RATES else int(number)
-
-
-def seconds_of(text: str) -> float:
-    """Returns a duration such as 30d in seconds. Raises BadParameter."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no time such as 30d, 12h, 15m or 90s", param_hint="--expires")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def words_of(grants: list[dict[str, Any]]) -> str:

@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.access.requests import GRANT, grant_of, seconds_of, words_of
+from seaweedq.cli.access.requests import GRANT, grant_of, words_of
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run, say
+from seaweedq.cli.shared.units import duration
 
 WHOAMI = "Example: SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"
 app = typer.Typer(no_args_is_help=True, help="Issue, list and revoke tokens.")
@@ -20,9 +21,7 @@ def create(
             show_default=False,
         ),
     ] = None,
-    expires: Annotated[
-        str | None, typer.Option(help="Time after which the token ends: 30d, 12h, 15m.", show_default=False)
-    ] = None,
+    expires: Annotated[float | None, duration("Time after which the token ends.")] = None,
     grant: Annotated[list[str] | None, typer.Option(help=f"Narrows it: {GRANT}", show_default=False)] = None,
     note: Annotated[str, typer.Option(help="A text for people.")] = "",
     url: Url = DEFAULT_URL,
@@ -34,7 +33,7 @@ def create(
     if principal is not None:
         body["principal"] = principal
     if expires is not None:
-        body["expires_s"] = seconds_of(expires)
+        body["expires_s"] = expires
     if grant:
         body["grants"] = [grant_of(one) for one in grant]
     say(run(url, call("POST", "/v1/tokens", body))["token"])

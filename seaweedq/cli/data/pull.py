@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 import typer
 
 from seaweedq.cli.data.outage import Outage
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted
+from seaweedq.cli.shared.units import PLACES, place
 
 if TYPE_CHECKING:
     from seaweedq.client import Message
@@ -63,7 +64,7 @@ def pull(
         batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
         idle_s = None if follow else _IDLE_S
         messages = client.subscribe(
-            topic, subscription, place(start), idle_s, batch, deadline_s, cast("Mode | None", mode)
+            topic, subscription, place(start, "--start"), idle_s, batch, deadline_s, cast("Mode | None", mode)
         )
         lines = _lines(messages) if payloads is None else _downloaded(messages, payloads, stack)
         interrupts = stack.enter_context(Interrupts())

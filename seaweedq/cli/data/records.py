@@ -12,6 +12,7 @@ import msgspec
 from seaweedq.cli.data.quotes import QuotedFile
 from seaweedq.errors import UnreadableBody
 from seaweedq.extras import needs
+from seaweedq.units import seconds_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,6 +68,11 @@ def envelope(line: msgspec.Raw) -> dict[str, Any]:
     found = _decode(_value, line)
     if not isinstance(found, dict) or "value" not in found or not found.keys() <= _ENVELOPE:
         raise BadRecord(f"not a message: it must be an object with value, and only {', '.join(sorted(_ENVELOPE))}")
+    if isinstance(lifetime := found.get("expires_in_s"), str):
+        try:
+            found["expires_in_s"] = seconds_of(lifetime)
+        except ValueError as error:
+            raise BadRecord(f"expires_in_s: {error}") from error
     return found
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, say
+from seaweedq.cli.shared.units import duration
+from seaweedq.cli.shared.units import size as sized
 from seaweedq.extras import needs
 
 if TYPE_CHECKING:
@@ -27,11 +29,11 @@ def bench(
     consumers: Annotated[
         int, typer.Option(min=0, max=64, help="Number of threads that pull and ack, each with its own subscription.")
     ] = 1,
-    size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Size of each value in bytes.")] = 100,
+    size: Annotated[int, sized("Size of each value.", 1, 1_000_000)] = 100,
     messages: Annotated[
         int | None, typer.Option(min=1, help="End after this number of messages, over all producers.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Stop publishing after this number of seconds.")] = 10,
+    seconds: Annotated[float, duration("Stop publishing after this time.", 0.1)] = 10,
     rate: Annotated[float, typer.Option(min=0, help="Messages/s of each producer; 0 means as fast as possible.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     url: Url = DEFAULT_URL,

@@ -23,7 +23,6 @@ Url = Annotated[
 ]
 DEFAULT_URL = "http://127.0.0.1:8080"
 CLIENT_S = 30.0
-PLACES = "earliest, latest, or a time such as 2026-01-31T12:00:00Z."
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 COMPLETION_S = 1.0
 
@@ -81,11 +80,6 @@ def unusable(error: ValueError) -> typer.BadParameter:
     from seaweedq.client.http.credentials import InvalidToken
 
     return typer.BadParameter(str(error), param_hint=None if isinstance(error, InvalidToken) else "--url")
-
-
-def place(text: str) -> str | dict[str, str]:
-    """Returns a place of a topic as the API takes it."""
-    return text if text in ("earliest", "latest") else {"timestamp": text}
 
 
 def first_url(url: str) -> str:

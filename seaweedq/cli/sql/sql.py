@@ -10,6 +10,7 @@ import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, calling, complain, one_line, say
 from seaweedq.cli.shared.hidden import hidden
+from seaweedq.cli.shared.units import duration
 from seaweedq.errors import ConnectionFailed, FileMissing, TopicNotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def sql(
         bool, typer.Option("--explain", help="Say which files and which rows of brokers it reads, and DuckDB's plan.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the table again and again, until Ctrl-C.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.")] = 2.0,
+    every_s: Annotated[float, duration("Time between two looks of --watch.", 0.1)] = 2.0,
     rows: Annotated[int, typer.Option(min=1, help="Most rows of a table.")] = 100,
     memory: Annotated[str, typer.Option(help="What DuckDB may use, such as 1GB; by default most of the machine.")] = "",
     s3_endpoint: Annotated[

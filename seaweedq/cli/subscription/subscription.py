@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, place, run, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, run, say
+from seaweedq.cli.shared.units import PLACES, duration, place
 from seaweedq.cli.subscription.subscription_tables import print_list, print_one
 
 app = typer.Typer(
@@ -14,9 +15,10 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")]
 CREATE = """Examples: seaweedq subscription create flights billing --start earliest ·
-seaweedq subscription create flights mails --mode keyed --backoff-s 1 --backoff-s 60 --max-attempts 5
+seaweedq subscription create flights mails --mode keyed --backoff-s 1s --backoff-s 1m --max-attempts 5
 --dead-letter-topic lost"""
 SEEK = """Examples: seaweedq subscription seek flights billing --to earliest ·
+seaweedq subscription seek flights billing --to 5m ·
 seaweedq subscription seek flights billing --to 2026-01-31T12:00:00Z ·
 seaweedq subscription seek flights billing --offset 3=17 --offset 4=0"""
 
@@ -27,14 +29,14 @@ def create(
     name: Name,
     mode: Annotated[str | None, typer.Option(help="ordered (the default), shared or keyed.")] = None,
     start: Annotated[str | None, typer.Option(help=f"Where it begins: {PLACES}")] = None,
-    ack_deadline_s: Annotated[float | None, typer.Option(help="Seconds until a message comes again.")] = None,
+    ack_deadline_s: Annotated[float | None, duration("Time until a message comes again.")] = None,
     max_attempts: Annotated[
         int | None, typer.Option(help="Deliveries after which a message is a dead letter; 0: no bound.")
     ] = None,
     dead_letter_topic: Annotated[str | None, typer.Option(help="Topic for dead letters.")] = None,
     backoff_s: Annotated[
         list[float] | None,
-        typer.Option(help="Seconds until a failed message comes again; once for each attempt, the last for all later."),
+        duration("Time until a failed message comes again; once for each attempt, the last for all later."),
     ] = None,
     max_in_flight: Annotated[int | None, typer.Option(help="Messages that are leased at a time.")] = None,
     key_prefix: Annotated[
@@ -43,16 +45,14 @@ def create(
     header: Annotated[
         list[str] | None, typer.Option(help="Deliver only messages that have this header, given as NAME=VALUE.")
     ] = None,
-    expires_after_s: Annotated[
-        float | None, typer.Option(help="Seconds without a consumer after which it is deleted.")
-    ] = None,
+    expires_after_s: Annotated[float | None, duration("Time without a consumer after which it is deleted.")] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a subscription, or check that an existing one matches the given options."""
     headers = dict(_pair(text, "--header", "NAME=VALUE") for text in header or ())
     config = {
         "mode": mode,
-        "start": None if start is None else place(start),
+        "start": None if start is None else place(start, "--start"),
         "ack_deadline_s": ack_deadline_s,
         "max_attempts": max_attempts,
         "dead_letter_topic": dead_letter_topic,
@@ -106,7 +106,7 @@ def seek(
     """Move a subscription to other messages. All leases end; what is behind the new place comes again, acked or not."""
     if (to is None) == (not offset):
         raise typer.BadParameter("give one of --to and --offset", param_hint="--to")
-    where = place(to) if to is not None else {"offsets": _offsets(offset or [])}
+    where = place(to, "--to") if to is not None else {"offsets": _offsets(offset or [])}
     with connect(url) as client:
         done = client.seek(topic, name, where)
     if json:

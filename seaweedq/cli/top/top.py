@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, one_line
+from seaweedq.cli.shared.units import duration
 from seaweedq.errors import ConnectionFailed, TopicNotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ EXAMPLES = "Examples: seaweedq top · seaweedq top --once · seaweedq top --ever
 
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+    every_s: Annotated[float, duration("Time between two looks.", 0.5)] = 2.0,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show the busiest topics and segments with their rates and owners, until Ctrl-C."""

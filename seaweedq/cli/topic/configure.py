@@ -7,29 +7,28 @@ from typing import Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, run, say
+from seaweedq.cli.shared.units import duration, size
 
 CREATE = "Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier"
-SET = """Examples: seaweedq topic set flights --retention-max-age-s 604800 --keep-unread ·
-seaweedq topic set flights --retention-max-bytes 1000000000 --dry-run ·
+SET = """Examples: seaweedq topic set flights --retention-max-age-s 7d --keep-unread ·
+seaweedq topic set flights --retention-max-bytes 1GB --dry-run ·
 seaweedq topic set flights --default retention-max-age-s"""
 
-FlushMaxBytes = Annotated[int | None, typer.Option(help="A tail that reaches this size becomes a Parquet file.")]
-FlushMaxAge = Annotated[float | None, typer.Option(help="A tail that reaches this age becomes a Parquet file.")]
-RetentionMaxAge = Annotated[float | None, typer.Option(help="Age in seconds at which messages are deleted.")]
-RetentionMaxBytes = Annotated[
-    int | None, typer.Option(help="Number of stored bytes above which the oldest messages are deleted.")
-]
+FlushMaxBytes = Annotated[int | None, size("A tail that reaches this size becomes a Parquet file.")]
+FlushMaxAge = Annotated[float | None, duration("A tail that reaches this age becomes a Parquet file.")]
+RetentionMaxAge = Annotated[float | None, duration("Age at which messages are deleted.")]
+RetentionMaxBytes = Annotated[int | None, size("Stored size above which the oldest messages are deleted.")]
 MaxPayloadBytes = Annotated[
-    int | None, typer.Option(help="Largest payload of an upload, if it must be less than the broker's setting.")
+    int | None, size("Largest payload of an upload, if it must be less than the broker's setting.")
 ]
 Ndjson = Annotated[
     str | None, typer.Option(help="What a line of NDJSON over HTTP is: envelope (the default), or bare: the value.")
 ]
 TargetMessages = Annotated[int | None, typer.Option(help="A segment with a higher rate for long is split.")]
-TargetBytes = Annotated[int | None, typer.Option(help="The same target in bytes.")]
+TargetBytes = Annotated[int | None, size("The same target in bytes each second.")]
 MinSegments = Annotated[int | None, typer.Option(help="Merges leave at least this number of segments.")]
 MaxSegments = Annotated[int | None, typer.Option(help="Splits leave at most this number of segments.")]
-CoolDown = Annotated[float | None, typer.Option(help="How long idle segments wait before they are merged.")]
+CoolDown = Annotated[float | None, duration("How long idle segments wait before they are merged.")]
 Scaling = Annotated[
     bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge automatically.")
 ]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from seaweedq import Client
 from seaweedq.cli.access import principal, token
-from seaweedq.cli.access.requests import grant_of, limit_of, limits_in_words, seconds_of, words_of
+from seaweedq.cli.access.requests import grant_of, limit_of, limits_in_words, words_of
 from seaweedq.cli.main import app
 from seaweedq.cli.shared.common import complain
 from seaweedq.cli.topic import tail
@@ -35,8 +35,25 @@ def test_limits_as_words(text: str) -> None:
     assert limits_in_words(dict([limit_of(text)])) == text
 
 
+def test_limits_in_bytes_have_units() -> None:
+    assert [limit_of(text) for text in ("bytes_in=10MB", "bytes_out=1KiB")] == [("bytes_in", 10e6), ("bytes_out", 1024)]
+    with pytest.raises(typer.BadParameter, match=r"bytes_in: '10M' is not a size; .*GB is 10\^9"):
+        limit_of("bytes_in=10M")
+
+
 @pytest.mark.parametrize(
-    "text", ["", "requests", "fly=1", "requests=", "requests=nan", "requests=-1", "requests=1e400", "topics=1.5"]
+    "text",
+    [
+        "",
+        "requests",
+        "requests=1kB",
+        "fly=1",
+        "requests=",
+        "requests=nan",
+        "requests=-1",
+        "requests=1e400",
+        "topics=1.5",
+    ],
 )
 def test_limits_that_are_none(text: str) -> None:
     with pytest.raises(typer.BadParameter):
@@ -77,13 +94,6 @@ def test_texts_of_brokers_are_shown_without_what_a_terminal_obeys(monkeypatch: p
 def test_errors_of_brokers_are_shown_without_what_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
     complain("a\x1b[2J")
     assert capsys.readouterr().err == "seaweedq: a\\u001b[2J\n"
-
-
-def test_times_as_words() -> None:
-    assert [seconds_of(text) for text in ("90s", "15m", "12h", "30d")] == [90, 900, 43_200, 2_592_000]
-    for wrong in ("", "30", "-1d", "1.5h", "1w"):
-        with pytest.raises(typer.BadParameter):
-            seconds_of(wrong)
 
 
 def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., BrokerProcess]) -> None:
