@@ -50,6 +50,7 @@ def documented_routes(note: Callable[[SeaweedqError, Scope], None], service: Cal
         title="seaweedq",
         summary="A message queue whose storage is a directory of Parquet files.",
         version=version("seaweedq"),
+        docs_url=None,  # a page of ours, with a policy (console/pages)
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=handlers(note),

@@ -72,7 +72,6 @@ TABLE: tuple[tuple[str, str, Kind | Action, str], ...] = (
     ("GET", "/healthz", OPEN, ""),
     ("GET", "/readyz", OPEN, ""),
     ("GET", "/docs", OPEN, ""),
-    ("GET", "/docs/oauth2-redirect", OPEN, ""),
     ("GET HEAD", "/openapi.json", OPEN, ""),
     ("GET HEAD", "/static-offline-docs/*", OPEN, ""),
     ("GET", "/metrics", Action.METRICS, ""),

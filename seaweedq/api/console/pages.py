@@ -1,11 +1,15 @@
-"""Serves the console's static files, and at `/` the page to browsers and a document with links to everybody else.
+"""Serves the console's static files; at `/` the page to browsers and a document with links to everybody else; and
+`/docs`, the page of the OpenAPI document.
 
 The files lie in `static`, as they are edited: nothing is built. The page uses public routes alone, and relative URLs,
 so that a broker may stand behind a path prefix. Its places are behind `#`, so all of them are this one page. The policy
-of its answers lets it load, and send to, nothing but its own origin, and lets no page frame it.
+of its answers lets it load, and send to, nothing but its own origin, and lets no page frame it. That of `/docs` allows
+one script in the page, by its hash, and the styles that Swagger UI writes into the page.
 """
 
 import hashlib
+import re
+from base64 import b64encode
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -13,6 +17,7 @@ from mimetypes import guess_type
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from msgspec import Struct
 
 from seaweedq.api.asgi.accepted import names
@@ -36,6 +41,7 @@ POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
+STATIC_DOCS = "static-offline-docs"  # where fastapi_offline serves Swagger UI
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -95,6 +101,13 @@ async def start_head(request: Request) -> Response:
     return await start(request)
 
 
+@router.get("/docs", include_in_schema=False)
+async def documentation() -> Response:
+    """Returns the page that shows the OpenAPI document, and sends requests of its routes."""
+    content, policy = _documentation()
+    return Response(content, headers={**HEADERS, "content-security-policy": policy}, media_type=HTML)
+
+
 @router.api_route("/console", methods=SAFE, include_in_schema=False)
 async def console() -> Response:
     """Leads to the page, whose links are relative to its own folder."""
@@ -109,6 +122,25 @@ async def console_file(request: Request, name: str) -> Response:
     if name == PAGE or name not in _places():
         raise RouteNotFound(f"the console has no file {name[:200]!r}")
     return _file(request, name)
+
+
+@cache
+def _documentation() -> tuple[str, str]:
+    """Returns the page and its policy."""
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title="seaweedq",
+        swagger_js_url=f"{STATIC_DOCS}/swagger-ui-bundle.js",
+        swagger_css_url=f"{STATIC_DOCS}/swagger-ui.css",
+        swagger_favicon_url=f"{STATIC_DOCS}/favicon.png",
+    )
+    content = bytes(page.body).decode()
+    (script,) = re.findall(r"<script>(.*?)</script>", content, re.DOTALL)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    changes = {"script-src": f"'self' 'sha256-{digest}'", "style-src": "'self' 'unsafe-inline'"}
+    wanted = dict(part.split(" ", 1) for part in POLICY.split("; ")) | changes
+    del wanted["require-trusted-types-for"]  # Swagger UI writes HTML
+    return content, "; ".join(f"{name} {value}" for name, value in wanted.items())
 
 
 def _file(request: Request, name: str) -> Response:

@@ -146,6 +146,19 @@ async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Pa
 KEYS = ["", "ada", "abcd", "k\u00e4se", "\u6d77\u85fb", "customer-1234567"]
 
 
+async def test_the_page_of_the_api_works_under_its_policy(tmp_path: Path) -> None:
+    """It loads the document, and sends a request of a person's."""
+    async with console(tmp_path) as (page, serving, _):
+        await page.open(f"{serving.url}/docs")
+        await page.until("document.querySelectorAll('.opblock').length > 40")
+        await page.run("document.querySelector('.opblock-get .opblock-summary-control').click()")
+        await page.until("!!document.querySelector('.try-out__btn')")
+        await page.run("document.querySelector('.try-out__btn').click()")
+        await page.until("!!document.querySelector('.execute')")
+        await page.run("document.querySelector('.execute').click()")
+        assert await page.until("document.querySelector('.live-responses-table .response-col_status')?.innerText")
+
+
 async def test_a_search_for_a_key_looks_where_it_can_be_and_follows_what_was_asked(tmp_path: Path) -> None:
     async with console(tmp_path) as (page, serving, http):
         await http.put("/v1/topics/orders", json={"initial_segments": 8})

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from seaweedq.api.access.rules import Kind, every
 from seaweedq.api.app import Application
 from seaweedq.api.console.pages import LINKS, POLICY, STATIC
 from tests.support.brokers.in_process import running
@@ -63,6 +64,22 @@ async def test_all_files_are_served_with_a_policy_and_nothing_else_is(http: http
         assert (await http.get(f"/console/{name}")).status_code == 404
     assert (await http.get("/console/")).headers["location"] == "../"
     assert (await http.get("/console")).headers["location"] == "./"
+
+
+async def test_every_page_has_a_policy_and_no_other_page_may_frame_it(http: httpx.AsyncClient) -> None:
+    pages = []
+    for method, path, rule in every():
+        if method == "GET" and rule.kind is Kind.OPEN and "*" not in path:
+            answer = await http.get(path, headers={"accept": "text/html"})
+            if answer.headers.get("content-type", "").startswith("text/html"):
+                pages.append(path)
+                policy = dict(one.split(" ", 1) for one in answer.headers["content-security-policy"].split("; "))
+                assert (policy["default-src"], policy["frame-ancestors"]) == ("'none'", "'none'"), path
+                assert "unsafe" not in policy["script-src"]
+                assert answer.headers["x-content-type-options"] == "nosniff", path
+                assert answer.headers["referrer-policy"] == "no-referrer"
+                assert not re.search(r"https?://", answer.text), path
+    assert pages == ["/", "/docs"]
 
 
 def test_no_file_names_another_origin_and_no_url_begins_at_the_root() -> None:
