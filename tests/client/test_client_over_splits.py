@@ -144,6 +144,7 @@ async def test_the_segment_map_and_pages_of_a_split_topic(tmp_path: Path) -> Non
         shown = await client.topic("t")
         assert (shown["segments"], shown["messages"]) == (2, 4)
         assert shown["bytes"] > 0
+        assert shown["tail_bytes"] > 0
         page = await client.fetch("t", 0, 0)
         assert (len(page.messages), page.next_offset, page.sealed, page.successors) == (3, 3, True, successors)
         page = await client.fetch("t", successors[0], 0)

@@ -152,9 +152,9 @@ class Reader:
                 offset = first + rows.num_rows
         return offset
 
-    async def size_since(self, segment: OpenSegment, offset: int) -> int:
-        """Estimates how many bytes the rows from `offset` on take: of files by their share of rows, of the tail as in
-        memory. Files whose sizes are not known after READ_S count as those that are."""
+    async def sizes_since(self, segment: OpenSegment, offset: int) -> tuple[int, int]:
+        """Estimates how many bytes the rows from `offset` on take in files, by their share of rows, and in the tail, as
+        in memory. Files whose sizes are not known after READ_S count as those that are."""
         size, measured, others = 0.0, 0, 0  # bytes and rows of files, rows of further ones
         patience = Deadline(self._clock, READ_S)
         with _readable(segment, None):
@@ -170,9 +170,9 @@ class Reader:
                 else:
                     others += count
         size += size / measured * others if measured else 0
-        for rows in segment.tail.since(offset):
-            size += rows.size_bytes * (rows.end - max(offset, rows.first)) / rows.rows.num_rows
-        return int(size)
+        unflushed = segment.tail.since(offset)
+        tail = sum(rows.size_bytes * (rows.end - max(offset, rows.first)) / rows.rows.num_rows for rows in unflushed)
+        return int(size), int(tail)
 
     async def _group(self, segment: OpenSegment, offset: int) -> Group:
         with _readable(segment, offset):

@@ -16,9 +16,9 @@ from seaweedq.errors import NotReady
 
 
 class Position(msgspec.Struct, array_like=True):
-    """The offsets of a segment, and the bytes of its files and tail where they were asked for. The position of an open
-    segment comes with the load that its owner has observed. With the bytes comes `file_us`, when its newest file was
-    written; None where it has none, or its owner is of an earlier version."""
+    """The offsets of a segment; and where they were asked for, the bytes of its files, as stored, and of its tail, as
+    in memory. The position of an open segment comes with the load that its owner has observed. With the bytes comes
+    `file_us`, when its newest file was written; None where it has none, or its owner is of an earlier version."""
 
     segment: int
     flushed: int
@@ -26,6 +26,7 @@ class Position(msgspec.Struct, array_like=True):
     size_bytes: int = 0
     observed: Observed | None = None
     file_us: int | None = None
+    tail_bytes: int = 0
 
 
 class LocalPositions:
@@ -66,6 +67,7 @@ class LocalPositions:
 
     async def position(self, segment: OpenSegment, sizes: bool) -> Position:
         """Returns where an opened segment stands, with its bytes if `sizes` asks for them."""
-        size = await self._reader.size_since(segment, 0) if sizes else 0
+        files, tail = await self._reader.sizes_since(segment, 0) if sizes else (0, 0)
         last = segment.chain.last if sizes and segment.tail.start else None  # before it, all files are without rows
-        return Position(segment.id, segment.tail.start, segment.end, size, file_us=last.appended_us if last else None)
+        written = last.appended_us if last else None
+        return Position(segment.id, segment.tail.start, segment.end, files, file_us=written, tail_bytes=tail)

@@ -80,7 +80,7 @@ class ReadServer:
 
     async def size_since(self, topic: Topic, call: SegmentCall) -> int:
         """Returns about how many bytes a segment of this broker has from an offset on. Raises NotOwner, NotReady."""
-        return await self._reader.size_since(await self._opened(topic, call), call.offset)
+        return sum(await self._reader.sizes_since(await self._opened(topic, call), call.offset))
 
     async def _opened(self, topic: Topic, call: SegmentCall) -> OpenSegment:
         if call.segment not in self._catalog.records(topic):

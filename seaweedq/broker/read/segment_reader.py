@@ -85,4 +85,4 @@ class LocalSegment:
 
     async def size_since(self, offset: int) -> int:
         """Returns about how many bytes the rows from `offset` on take."""
-        return await self.reader.size_since(self.segment, offset)
+        return sum(await self.reader.sizes_since(self.segment, offset))

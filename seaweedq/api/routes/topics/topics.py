@@ -51,7 +51,8 @@ TRIES = 3  # of a PUT whose topic is deleted meanwhile
 class TopicAnswer(Struct):
     """A topic. `scaling` is the policy that holds, with its defaults. `segments` counts those that receive messages;
     `hot_segments` have too much load, most of it from one key, so that they are not split. `messages` counts all
-    acknowledged messages, `bytes` its files and what is not in files yet. `start_offsets` has the segments of which
+    acknowledged messages. `bytes` are those of its files, as stored; `tail_bytes` those of what is in no file yet, as
+    in memory: a flush makes fewer of them. `start_offsets` has the segments of which
     retention has removed messages: those below. `newest_file_at` is when its newest file was written, null without
     any."""
 
@@ -72,6 +73,7 @@ class TopicAnswer(Struct):
     hot_segments: list[int]
     messages: int
     bytes: int
+    tail_bytes: int
     start_offsets: dict[int, int]
     newest_file_at: datetime | None
     path: str
@@ -120,6 +122,7 @@ _SHOWN = {
     "hot_segments": [],
     "messages": 18,
     "bytes": 936,
+    "tail_bytes": 0,
     "start_offsets": {},
     "newest_file_at": "2026-01-31T12:01:00Z",
     "path": "file:///var/lib/seaweedq/store/topics/flights",
@@ -320,6 +323,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],
         messages=sum(position.end for position in positions),
         bytes=sum(position.size_bytes for position in positions),
+        tail_bytes=sum(position.tail_bytes for position in positions),
         start_offsets=services.catalog.start_offsets(topic),
         newest_file_at=moment(max(written)) if written else None,
         path=f"{settings.store_path}/topics/{topic.name}",

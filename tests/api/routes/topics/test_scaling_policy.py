@@ -136,7 +136,7 @@ def test_rates_are_those_of_what_was_published(http: httpx.Client) -> None:
     assert segment["end_offset"] == 600
     assert segment["rates"]["messages_per_s"] == pytest.approx([rate] * 4, rel=0.3)
     assert segment["hot_key"] is None
-    each = http.get(path).json()["bytes"] / 600
+    each = http.get(path).json()["tail_bytes"] / 600
     assert segment["rates"]["bytes_per_s"] == pytest.approx([rate * each] * 4, rel=0.5)
 
 

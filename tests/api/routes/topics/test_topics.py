@@ -165,11 +165,15 @@ def test_counts_bytes_and_path_are_those_of_the_directory(http: httpx.Client, to
     send(http, topic, *range(100))
     young = http.get(topic).json()
     assert young["messages"] == 100
-    assert young["bytes"] > 0
+    assert young["bytes"] == 0
+    assert young["tail_bytes"] > 0
     assert young["newest_file_at"] is None
     assert http.post(f"{topic}/flush").json() == {"flushed": True}
     shown = http.get(topic).json()
     assert shown["messages"] == 100
+    assert shown["tail_bytes"] == 0
+    files = http.get(f"{topic}/files").json()["files"]
+    assert shown["bytes"] == sum(one["bytes"] for one in files) > 0
     assert abs(datetime.fromisoformat(shown["newest_file_at"]) - datetime.now(UTC)) < timedelta(minutes=5)
     table = ds.dataset(shown["path"].removeprefix("file://"), format="parquet", partitioning="hive").to_table()
     assert sorted(table.column("value").to_pylist(), key=int) == [str(n) for n in range(100)]
