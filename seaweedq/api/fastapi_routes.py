@@ -17,7 +17,7 @@ from seaweedq.api.routes.access import principals, tokens
 from seaweedq.api.routes.cluster import cluster, confirmation, level
 from seaweedq.api.routes.messages import fetch, imports
 from seaweedq.api.routes.segments import changes, history, segment_map
-from seaweedq.api.routes.subscriptions import seek, subscriptions
+from seaweedq.api.routes.subscriptions import all_subscriptions, seek, subscriptions
 from seaweedq.api.routes.topics import files, topics
 from seaweedq.api.routes.uploads import payloads, uploads
 from seaweedq.api.streams.declared import declare_streams
@@ -32,6 +32,7 @@ ROUTES = (
     fetch,
     payloads,
     changes,
+    all_subscriptions,
     subscriptions,
     seek,
     uploads,

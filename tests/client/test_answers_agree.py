@@ -58,6 +58,7 @@ PLAIN = {
     ("patch", TOPIC + "/subscriptions/{subscription}"),
     ("get", TOPIC + "/subscriptions/{subscription}"),
     ("get", f"{TOPIC}/history"),
+    ("get", "/v1/subscriptions"),
     ("get", f"{TOPIC}/subscriptions"),
     ("post", TOPIC + "/subscriptions/{subscription}/seek"),
     ("put", TOPIC + "/uploads/{upload}/content"),

@@ -111,6 +111,7 @@ TABLE: tuple[tuple[str, str, Kind | Action, str], ...] = (
     ("GET HEAD PUT", f"{UPLOAD}/content", OWN_RIGHT, ""),
     ("POST", f"{TOPIC}/imports", Action.PUBLISH, ""),
     ("GET", f"{TOPIC}/imports/{{upload}}", Action.PUBLISH, ""),
+    ("GET", "/v1/subscriptions", KNOWN, ""),
     ("GET", f"{TOPIC}/subscriptions", Action.DESCRIBE, ""),
     ("PUT PATCH DELETE", SUBSCRIPTION, Action.SUBSCRIBE, ""),
     ("GET", SUBSCRIPTION, Action.DESCRIBE, ""),

@@ -63,6 +63,7 @@ class Start(Struct):
 
 LINKS = {
     "topics": "v1/topics",
+    "subscriptions": "v1/subscriptions",
     "cluster": "v1/cluster",
     "documentation": "docs",
     "openapi": "openapi.json",

@@ -41,6 +41,7 @@ OPERATIONS = tuple(
         ("DELETE", TOPIC, "deleteTopic", "Delete a topic", "topics"),
         ("POST", f"{TOPIC}/flush", "flushTopic", "Write a topic's newest messages to files", "topics"),
         ("POST", f"{TOPIC}/messages", "publishMessages", "Publish messages", "publish"),
+        ("GET", "/v1/subscriptions", "listAllSubscriptions", "List the subscriptions of all topics", "subscriptions"),
         ("GET", f"{TOPIC}/subscriptions", "listSubscriptions", "List a topic's subscriptions", "subscriptions"),
         ("PUT", SUBSCRIPTION, "createSubscription", "Create a subscription", "subscriptions"),
         ("GET", SUBSCRIPTION, "getSubscription", "Get a subscription and its lag", "subscriptions"),
@@ -105,7 +106,8 @@ _TOKEN = {"token": "$response.body#/id"}
 _LEASE = {"lease": "$response.body#/lease"}
 # From an operation's answer of these statuses to other operations, with their parameters and, for some, a body.
 LEADS: tuple[tuple[str, tuple[int, ...], tuple[str, ...], Mapping[str, str], Any], ...] = (
-    ("getLinks", (200,), ("listTopics", "listPrincipals", "listTokens", "getCluster", "whoAmI"), {}, None),
+    ("getLinks", (200,), ("listTopics", "listAllSubscriptions", "listPrincipals"), {}, None),
+    ("getLinks", (200,), ("listTokens", "getCluster", "whoAmI"), {}, None),
     ("getLinks", (200,), ("isAlive", "isReady", "getMetrics"), {}, None),
     ("listTopics", (200,), ("createTopic",), {"topic": "flights"}, None),
     ("listPrincipals", (200,), ("putPrincipal",), {"principal": "importer"}, None),

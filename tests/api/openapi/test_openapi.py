@@ -41,6 +41,7 @@ SURFACE = {
     ("GET", f"{TOPIC}/segments/{{segment}}/messages"),
     *(("POST", f"{TOPIC}/segments/{{segment}}/{change}") for change in ("split", "merge", "roll", "move")),
     ("GET", f"{TOPIC}/stream"),
+    ("GET", "/v1/subscriptions"),
     ("GET", f"{TOPIC}/subscriptions"),
     ("PUT", SUBSCRIPTION),
     ("GET", SUBSCRIPTION),

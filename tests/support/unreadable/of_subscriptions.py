@@ -29,6 +29,9 @@ async def subscription_broken(world: World) -> None:
     async with world.http() as http:
         listed = await world.ask(http, "GET", f"{T}/subscriptions", 200)
         assert ([one["name"] for one in listed["subscriptions"]], listed["unreadable"]) == (["s"], ["u"])
+        everywhere = await world.ask(http, "GET", "/v1/subscriptions", 200)
+        assert everywhere["unreadable"] == [{"topic": "t", "name": "u"}]
+        assert {"topic": "t", "name": "s"} in everywhere["subscriptions"]
 
 
 async def subscription_whole(world: World) -> None:

@@ -8,8 +8,8 @@ left, or this one after a lost answer, the next creation or deletion removes fir
 cursor that is left of a segment that the next creator does not know would be one too many.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,12 +22,21 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.transactions import entries, read_all
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.errors import NoDeadLetters, SubscriptionNotFound
 from seaweedq.failpoints import reach
 
 PAGE = 60
+
+
+class Listed(NamedTuple):
+    """The name of a subscription, and whether its record can be read."""
+
+    topic: str
+    incarnation: int
+    name: str
+    is_readable: bool
 
 
 class SubscriptionAdmin:
@@ -57,6 +66,18 @@ class SubscriptionAdmin:
         found = {str(keys.SUBSCRIPTIONS.parse(entry.key)[2]): keys.SUBSCRIPTIONS.read(entry) for entry in entries}
         active = [n for n, one in found.items() if isinstance(one, Versioned) and one.record.state == "active"]
         return active, [name for name, one in found.items() if isinstance(one, Unreadable)]
+
+    async def every(self, after: tuple[str, int, str] | None) -> AsyncIterator[Listed]:
+        """Yields the subscriptions of all topics behind one, as topic, incarnation and name, in the order of their
+        keys. Those of topics that are gone may be among them."""
+        behind = keys.SUBSCRIPTIONS.key(*after) if after else ""
+        async for entry in entries(self._coordination, keys.SUBSCRIPTIONS.prefix(), behind):
+            if not keys.SUBSCRIPTIONS.matches(entry.key):
+                continue  # a later version has more below this prefix
+            found = keys.SUBSCRIPTIONS.read(entry)
+            if isinstance(found, Unreadable) or found.record.state == "active":
+                topic, incarnation, name = keys.SUBSCRIPTIONS.parse(entry.key)
+                yield Listed(topic, incarnation, name, isinstance(found, Versioned))
 
     async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
         """Creates a subscription, with cursors where `record.start` says. Returns False where it exists already. Raises

@@ -229,6 +229,11 @@ async def test_lists_hold_what_one_may_describe(tmp_path: Path) -> None:
         assert len((await http("GET", "/v1/topics", http.admin)).json()["topics"]) == 4
         listed = (await http("GET", "/v1/topics/a1/subscriptions", token)).json()["subscriptions"]
         assert [one["name"] for one in listed] == ["mine-1"]
+        await http("PUT", "/v1/topics/b1/subscriptions/mine-2", http.admin, json={})
+        everywhere = (await http("GET", "/v1/subscriptions", token)).json()
+        assert everywhere == {"subscriptions": [{"topic": "a1", "name": "mine-1"}]}
+        first = (await http("GET", "/v1/subscriptions?page_size=1", token)).json()
+        assert first == everywhere, "no token names what the caller may not describe"
         for path in (
             "/v1/topics/b1",
             "/v1/topics/none",

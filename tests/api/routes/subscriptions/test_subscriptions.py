@@ -289,6 +289,35 @@ def test_lag_counts_messages_bytes_and_seconds(http: httpx.Client, topic: str, s
     assert lag(http, sub)["seconds"] < 60
 
 
+def test_all_subscriptions_are_listed_by_pages_but_those_of_topics_that_are_gone(http: httpx.Client) -> None:
+    made = [(topic, name) for topic in ("lister", "lister-2", "lister.x", "unlisted") for name in ("a", "b-1")]
+    for topic, name in made:
+        http.put(f"/v1/topics/{topic}")
+        http.put(f"/v1/topics/{topic}/subscriptions/{name}", json={})
+    for path in ("/v1/topics/unlisted", "/v1/topics/lister/subscriptions/a"):
+        http.delete(path)
+    http.put("/v1/topics/unlisted")
+    whole = http.get("/v1/subscriptions").json()
+    assert "next_page_token" not in whole
+    left = {(one["topic"], one["name"]) for one in whole["subscriptions"]}
+    assert left >= {*made[1:6]}
+    assert not left & {made[0], *made[6:]}
+    found, options = [], {"page_size": "2"}
+    while True:
+        page = http.get("/v1/subscriptions", params=options).json()
+        found += page["subscriptions"]
+        assert len(page["subscriptions"]) == 2 or "next_page_token" not in page
+        if "next_page_token" not in page:
+            break
+        options["page_token"] = page["next_page_token"]
+    assert found == whole["subscriptions"]
+
+
+@pytest.mark.parametrize("token", ["", "lister", "lister/1", "lister/x/a", "lister/1/a/b"])
+def test_a_page_token_that_is_none(http: httpx.Client, token: str) -> None:
+    problem_of(http.get("/v1/subscriptions", params={"page_token": token}), 422, "invalid-request", "page_token")
+
+
 def test_a_subscription_that_was_deleted_begins_anew(http: httpx.Client, topic: str, sub: str) -> None:
     send(http, topic, 1, 2)
     pull(http, sub)
