@@ -44,6 +44,7 @@ class Past:
             "key_field": None,
             "messages": 12_345_678,
             "bytes": 9_876_543_210,
+            "tail_bytes": 1_234_567,
             "segments": sum(one["state"] == "open" for one in self.segments),
             "hot_segments": [0],
             "created_at": text(self.begin),

@@ -61,7 +61,7 @@ async def test_each_page_shows_its_data_in_both_colours_and_on_a_narrow_screen(t
         await page.open(f"{serving.url}/")
         await page.shows("No topics yet")
         await page.open(f"{serving.url}/#/subscriptions")
-        await page.shows("There is no such topic")
+        await page.shows("No subscription yet")
         await fill(http)
         shown = {
             "": ["orders", "clicks", "40"],

@@ -93,13 +93,14 @@ export async function bytesOf(url) {
   }
 }
 
-/** Returns all parts of a list that comes in pages. */
+/** Returns a list that comes in pages: `all` of it, and those that are `unreadable` for this broker. */
 export async function pages(url, name, signal) {
-  const found = [];
+  const found = { all: [], unreadable: [] };
   let next = "";
   do {
     const page = await call(next ? `${url}?page_token=${encodeURIComponent(next)}` : url, { signal });
-    found.push(...page[name]);
+    found.all.push(...page[name]);
+    found.unreadable.push(...(page.unreadable || []));
     next = page.next_page_token;
   } while (next);
   return found;

@@ -2,7 +2,7 @@
 
 import { call, pages, path } from "./api.js";
 import { count, duration, KEY_SPACE, NONE, rate, share, size } from "./format.js";
-import { Failure, Field, Figures, html, Polled, Table, useMemo, usePolled, useState } from "./ui.js";
+import { Failure, Field, Figures, html, Name, Polled, Table, Unreadable, useMemo, usePolled, useState } from "./ui.js";
 
 const POLL_MS = 3_000;
 const LIST_MS = 30_000;
@@ -15,7 +15,7 @@ export function Brokers() {
 
 function Cluster({ of: cluster }) {
   const columns = [
-    { title: "Broker", of: (one) => one.id },
+    { title: "Broker", of: (one) => html`<${Name} of=${one.id} />` },
     { title: "State", of: stateOf },
     { title: "Segments", number: true, of: (one) => count(one.segments) },
     { title: "Messages/s", number: true, of: (one) => rate(one.messages_per_s) },
@@ -24,16 +24,16 @@ function Cluster({ of: cluster }) {
     { title: "In no file yet", number: true, of: (one) => size(one.tail_bytes) },
     { title: "Oldest of it", number: true, of: (one) => (one.tail_bytes ? duration(one.oldest_tail_s) : NONE) },
     { title: "In the journal", number: true, of: (one) => size(one.unreleased_journal_bytes) },
-    { title: "Zone", of: (one) => one.zone || "none" },
+    { title: "Zone", of: (one) => html`<${Name} of=${one.zone || "none"} />` },
     { title: "Version", of: (one) => one.version || "before levels" },
     { title: "Reads levels", of: (one) => `${one.lowest_level} to ${one.highest_level}` },
-    { title: "URL", of: (one) => html`<code>${one.url}</code>` },
+    { title: "URL", of: (one) => html`<code><${Name} of=${one.url} /></code>` },
   ];
   return html`
     <${Figures} of=${[["Brokers", count(cluster.brokers.length)], ["Leader", cluster.leader || html`<span class="mark bad">none</span>`], ["Level", levelOf(cluster)], ["Cluster", cluster.cluster]]} />
     <p>Store: <code class="break">${cluster.store}</code></p>
     ${cluster.too_old.length > 0 && html`<p>These keep the cluster from level ${cluster.level_newest}: ${cluster.too_old.join(", ")}.</p>`}
-    ${cluster.unreadable && html`<p class="failure">The records of these brokers need a newer broker: ${cluster.unreadable.join(", ")}.</p>`}
+    <${Unreadable} of=${cluster.unreadable} thing="brokers" />
     <${Table} label="Brokers" columns=${columns} rows=${cluster.brokers} keyOf=${(one) => one.id} />
     <p><small><em>In no file yet</em> are acknowledged messages in memory and in the journal alone, and <em>oldest of it</em> is how far files are behind; <em>in the journal</em> is what a start after a crash would read.</small></p>
     <${Left} of=${cluster.left_behind} />
@@ -65,10 +65,10 @@ function Bar({ ranges, label }) {
 /** Segments without an owner, and journals that are still to be recovered. */
 function Left({ of: left }) {
   const columns = [
-    { title: "Broker", of: (one) => one.broker || "none yet" },
+    { title: "Broker", of: (one) => html`<${Name} of=${one.broker || "none yet"} />` },
     { title: "State", of: (one) => html`<span class="mark bad">${one.state}</span>` },
     { title: "Segments", number: true, of: (one) => count(one.segments) },
-    { title: "Topics", of: (one) => one.topics.map((name) => html`<a href=${`#/topics/${encodeURIComponent(name)}/segments`}>${name}</a> `) },
+    { title: "Topics, 20 at most", of: (one) => one.topics.map((name) => html`<a href=${`#/topics/${encodeURIComponent(name)}/segments`}><${Name} of=${name} /></a> `) },
     { title: "Why", of: (one) => one.why },
   ];
   return html`<h2>What waits</h2>
@@ -81,7 +81,7 @@ function Left({ of: left }) {
 function Owners({ brokers }) {
   const [chosen, choose] = useState("");
   const list = usePolled((signal) => pages("v1/topics", "topics", signal), LIST_MS, []);
-  const names = (list.data || []).map((one) => one.name);
+  const names = (list.data?.all || []).map((one) => one.name);
   const topic = names.includes(chosen) ? chosen : names[0] || "";
   if (list.error && !list.data) return html`<${Failure} error=${list.error} />`;
   if (!topic) return null;
@@ -98,8 +98,8 @@ function OwnersOf({ topic, brokers }) {
 function Owned({ segments, brokers }) {
   const rows = useMemo(() => ownedBy(segments, brokers.map((one) => one.id)), [segments, brokers]);
   const columns = [
-    { title: "Broker", of: (one) => one.owner || html`<span class="mark bad">unassigned</span>` },
-    { title: "Keys", of: (one) => html`<span class="wide"><${Bar} ranges=${one.ranges.slice(0, MOST_RANGES)} label=${`${count(one.ranges.length)} ranges of the keys`} /></span>` },
+    { title: "Broker", of: (one) => (one.owner && html`<${Name} of=${one.owner} />`) || html`<span class="mark bad">unassigned</span>` },
+    { title: "Keys", of: (one) => html`<span class="wide"><${Bar} ranges=${one.ranges.slice(0, MOST_RANGES)} label=${`${count(one.ranges.length)} ranges of the keys`} /></span>${one.ranges.length > MOST_RANGES && ` the first ${MOST_RANGES} of ${count(one.ranges.length)} ranges`}` },
     { title: "Share", number: true, of: (one) => share(0, one.keys) },
     { title: "Segments", number: true, of: (one) => count(one.segments) },
     { title: "Messages/s", number: true, of: (one) => rate(one.rate) },

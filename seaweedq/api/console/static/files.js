@@ -19,14 +19,14 @@ export function Files({ topic }) {
     <p>All rows below <em>In files to</em> of each segment are in these files. The directory: <code class="break">${topic.path}</code></p>
     ${lines(topic).map(([title, text]) => html`<h3>${title}</h3><${Code} text=${text} label=${`${topic.name} in ${title}`} />`)}
     <h2>Files</h2>
-    <${Polled} of=${first}>${(data) => html`<${List} files=${[...data.files, ...more.files]} />
+    <${Polled} of=${first}>${(data) => html`<${List} files=${[...data.files, ...more.files]} isAll=${!next} />
       <${Failure} error=${error} />
       ${next && html`<button type="button" class="outline" onClick=${load} disabled=${isRunning} aria-busy=${isRunning}>List more files</button>`}`}<//>`;
 }
 
-function List({ files }) {
+function List({ files, isAll }) {
   const [rows, buttons] = usePages(files, PAGE);
-  if (files.length === 0) return html`<p>No file yet: messages wait in memory and in the journal until they make one.</p>`;
+  if (files.length === 0 && isAll) return html`<p>No file yet: messages wait in memory and in the journal until they make one.</p>`;
   const columns = [
     { title: "Segment", of: (one) => one.segment },
     { title: "File", of: (one) => html`<code>segment=${one.segment}/${one.name}</code>` },
@@ -34,7 +34,7 @@ function List({ files }) {
     { title: "Size", number: true, of: (one) => size(one.bytes) },
     { title: "Newest message", number: true, of: (one) => (one.max_timestamp ? `${age(one.max_timestamp)} ago` : NONE) },
   ];
-  return html`<p>${counted(files.length, "file")}, ${size(files.reduce((sum, one) => sum + one.bytes, 0))}</p>
+  return html`<p>${isAll ? "" : "The first "}${counted(files.length, "file")}, ${size(files.reduce((sum, one) => sum + one.bytes, 0))}${isAll ? "" : "; more follow, which are not counted"}</p>
     <${Table} label="Files" columns=${columns} rows=${rows} keyOf=${(one) => `${one.segment}/${one.name}`} />${buttons}`;
 }
 

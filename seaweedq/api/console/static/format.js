@@ -1,9 +1,12 @@
 // Numbers, sizes and times as texts.
 
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
-const stamp = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const stamp = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23",
+});
 
 export const NONE = "–";
 
@@ -20,7 +23,7 @@ export function counted(value, thing) {
 /** Returns a rate, with three digits where it is small. */
 export function rate(value) {
   if (value == null) return NONE;
-  return value < 1000 ? short.format(value) : whole.format(Math.round(value));
+  return value < 100 ? short.format(value) : whole.format(Math.round(value));
 }
 
 /** Returns a size in binary units. */
@@ -31,21 +34,27 @@ export function size(value) {
     value /= 1024;
     unit += 1;
   }
-  return `${unit ? short.format(value) : whole.format(Math.round(value))} ${SIZES[unit]}`;
+  return `${unit ? rate(value) : whole.format(Math.round(value))} ${SIZES[unit]}`;
 }
 
-/** Returns a duration in its largest unit. */
-export function duration(seconds) {
+/** Returns a duration in its largest unit and the one below, rounded down; with `isWhole` in all units. */
+export function duration(seconds, isWhole = false) {
   if (seconds == null) return NONE;
-  for (const [unit, of] of [["d", 86_400], ["h", 3_600], ["min", 60]]) {
-    if (seconds >= 2 * of) return `${Math.floor(seconds / of)} ${unit}`;
-  }
-  return `${seconds < 10 ? short.format(seconds) : Math.floor(seconds)} s`;
+  if (seconds < 60) return `${short.format(seconds)} s`;
+  const first = UNITS.findIndex(([, of]) => seconds >= of);
+  let left = seconds;
+  return UNITS.slice(first, isWhole ? undefined : first + 2).map(([unit, of], i, taken) => {
+    const part = isWhole && i === taken.length - 1 ? short.format(left) : Math.floor(left / of);
+    left %= of;
+    return Number(part) ? `${part} ${unit}` : "";
+  }).filter(Boolean).join(" ");
 }
 
-/** Returns a time of the API as local time. */
-export function time(text) {
-  return text ? stamp.format(new Date(text)) : NONE;
+/** Returns a time of the API as local time, with all digits of its second; or that of milliseconds since 1970. */
+export function time(of) {
+  if (!of) return NONE;
+  const digits = typeof of === "string" && /\.\d{3}(\d+)/.exec(of); // which a Date does not hold
+  return stamp.format(new Date(of)) + (digits ? digits[1] : "");
 }
 
 /** Returns how long ago a time was. */

@@ -4,7 +4,7 @@ import { call, path } from "./api.js";
 import { age, count, duration, KEY_SPACE, NONE, rate, share, size, time } from "./format.js";
 import { coloursOf, fitted, paint, point, projection } from "./key_space_canvas.js";
 import { ALL_KEYS, boxAt, cellsOf, changesOf, colourOf, livesOf, moved, presentOf, scaleOf, shadeOf, within, zoomed } from "./key_space_view.js";
-import { Field, Figures, Fragment, html, onTheme, Polled, Table, useEffect, useMemo, usePages, usePolled, useRef, useState } from "./ui.js";
+import { Field, Figures, Fragment, html, Name, onTheme, Polled, Table, useEffect, useMemo, usePages, usePolled, useRef, useState } from "./ui.js";
 
 const POLL_MS = 10_000;
 const HOUR_MS = 3_600_000;
@@ -257,7 +257,7 @@ function Tables({ data, part }) {
     { title: "Highest", number: true, of: (one) => rate(one.most) },
     { title: "Messages", number: true, of: (one) => count(Math.round(one.messages)) },
     { title: "Hot key", of: (one) => (one.hot ? `hash ${one.hot.hash}: ${Math.round(one.hot.share * 100)}%` : NONE) },
-    { title: "Owner", of: (one) => one.owner || NONE },
+    { title: "Owner", of: (one) => html`<${Name} of=${one.owner} />` },
   ];
   const changed = [
     { title: "Time", of: (one) => time(one.time) },

@@ -2,11 +2,11 @@
 
 import { Download } from "./access.js";
 import { call, path } from "./api.js";
-import { count, counted, NONE, size, time } from "./format.js";
+import { count, counted, size, time } from "./format.js";
 import { pretty } from "./json.js";
 import { fromOffset, fromTime, newest, ofKey } from "./reading.js";
 import { submits } from "./topic_forms.js";
-import { Code, Fragment, html, Input, Polled, Scroll, Select, usePolled, useState } from "./ui.js";
+import { Code, Fragment, html, Input, Name, Polled, Scroll, Select, usePolled, useState } from "./ui.js";
 
 const MODES = [["newest", "The newest"], ["time", "From a time on"], ["offset", "From an offset on"], ["key", "Of a key"]];
 const LIMITS = [["20", "20"], ["50", "50"], ["100", "100"], ["500", "500"]];
@@ -55,6 +55,8 @@ async function look(topic, wanted, signal) {
 
 function Notes({ of: data, wanted, more }) {
   return html`<${Fragment}>
+    ${data.older > 0 && html`<p>The newest ${count(data.messages.length)}; the segments have about ${count(data.older)} older ones.</p>`}
+    ${data.isCut && html`<p>${wanted.mode === "key" ? "The newest" : "The first"} ${counted(data.messages.length, "message")}; there are more, which are not shown.</p>`}
     ${data.leftOut > 0 && html`<p>Of ${counted(data.leftOut, "more segment")} nothing is shown.</p>`}
     ${data.searched !== undefined && html`<p>${counted(data.searched, "message")} searched${data.isWhole ? ": no others can have this key" : html`: the newest of those that can have this key.
       <button type="button" class="outline small" onClick=${() => more({ depth: wanted.depth * 10 })}>Search further back</button>`}</p>`}
@@ -78,7 +80,7 @@ function Row({ topic, message, isOpen, onOpen }) {
     <tr class=${isOpen ? "opened" : ""}>
       <th scope="row"><button type="button" class="link" aria-expanded=${isOpen} onClick=${onOpen}>${message.id}</button></th>
       <td class="nowrap"><time datetime=${message.timestamp} title=${message.timestamp}>${time(message.timestamp)}</time></td>
-      <td class="nowrap">${message.key ?? NONE}</td>
+      <td class="nowrap"><${Name} of=${message.key} /></td>
       <td class="preview"><code>${preview(message)}</code></td>
     </tr>
     ${isOpen && html`<tr><td colspan="4"><${Whole} topic=${topic} message=${message} /></td></tr>`}
@@ -89,6 +91,7 @@ function Whole({ topic, message }) {
   const headers = Object.entries(message.headers || {});
   const reference = message.reference;
   return html`<div class="whole">
+    ${message.key != null && html`<h4>Key</h4><p><code class="break">${message.key}</code></p>`}
     ${headers.length > 0 && html`<h4>Headers</h4><dl class="headers">${headers.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`}
     ${reference
       ? html`<h4>Payload</h4><p>${reference.content_type || "of no stated type"}, ${size(reference.size)}.

@@ -6,25 +6,35 @@ import { hashOf } from "./key_hash.js";
 const PAGE = 1_000;
 const MOST_SEGMENTS = 32; // of one look: each costs a request
 
-/** Returns the newest messages of the open segments, the newest first, and of older ones while some are missing. */
+/** Returns the newest messages, the newest first: of the open segments, and of those that were sealed since the oldest
+ * of these, or while some are missing. `older` tells about how many others there are. */
 export async function newest(topic, map, limit, signal) {
-  const [open, left] = [map.segments.filter((one) => one.state === "open"), map.segments.filter((one) => one.state !== "open")];
+  const [open, sealed] = [map.segments.filter((one) => one.state === "open"), map.segments.filter((one) => one.state !== "open")];
   const looked = [...open].sort((a, b) => last(b) - last(a)).slice(0, MOST_SEGMENTS);
   const found = (await gather(looked, (one) => range(topic, one, one.end_offset - limit, one.end_offset, signal))).flat();
-  for (const one of left.sort((a, b) => b.id - a.id).slice(0, MOST_SEGMENTS)) {
-    if (found.length >= limit) break;
+  const best = () => found.sort(byTime).reverse().slice(0, limit);
+  let leftOut = open.length - looked.length;
+  for (const [i, one] of sealed.sort((a, b) => Date.parse(b.sealed_at) - Date.parse(a.sealed_at)).entries()) {
+    const shown = best();
+    if (shown.length >= limit && Date.parse(one.sealed_at) < Date.parse(shown.at(-1).timestamp)) break;
+    if (i >= MOST_SEGMENTS) {
+      leftOut += sealed.length - i;
+      break;
+    }
     found.push(...await range(topic, one, one.end_offset - limit, one.end_offset, signal));
   }
-  return { messages: found.sort(byTime).reverse().slice(0, limit), leftOut: open.length - looked.length };
+  const [messages, all] = [best(), map.segments.reduce((sum, one) => sum + one.end_offset - one.start_offset, 0)];
+  return { messages, leftOut, older: messages.length < limit ? 0 : all - messages.length };
 }
 
-/** Returns the first messages from a time on, in the order of time. */
+/** Returns the first messages from a time on, in the order of time; `isCut` tells that there are more. */
 export async function fromTime(topic, map, timestamp, limit, signal) {
   const { offsets } = await call(`${path`v1/topics/${topic}/offsets`}?timestamp=${encodeURIComponent(timestamp)}`, { signal });
   const all = map.segments.filter((one) => one.id in offsets && offsets[one.id] < one.end_offset).sort((a, b) => a.id - b.id);
   const looked = all.slice(0, MOST_SEGMENTS);
-  const found = await gather(looked, (one) => range(topic, one, offsets[one.id], Math.min(one.end_offset, offsets[one.id] + limit), signal));
-  return { messages: found.flat().sort(byTime).slice(0, limit), leftOut: all.length - looked.length };
+  const found = (await gather(looked, (one) => range(topic, one, offsets[one.id], Math.min(one.end_offset, offsets[one.id] + limit), signal))).flat();
+  const isCut = found.length > limit || looked.some((one) => offsets[one.id] + limit < one.end_offset);
+  return { messages: found.sort(byTime).slice(0, limit), leftOut: all.length - looked.length, isCut };
 }
 
 /** Returns messages of one segment from an offset on. */
@@ -54,7 +64,7 @@ export async function ofKey(topic, map, key, limit, depth, signal) {
     }
     isWhole &&= high <= one.start_offset;
   }
-  return { messages: found.sort(byTime).reverse().slice(0, limit), searched, isWhole };
+  return { messages: found.sort(byTime).reverse().slice(0, limit), searched, isWhole, isCut: found.length > limit };
 }
 
 async function range(topic, segment, low, high, signal) {

@@ -1,8 +1,8 @@
 // The segments of a topic: their ranges of the key space, owners, rates.
 
 import { Chart } from "./chart.js";
-import { age, count, KEY_SPACE, NONE, rate, share, size } from "./format.js";
-import { html, Table, useMemo, usePages, useState } from "./ui.js";
+import { age, count, counted, KEY_SPACE, NONE, rate, share, size } from "./format.js";
+import { html, Name, Table, useMemo, usePages, useState } from "./ui.js";
 
 const PAGE = 100;
 
@@ -10,6 +10,7 @@ export function Segments({ map, rates }) {
   const [withSealed, show] = useState(false);
   const segments = useMemo(() => sorted(map.segments, withSealed), [map, withSealed]);
   const [rows, buttons] = usePages(segments, PAGE);
+  const sealed = map.segments.length - map.segments.filter((one) => one.state === "open").length;
   const columns = [
     { title: "Id", of: (one) => one.id },
     { title: "Range of keys", of: (one) => html`<${Range} of=${one} />` },
@@ -19,16 +20,15 @@ export function Segments({ map, rates }) {
     { title: "From", number: true, of: (one) => count(one.start_offset) },
     { title: "In files to", number: true, of: (one) => count(one.flushed_offset) },
     { title: "To", number: true, of: (one) => count(one.end_offset) },
-    { title: "Owner", of: (one) => one.owner || (one.state === "open" ? html`<span class="mark bad">unassigned</span>` : NONE) },
+    { title: "Owner", of: (one) => (one.owner && html`<${Name} of=${one.owner} />`) || (one.state === "open" ? html`<span class="mark bad">unassigned</span>` : NONE) },
     { title: "Age", number: true, of: (one) => age(one.created_at) },
     { title: "Successors", of: (one) => one.successors.join(", ") || NONE },
   ];
   return html`
     <h2>Messages a second</h2>
-    <${Chart} data=${rates} label="Messages a second, since this page was opened" />
+    <${Chart} data=${rates} label="Messages a second, of the last half hour at most, since this page was opened" />
     <h2>Segments</h2>
-    <label><input type="checkbox" role="switch" checked=${withSealed} onChange=${(event) => show(event.target.checked)} />Show sealed segments, which others have replaced</label>
-    ${map.unreadable && html`<p>A newer broker is needed to read the segments ${map.unreadable.join(", ")}.</p>`}
+    <label><input type="checkbox" role="switch" checked=${withSealed} onChange=${(event) => show(event.target.checked)} />Show ${counted(sealed, "sealed segment")}, which others have replaced</label>
     <${Table} label="Segments" columns=${columns} rows=${rows} keyOf=${(one) => one.id} />${buttons}`;
 }
 

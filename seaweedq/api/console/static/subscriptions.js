@@ -2,36 +2,43 @@
 
 import { call, gather, pages, path, Problem } from "./api.js";
 import { count, duration, NONE, size } from "./format.js";
-import { Failure, Fragment, html, Input, Polled, Scroll, Table, usePages, usePolled, useState } from "./ui.js";
+import { Failure, Fragment, html, Input, Name, Polled, Scroll, Table, Unreadable, usePages, usePolled, useState } from "./ui.js";
 
 const LIST_MS = 10_000;
 const SHOWN_MS = 4_000;
-const PAGE = 20; // topics whose subscriptions are asked for
+const PAGE = 20; // of these alone more than the name is asked for
+const LAG = "Segments that are sealed and acked to their ends are not listed. Bytes behind are an estimate: of files as stored, of what is in no file yet "
+  + "as in memory, so that they fall by a flush, too.";
 
 export function Subscriptions({ topic }) {
   const [filter, setFilter] = useState(topic || "");
-  const list = usePolled((signal) => pages("v1/topics", "topics", signal), LIST_MS, []);
+  const list = usePolled((signal) => pages("v1/subscriptions", "subscriptions", signal), LIST_MS, []);
+  const isShown = (one) => (filter === topic ? one.topic === topic : one.topic.includes(filter.trim()));
   return html`<h1>Subscriptions</h1>
     <${Input} label="Filter by topic" type="search" value=${filter} onValue=${setFilter} autocomplete="off" />
-    <${Polled} of=${list}>${(topics) => {
-      const shown = topics.filter((one) => (filter === topic ? one.name === topic : one.name.includes(filter.trim())));
-      return shown.length === 0 ? html`<p>There is no such topic.</p>` : html`<${List} topics=${shown} />`;
+    <${Polled} of=${list}>${({ all, unreadable }) => {
+      const shown = all.filter(isShown);
+      return html`<${Unreadable} of=${unreadable.filter(isShown).map((one) => `${one.topic}/${one.name}`)} thing="subscriptions" />
+        ${shown.length === 0 ? html`<${None} filter=${filter.trim()} topic=${filter === topic ? topic : ""} />` : html`<${List} names=${shown} />`}`;
     }}<//>`;
 }
 
-function List({ topics }) {
-  const [rows, buttons] = usePages(topics, PAGE);
-  const names = rows.map((one) => one.name);
-  const found = usePolled((signal) => gather(names, (name) => ofTopic(name, signal)), SHOWN_MS, [names.join()]);
-  return html`<${Polled} of=${found}>${(parts) => {
-    const subscriptions = parts.flatMap((one) => one.subscriptions);
-    return html`
-      ${parts.filter((one) => one.error).map((one) => html`<${Failure} error=${one.error} title=${one.name} />`)}
-      ${parts.filter((one) => one.unreadable).map((one) => html`<p class="failure">A newer broker is needed to read these subscriptions of ${one.name}: ${one.unreadable.join(", ")}.</p>`)}
-      ${subscriptions.length === 0
-        ? html`<article><p>No subscription yet. The first pull creates one:</p><pre tabindex="0"><code>seaweedq pull ${names[0]} --subscription mine --start earliest</code></pre></article>`
-        : html`<${All} subscriptions=${subscriptions} />`}`;
-  }}<//>${buttons}`;
+function None({ filter, topic }) {
+  if (filter && !topic) return html`<p>No topic with this in its name has a subscription.</p>`;
+  return html`<article><p>No subscription${topic && ` of ${topic}`} yet. The first pull creates one:</p>
+    <pre tabindex="0"><code>seaweedq pull ${topic || "TOPIC"} --subscription mine --start earliest</code></pre></article>`;
+}
+
+function List({ names }) {
+  const [rows, buttons] = usePages(names, PAGE);
+  const found = usePolled(async (signal) => (await gather(rows, (one) => detail(one, signal))).filter(Boolean), SHOWN_MS, [rows.map(idOf).join()]);
+  return html`<${Polled} of=${found}>${(parts) => html`
+    ${parts.filter((one) => one.error).map((one) => html`<${Failure} error=${one.error} title=${idOf(one)} />`)}
+    <${All} subscriptions=${parts.filter((one) => !one.error)} />`}<//>${buttons}`;
+}
+
+function idOf(one) {
+  return `${one.topic}/${one.name}`;
 }
 
 function All({ subscriptions }) {
@@ -41,7 +48,7 @@ function All({ subscriptions }) {
       ${["Behind", "Bytes behind", "Oldest unacked", "In flight", "Waiting", "Delayed", "Dying", "Consumers"].map((one) => html`<th scope="col" class="number">${one}</th>`)}
       <th scope="col">State</th></tr></thead>
     <tbody>${subscriptions.map((one) => {
-      const id = `${one.topic}/${one.name}`;
+      const id = idOf(one);
       return html`<${Row} key=${id} of=${one} isOpen=${opened === id} onOpen=${() => open(opened === id ? null : id)} />`;
     })}</tbody>
   </table><//>`;
@@ -52,10 +59,10 @@ function Row({ of: one, isOpen, onOpen }) {
   const figures = [count(lag.messages), size(lag.bytes), lag.messages ? duration(lag.seconds) : NONE, count(lag.in_flight), count(lag.waiting), count(lag.delayed), count(lag.dying), consumers(one)];
   return html`<${Fragment}>
     <tr class=${isOpen ? "opened" : ""}>
-      <th scope="row"><button type="button" class="link" aria-expanded=${isOpen} onClick=${onOpen}>${one.name}</button></th>
-      <td><a href=${`#/topics/${encodeURIComponent(one.topic)}`}>${one.topic}</a></td><td>${one.mode}</td>
+      <th scope="row"><button type="button" class="link" aria-expanded=${isOpen} onClick=${onOpen}><${Name} of=${one.name} /></button></th>
+      <td><a href=${`#/topics/${encodeURIComponent(one.topic)}`}><${Name} of=${one.topic} /></a></td><td>${one.mode}</td>
       ${figures.map((text) => html`<td class="number">${text}</td>`)}
-      <td>${stateOf(one)}</td>
+      <td><${State} of=${one} lag=${lag} lost=${lag.skipped} /></td>
     </tr>
     ${isOpen && html`<tr><td colspan="12"><${Whole} of=${one} /></td></tr>`}
   <//>`;
@@ -65,10 +72,25 @@ function consumers(one) {
   return one.idle_consumers ? `${count(one.consumers)} (${count(one.idle_consumers)} idle)` : count(one.consumers);
 }
 
-function stateOf(one) {
-  const marks = [one.paused && "paused", one.lag_total.stalled && one.lag_total.stalled !== "paused" && `stalled: ${one.lag_total.stalled}`, one.lag_total.skipped > 0 && `${count(one.lag_total.skipped)} lost to retention`];
-  const shown = marks.filter(Boolean);
-  return shown.length ? shown.map((text) => html`<span class="mark bad">${text}</span> `) : "delivers";
+/** The state of a subscription, or of one segment of its `lag`. */
+function State({ of: subscription, lag, lost = 0 }) {
+  const marks = marksOf(subscription, lag, lost);
+  return marks.length ? marks.map((text) => html`<span class="mark bad">${text}</span> `) : wayOf(lag);
+}
+
+/** Returns what keeps messages from being delivered, or has lost some. */
+function marksOf(subscription, lag, lost) {
+  const stall = lag.stalled && lag.stalled !== "paused" && `stalled: ${lag.stalled}`;
+  const isAlone = lag.messages > 0 && subscription.consumers === 0;
+  return [subscription.paused && "paused", stall, isAlone && "no consumer now", lost > 0 && `${count(lost)} lost to retention`].filter(Boolean);
+}
+
+/** Returns where the messages are that a consumer has not acked, by the part that moves first. */
+function wayOf(lag) {
+  if (lag.messages === 0) return "all acked";
+  if (lag.waiting > 0) return "delivers";
+  if (lag.in_flight > 0) return "all in flight";
+  return lag.dying > 0 ? "writes dead letters" : lag.delayed > 0 ? "delayed" : "waits";
 }
 
 function Whole({ of: one }) {
@@ -84,16 +106,17 @@ function Whole({ of: one }) {
     { title: "Waiting", number: true, of: (lag) => count(lag.waiting) },
     { title: "Delayed", number: true, of: (lag) => count(lag.delayed) },
     { title: "Dying", number: true, of: (lag) => count(lag.dying) },
-    { title: "State", of: (lag) => (lag.stalled ? html`<span class="mark bad">stalled: ${lag.stalled}</span>` : "delivers") },
+    { title: "State", of: (lag) => html`<${State} of=${one} lag=${lag} />` },
   ];
   const settings = [
-    ["Ack deadline", duration(one.ack_deadline_s)], ["Attempts", one.max_attempts || "without end"], ["Dead letters to", one.dead_letter_topic ? html`<a href=${`#/topics/${encodeURIComponent(one.dead_letter_topic)}`}>${one.dead_letter_topic}</a>` : NONE],
-    ["Pauses between attempts", one.backoff_s.length ? one.backoff_s.map(duration).join(", ") : NONE], ["Filter", one.filter ? html`<code>${JSON.stringify(one.filter)}</code>` : "all messages"],
-    ["Most in flight", count(one.max_in_flight)], ["Pulls that wait", count(one.waiting_pulls)], ["Expires after", duration(one.expires_after_s)],
+    ["Ack deadline", duration(one.ack_deadline_s, true)], ["Attempts", one.max_attempts || "without end"], ["Dead letters to", one.dead_letter_topic ? html`<a href=${`#/topics/${encodeURIComponent(one.dead_letter_topic)}`}><${Name} of=${one.dead_letter_topic} /></a>` : NONE],
+    ["Pauses between attempts", one.backoff_s.length ? one.backoff_s.map((each) => duration(each, true)).join(", ") : NONE], ["Filter", one.filter ? html`<code class="break">${JSON.stringify(one.filter)}</code>` : "all messages"],
+    ["Most in flight", count(one.max_in_flight)], ["Pulls that wait", count(one.waiting_pulls)], ["Expires after", duration(one.expires_after_s, true)],
   ];
   const rows = [...one.lag].sort((a, b) => b.messages - a.messages);
   return html`<div class="whole"><dl class="figures small">${settings.map(([name, text]) => html`<div><dt>${name}</dt><dd>${text}</dd></div>`)}</dl>
-    ${rows.length === 0 ? html`<p>All segments are acked to their ends.</p>` : html`<${Segments} rows=${rows} columns=${columns} name=${one.name} />`}</div>`;
+    ${rows.length === 0 ? html`<p>All segments are acked to their ends.</p>` : html`<${Segments} rows=${rows} columns=${columns} name=${one.name} />`}
+    <p><small>${LAG}</small></p></div>`;
 }
 
 function Segments({ rows, columns, name }) {
@@ -101,12 +124,12 @@ function Segments({ rows, columns, name }) {
   return html`<${Table} label=${`Lag of ${name} by segment`} columns=${columns} rows=${shown} keyOf=${(lag) => lag.segment} />${buttons}`;
 }
 
-async function ofTopic(name, signal) {
+/** Returns a subscription, its error, or null where it is gone by now. */
+async function detail({ topic, name }, signal) {
   try {
-    const { subscriptions, unreadable } = await call(path`v1/topics/${name}/subscriptions`, { signal });
-    return { name, subscriptions, unreadable };
+    return await call(path`v1/topics/${topic}/subscriptions/${name}`, { signal });
   } catch (error) {
     if (!(error instanceof Problem) || error.status === 0) throw error;
-    return { name, subscriptions: [], error };
+    return error.status === 404 ? null : { topic, name, error }; // one's trouble hides no other
   }
 }

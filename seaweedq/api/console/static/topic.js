@@ -7,9 +7,9 @@ import { KeySpace } from "./key_space.js";
 import { Messages } from "./messages.js";
 import { Publish } from "./publish.js";
 import { Segments } from "./segments.js";
-import { newest } from "./topics.js";
+import { cameIn, newest } from "./topics.js";
 import { DeleteTopic, Settings } from "./topic_forms.js";
-import { Figures, html, Polled, useEffect, usePolled, useRef, useState } from "./ui.js";
+import { Figures, html, Polled, Unreadable, useEffect, usePolled, useRef, useState } from "./ui.js";
 
 const POLL_MS = 3_000;
 const KEPT = 600; // points of the rates' chart: half an hour
@@ -30,14 +30,17 @@ export function Topic({ name, tab = "messages", place }) {
     <${Polled} of=${polled}>${({ topic, map }) => html`
       <${Figures} of=${[
         ["Messages", count(topic.messages)],
-        ["Size", size(topic.bytes)],
-        ["Messages/s", rate(newest(map, "messages_per_s"))],
-        ["Bytes/s", size(newest(map, "bytes_per_s"))],
+        ...removedOf(topic),
+        ["Files", size(topic.bytes)],
+        ["In no file yet", size(topic.tail_bytes)],
+        ["Messages/s", cameIn(map, "messages_per_s", rate)],
+        ["Bytes/s", cameIn(map, "bytes_per_s", size)],
         ["Segments", count(topic.segments)],
         ["Hot keys", count(topic.hot_segments.length)],
         ["Newest file", topic.newest_file_at ? `${age(topic.newest_file_at)} old` : "none"],
         ["Format", topic.format],
       ]} />
+      <${Unreadable} of=${map.unreadable} thing="segments" />
       <nav aria-label=${`Views of ${name}`} class="tabs"><ul>${TABS.map(([one, title]) => html`<li>
         <a href=${`${at}/${one}`} aria-current=${one === tab ? "page" : undefined}>${title}</a></li>`)}
         <li><a href=${`#/subscriptions/${encodeURIComponent(name)}`}>Subscriptions</a></li></ul></nav>
@@ -49,6 +52,12 @@ export function Topic({ name, tab = "messages", place }) {
       ${tab === "settings" && html`<${Settings} topic=${topic} onChanged=${polled.reload} onDelete=${() => setDeleting(true)} />`}
     `}<//>
     ${isDeleting && html`<${DeleteTopic} name=${name} onClose=${() => setDeleting(false)} onDone=${() => { location.hash = "#/topics"; }} />`}`;
+}
+
+/** Returns the figure of messages that retention has removed, which `messages` counts, if there are any. */
+function removedOf(topic) {
+  const removed = Object.values(topic.start_offsets).reduce((sum, one) => sum + one, 0);
+  return removed ? [["Of these removed", count(removed)]] : [];
 }
 
 /** Keeps the rates that were polled, as the chart takes them: [times, messages a second]. */

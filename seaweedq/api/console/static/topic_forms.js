@@ -57,6 +57,7 @@ function Buttons({ onClose, isRunning, isOff = false, text, kind = "" }) {
 /** The members that can be changed: [group, member, label, kind]. An empty field is the default. */
 const MEMBERS = [
   ["flush", "max_age_s", "A file is written after, in seconds", "float"],
+  ["flush", "min_bytes", "Less than this waits up to 15 minutes, if no age is set, in bytes", "int"],
   ["flush", "max_bytes", "A file is written at, in bytes", "int"],
   ["retention", "max_age_s", "Messages go at the age of, in seconds", "float"],
   ["retention", "max_bytes", "The oldest messages go above, in bytes", "int"],

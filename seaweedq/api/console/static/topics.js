@@ -3,7 +3,7 @@
 import { call, gather, pages, path, Problem } from "./api.js";
 import { CreateTopic, DeleteTopic } from "./topic_forms.js";
 import { age, count, rate, size, time, NONE } from "./format.js";
-import { Failure, html, Input, Polled, Table, usePages, usePolled, useState } from "./ui.js";
+import { Failure, html, Input, Name, Polled, Table, Unreadable, usePages, usePolled, useState } from "./ui.js";
 
 const LIST_MS = 10_000;
 const SHOWN_MS = 5_000;
@@ -20,11 +20,11 @@ export function Topics() {
   };
   return html`
     <div class="title"><h1>Topics</h1><button type="button" onClick=${() => open({ create: true })}>Create a topic</button></div>
-    <${Polled} of=${list}>${(topics) => topics.length === 0
+    <${Polled} of=${list}>${(found) => html`<${Unreadable} of=${found.unreadable} thing="topics" />${found.all.length === 0
       ? html`<article><h2>No topics yet</h2><p>A topic comes into being with its first message, or here:</p>
           <button type="button" onClick=${() => open({ create: true })}>Create the first topic</button></article>`
       : html`<${Input} label="Filter by name" type="search" value=${filter} onValue=${setFilter} autocomplete="off" />
-          <${List} topics=${topics.filter((one) => one.name.includes(filter.trim()))} onDelete=${(name) => open({ name })} />`}<//>
+          <${List} topics=${found.all.filter((one) => one.name.includes(filter.trim()))} onDelete=${(name) => open({ name })} />`}`}<//>
     ${dialog?.create && html`<${CreateTopic} onClose=${() => open(null)} onDone=${done} />`}
     ${dialog?.name && html`<${DeleteTopic} name=${dialog.name} onClose=${() => open(null)} onDone=${done} />`}`;
 }
@@ -39,11 +39,12 @@ function List({ topics, onDelete }) {
     return one && !one.error ? what(one) : NONE;
   };
   const columns = [
-    { title: "Name", of: (row) => html`<a href=${`#/topics/${encodeURIComponent(row.name)}`}>${row.name}</a>${state(row, found.get(row.name))}` },
+    { title: "Name", of: (row) => html`<a href=${`#/topics/${encodeURIComponent(row.name)}`}><${Name} of=${row.name} /></a>${state(row, found.get(row.name))}` },
     { title: "Messages", number: true, of: (row) => of(row, (one) => count(one.messages)) },
-    { title: "Size", number: true, of: (row) => of(row, (one) => size(one.bytes)) },
-    { title: "Messages/s", number: true, of: (row) => of(row, (one) => rate(one.messagesPerS)) },
-    { title: "Bytes/s", number: true, of: (row) => of(row, (one) => size(one.bytesPerS)) },
+    { title: "Files", number: true, of: (row) => of(row, (one) => size(one.bytes)) },
+    { title: "In no file yet", number: true, of: (row) => of(row, (one) => size(one.tail_bytes)) },
+    { title: "Messages/s", number: true, of: (row) => of(row, (one) => ratesOf(one, "messages_per_s", rate)) },
+    { title: "Bytes/s", number: true, of: (row) => of(row, (one) => ratesOf(one, "bytes_per_s", size)) },
     { title: "Segments", number: true, of: (row) => of(row, (one) => count(one.segments)) },
     { title: "Hot keys", number: true, of: (row) => of(row, (one) => (one.hot_segments.length ? html`<a class="mark bad" href=${`#/topics/${encodeURIComponent(row.name)}/keys`}>${count(one.hot_segments.length)}</a>` : 0)) },
     { title: "Newest file", number: true, of: (row) => of(row, (one) => (one.newest_file_at ? age(one.newest_file_at) : "none")) },
@@ -67,14 +68,24 @@ async function detail(name, signal) {
   try {
     const topic = await call(path`v1/topics/${name}`, { signal });
     const map = topic.segments > MANY ? null : await call(path`v1/topics/${name}/segments`, { signal });
-    return { ...topic, messagesPerS: map && newest(map, "messages_per_s"), bytesPerS: map && newest(map, "bytes_per_s") };
+    return { ...topic, map };
   } catch (error) {
     if (!(error instanceof Problem) || error.status === 0) throw error;
     return { name, error }; // one topic's trouble hides no other
   }
 }
 
-/** Returns the sum of the open segments' rates over 10 s. */
+function ratesOf({ map }, unit, shown) {
+  return map ? cameIn(map, unit, shown) : html`<span title="a topic of so many segments shows its rates on its own page">${NONE}</span>`;
+}
+
+/** Returns what comes in now, by the open segments' rates over 10 s, as a text: at least so much where some are not known. */
+export function cameIn(map, unit, shown) {
+  const isKnown = map.segments.every((one) => one.state !== "open" || one.rates);
+  return isKnown && !map.unreadable ? shown(newest(map, unit)) : `≥ ${shown(newest(map, unit))}`;
+}
+
+/** Returns the sum of the open segments' rates over 10 s, of those that are known. */
 export function newest(map, unit) {
   return map.segments.reduce((sum, one) => sum + (one.rates ? one.rates[unit][0] : 0), 0);
 }

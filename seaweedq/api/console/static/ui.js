@@ -3,11 +3,13 @@
 import { createElement, Fragment } from "./vendor/preact.js";
 import { useEffect, useId, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
+import { NONE } from "./format.js";
 
 export { Fragment, useEffect, useId, useRef, useState };
 export { useMemo } from "./vendor/hooks.js";
 const REST = 19; // times as long as a load took, no other one begins
 const LONGEST_MS = 30_000;
+const LONG = 32; // characters of a name
 export const html = htm.bind(createElement);
 
 /**
@@ -120,6 +122,19 @@ export function Table({ label, columns, rows, keyOf }) {
 function cell(column, row, i) {
   const kind = column.number ? "number" : "";
   return i ? html`<td class=${kind}>${column.of(row)}</td>` : html`<th scope="row" class=${kind}>${column.of(row)}</th>`;
+}
+
+/** A name, cut in the middle where it would push what is beside it out of sight. The whole one is told on pointing, and
+ * read aloud. */
+export function Name({ of: name }) {
+  const letters = [...(name ?? NONE)];
+  if (letters.length <= LONG) return letters.join("");
+  return html`<span class="cut" title=${name}><span aria-hidden="true">${letters.slice(0, LONG - 12).join("")}…${letters.slice(-11).join("")}</span><span class="hidden">${name}</span></span>`;
+}
+
+/** What this broker cannot read, and so does not show. */
+export function Unreadable({ of: names, thing }) {
+  return names?.length > 0 && html`<p class="failure">A newer broker is needed to read these ${thing}, which are not shown: ${names.join(", ")}.</p>`;
 }
 
 /** Figures with their names. */
