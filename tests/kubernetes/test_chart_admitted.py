@@ -11,6 +11,7 @@ from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("long_run")
 CASES = sorted((ROOT / "helm" / "seaweedq" / "ci").glob("*-values.yaml"))
+OPERATORS = (("monitoring.coreos.com", "PodMonitor"), ("cert-manager.io", "Certificate"))
 
 
 @pytest.fixture
@@ -23,27 +24,27 @@ def check_helm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture(scope="module")
-def monitors(plane: ControlPlane) -> None:
-    """The kind PodMonitor, which the Prometheus operator brings. Its fields are not checked here."""
+def operators(plane: ControlPlane) -> None:
+    """The kinds that operators bring: the one of Prometheus, and cert-manager. Their fields are not checked here."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    names = {"plural": "podmonitors", "singular": "podmonitor", "kind": "PodMonitor"}
-    group = "monitoring.coreos.com"
-    plane.api.create(
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"podmonitors.{group}"},
-            "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
-        }
-    )
-    until = time.monotonic() + 30
-    while plane.api.ask("GET", f"/apis/{group}/v1/podmonitors").status_code != 200:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    for group, kind in OPERATORS:
+        names = {"plural": f"{kind.lower()}s", "singular": kind.lower(), "kind": kind}
+        plane.api.create(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{names['plural']}.{group}"},
+                "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
+            }
+        )
+        until = time.monotonic() + 30
+        while plane.api.ask("GET", f"/apis/{group}/v1/{names['plural']}").status_code != 200:
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
-@pytest.mark.usefixtures("monitors")
+@pytest.mark.usefixtures("operators")
 @pytest.mark.parametrize("values", CASES, ids=lambda path: path.name.removesuffix("-values.yaml"))
 def test_every_manifest_is_taken_without_a_warning(
     values: Path, plane: ControlPlane, helm_program: str, check_helm: Any

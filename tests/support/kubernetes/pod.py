@@ -144,9 +144,8 @@ class Pod:
         return code
 
     def _command(self) -> list[str]:
-        entrypoint = self.container.get("command") or self.place.entrypoint
-        words = [*entrypoint, *self.container.get("args", [])]
-        return [self._translated(word) for word in words]
+        command, args = ([self._translated(word) for word in self.container.get(of, [])] for of in ("command", "args"))
+        return [*(command or self.place.entrypoint or ()), *args]  # the entrypoint is this machine's: it has no volumes
 
     def _environment(self) -> dict[str, str]:
         """The variables of the container, over what a process needs here."""
