@@ -104,7 +104,7 @@ def test_files_are_listed_with_their_rows(run, client):
     client.flush("filed")
     (found,) = client.files("filed", segment=0)
     assert (found.first_offset, found.next_offset, found.path) == (0, 5, f"segment=0/{found.name}")
-    (line,) = run("topic", "files", "filed", "--json").splitlines()
+    (line,) = run("topic", "files", "filed", "-o", "json").splitlines()
     assert json.loads(line)["bytes"] == found.bytes
     assert f"1 file, 5 rows, {found.bytes:,} bytes in file://" in run("topic", "files", "filed", "--segment", "0")
     assert "'nope'" in run("topic", "files", "nope", code=1)
@@ -179,23 +179,27 @@ def test_a_closed_pipe_ends_it_quietly(real_broker, client):
 
 @pytest.mark.usefixtures("long_run")
 def test_bench_measures_what_it_was_told_to(run, client):
-    figures = json.loads(run("bench", "--messages", "2000", "--size", "200", "--consumers", "1", "--json"))
+    figures = _objects(run("bench", "--messages", "2000", "--size", "200", "--consumers", "1", "-o", "json"))
     assert [(row["what"], row["messages"]) for row in figures] == [("publish", 2000), ("pull, ack", 2000)]
     assert all(row["messages_per_s"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in figures)
-    paced = json.loads(run("bench", "--seconds", "1", "--rate", "100", "--json"))
+    paced = _objects(run("bench", "--seconds", "1", "--rate", "100", "-o", "json"))
     assert 80 <= paced[0]["messages"] <= 101
     assert _benched(client) == []
 
 
 def test_an_interrupt_ends_the_bench_and_it_prints_what_it_measured(real_broker, client):
-    command = _command(real_broker, "bench", "--seconds", "3600", "--json")
+    command = _command(real_broker, "bench", "--seconds", "3600", "-o", "json")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         until(lambda: any(each["end_offset"] for name in _benched(client) for each in client.segments(name)))
         process.send_signal(signal.SIGINT)
         figures, complaint = process.communicate(timeout=60)
     assert (process.returncode, complaint.startswith(b"seaweedq: interrupted")) == (130, True)
-    assert [row["what"] for row in json.loads(figures)] == ["publish", "pull, ack"]
+    assert [row["what"] for row in _objects(figures)] == ["publish", "pull, ack"]
     assert _benched(client) == []
+
+
+def _objects(text):
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def _benched(client):

@@ -38,7 +38,7 @@ def run(url: str, arguments: list[str], stdout: int) -> tuple[int, str]:
         (["--help"], 0),
         (["topic", "list"], 0),
         (["topic", "show", "piped"], 0),
-        (["sql", "SELECT * FROM piped", "--format", "csv"], 0),
+        (["sql", "SELECT * FROM piped", "-o", "csv"], 0),
         (["pull", "piped", "--subscription", "piped", "--start", "earliest"], 0),
         (["doctor", "--url", "http://127.0.0.1:9"], 1),
     ],
@@ -56,7 +56,7 @@ def test_a_closed_pipe_ends_a_command_quietly(url: str, arguments: list[str], co
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
     "arguments",
-    [["topic", "list"], ["sql", "SELECT * FROM piped", "--format", "csv"], ["help", "topics"]],
+    [["topic", "list"], ["sql", "SELECT * FROM piped", "-o", "csv"], ["help", "topics"]],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
 def test_output_without_room_is_an_error_of_one_line(url: str, arguments: list[str]) -> None:

@@ -25,7 +25,7 @@ async def test_what_a_broker_with_tokens_greets_with_works_as_pasted(tmp_path: P
         assert '"count":1' in await pasted(publish)
         assert '"name":"events"' in await pasted(show)
         assert '"value": {"n": 1}' in (await pasted(f"{export}\n{pull}")).replace('":', '": ').replace("  ", " ")
-        assert (await pasted(f"{export}\n{sql} --format csv")).endswith("\n0,1\n")
+        assert (await pasted(f"{export}\n{sql} -o csv")).endswith("\n0,1\n")
         of_client = lines(serving.url, "events", "file:///x", token=token_of({"SEAWEEDQ_TOKEN_FILE": "x"}))
         assert '"name":"events"' in await pasted(f"{export}\n{of_client[1]}")
 

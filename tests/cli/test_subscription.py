@@ -35,7 +35,7 @@ def topic(real_client: Client, request: pytest.FixtureRequest) -> str:
 
 
 def shown(run: Run, topic: str) -> Any:
-    return json.loads(run("subscription", "show", topic, "s", "--json"))
+    return json.loads(run("subscription", "show", topic, "s", "-o", "json"))
 
 
 def test_a_subscription_from_creation_to_deletion(run: Run, topic: str) -> None:
@@ -47,7 +47,7 @@ def test_a_subscription_from_creation_to_deletion(run: Run, topic: str) -> None:
     assert (found["mode"], found["backoff_s"], found["max_in_flight"]) == ("keyed", [1, 60], 7)
     listed = run("subscription", "list", topic)
     assert [word in listed for word in ("name", "keyed", "10", "active", "behind")] == [True] * 5
-    again = json.loads(run("subscription", "list", topic, "--json"))
+    again = json.loads(run("subscription", "list", topic, "-o", "json"))
     assert again.keys() == found.keys()
     assert again["lag_total"]["messages"] == 10
     table = run("subscription", "show", topic, "s")
@@ -66,7 +66,7 @@ def test_seek_goes_back_and_forth(run: Run, topic: str) -> None:
     assert shown(run, topic)["lag_total"]["messages"] == 0
     assert "segment 0: from 10 to 0" in run("subscription", "seek", topic, "s", "--to", "earliest")
     assert shown(run, topic)["lag_total"]["messages"] == 10
-    done = json.loads(run("subscription", "seek", topic, "s", "--offset", "0=7", "--json"))
+    done = json.loads(run("subscription", "seek", topic, "s", "--offset", "0=7", "-o", "json"))
     assert done["segments"] == [{"segment": 0, "from": 0, "to": 7}]
     run("subscription", "seek", topic, "s", "--to", "2020-01-01T00:00:00Z")
     assert shown(run, topic)["lag_total"]["messages"] == 10

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seaweedq.cli.access.requests import GRANT, LIMIT, grant_of, limit_of, limits_in_words, words_of
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, run
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
 from seaweedq.errors import PrincipalNotFound
 
 if TYPE_CHECKING:
     from seaweedq.client.core.protocol.effects import Steps
 
 app = typer.Typer(no_args_is_help=True, help="Create, change, show, list and remove principals.")
+_LISTED = columns("name, state, grants, limits")
 Name = Annotated[str, typer.Argument(help="Name of the principal.", show_default=False)]
 
 
@@ -28,12 +30,13 @@ def put(
             show_default=False,
         ),
     ] = None,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a principal, or change one: grants replace those that it has; what is not given stays as it is."""
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
     found = run(url, _changed(name, grants, limits, disabled))
-    say(f"{name} may {_words(found)}")
+    say_done(output, f"{name} may {_words(found)}", **found)
 
 
 def _changed(
@@ -56,34 +59,42 @@ def _changed(
 
 
 @app.command(epilog="Example: seaweedq principal show importer")
-def show(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Print a principal as JSON."""
-    import msgspec
-
+def show(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """Show a principal: its grants and limits."""
     from seaweedq.client.core.topics.calls import access_path, call
 
-    found = msgspec.json.encode(run(url, call("GET", access_path("principals", name))))
-    for line in msgspec.json.format(found).decode().split("\n"):
-        say(printable(line))
+    found = run(url, call("GET", access_path("principals", name)))
+    if output == JSON:
+        say_json(found)
+    else:
+        say_page(zip((column.name for column in _LISTED), _row(found), strict=True))
 
 
 @app.command("list", epilog="Example: seaweedq principal list")
-def list_principals(url: Url = DEFAULT_URL) -> None:
-    """Print all principals and what they may do."""
+def list_principals(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """List all principals with their grants and limits."""
     from seaweedq.client.core.topics.calls import pages
 
-    for one in run(url, pages("/v1/principals", "principals")):
-        state = " (disabled)" if one["disabled"] else ""
-        say(printable(f"{one['name']}{state}  {words_of(one['grants'])}  {limits_in_words(one['limits'])}").rstrip())
+    found = run(url, pages("/v1/principals", "principals"))
+    if output == JSON:
+        for one in found:
+            say_json(one)
+    else:
+        say_table(output, _LISTED, map(_row, found), "no principal yet; seaweedq principal put NAME makes one")
 
 
 @app.command(epilog="Example: seaweedq principal remove importer")
-def remove(name: Name, url: Url = DEFAULT_URL) -> None:
+def remove(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Remove a principal; all its tokens end with it."""
     from seaweedq.client.core.topics.calls import access_path, call
 
     run(url, call("DELETE", access_path("principals", name)))
-    say(f"removed {name} and all its tokens")
+    say_done(output, f"removed {name} and all its tokens", name=name, removed=True)
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    state = "disabled" if one["disabled"] else "enabled"
+    return one["name"], state, words_of(one["grants"]), limits_in_words(one["limits"])
 
 
 def _words(found: dict[str, Any]) -> str:

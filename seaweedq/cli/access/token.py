@@ -5,10 +5,12 @@ from typing import Annotated, Any
 import typer
 
 from seaweedq.cli.access.requests import GRANT, grant_of, words_of
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, run
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
 from seaweedq.cli.shared.units import duration
 
 WHOAMI = "Example: SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"
+_LISTED = columns("id, principal, state, until, note")
 app = typer.Typer(no_args_is_help=True, help="Issue, list and revoke tokens.")
 
 
@@ -24,6 +26,7 @@ def create(
     expires: Annotated[float | None, duration("Time after which the token ends.")] = None,
     grant: Annotated[list[str] | None, typer.Option(help=f"Narrows it: {GRANT}", show_default=False)] = None,
     note: Annotated[str, typer.Option(help="A text for people.")] = "",
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Issue a token, and print it: it is shown once."""
@@ -36,39 +39,52 @@ def create(
         body["expires_s"] = expires
     if grant:
         body["grants"] = [grant_of(one) for one in grant]
-    say(run(url, call("POST", "/v1/tokens", body))["token"])
+    issued = run(url, call("POST", "/v1/tokens", body))
+    say_done(output, issued["token"], **issued)
 
 
 @app.command("list", epilog="Example: seaweedq token list")
-def list_tokens(url: Url = DEFAULT_URL) -> None:
-    """Print tokens by id: all with the right to access, else the caller's own and those that came of it."""
+def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """List tokens by id: all with the right to access, else the caller's own and those that came of it."""
     from seaweedq.client.core.topics.calls import pages
 
-    for one in run(url, pages("/v1/tokens", "tokens")):
-        state = "" if one["counts"] else "  (does not count)"
-        line = f"{one['id']}  {one['principal']}  until {one['expires_at'] or 'revoked'}{state}  {one['note']}"
-        say(printable(line).rstrip())
+    found = run(url, pages("/v1/tokens", "tokens"))
+    if output == JSON:
+        for one in found:
+            say_json(one)
+        return
+    rows = (
+        (one["id"], one["principal"], "counts" if one["counts"] else "does not count", _until(one), one["note"])
+        for one in found
+    )
+    say_table(output, _LISTED, rows, "no token")
 
 
 @app.command(epilog="Example: seaweedq token revoke 5f2b8a6c90d1e2f3")
 def revoke(
     token: Annotated[str, typer.Argument(help="Its id, which is not secret.", show_default=False)],
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """End a token, and all that came of it."""
     from seaweedq.client.core.topics.calls import access_path, call
 
     run(url, call("DELETE", access_path("tokens", token)))
-    say(f"revoked {token}")
+    say_done(output, f"revoked {token}", id=token, revoked=True)
 
 
-def whoami(url: Url = DEFAULT_URL) -> None:
+def whoami(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Print who the caller is, and what it may do."""
     from seaweedq.client.core.topics.calls import call
 
     found = run(url, call("GET", "/v1/whoami"))
-    say(printable(f"principal {found['principal'] or '(anonymous)'}"))
-    if found["token"]:
-        say(printable(f"token {found['token']}, until {found['expires_at'] or 'revoked'}"))
-    for grants in found["grants"]:
-        say(f"may {words_of(grants) or 'do nothing'}")
+    if output == JSON:
+        say_json(found)
+        return
+    token = [("token", f"{found['token']}, until {_until(found)}")] if found["token"] else []
+    grants = [("may", words_of(grants) or "do nothing") for grants in found["grants"]]
+    say_page([("principal", found["principal"] or "(anonymous)"), *token, *grants])
+
+
+def _until(token: dict[str, Any]) -> str:
+    return str(token["expires_at"] or "revoked")

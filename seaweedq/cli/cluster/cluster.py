@@ -5,38 +5,36 @@ from typing import Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, counted, run, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_table
 
-EXAMPLES = "Examples: seaweedq cluster · seaweedq cluster --json | jq .level · seaweedq cluster level"
+EXAMPLES = "Examples: seaweedq cluster · seaweedq cluster -o json | jq .level · seaweedq cluster level"
 LEVEL = "Examples: seaweedq cluster level · seaweedq cluster level 2"
 WAIT_S = 600.0  # on top of it: some leases, where brokers are to be kept out
 app = typer.Typer(invoke_without_command=True, help="Show the brokers; show and raise the cluster's level.")
 
-WIDE = 1000
-_COLUMNS = ("broker", "version", "levels", "state", "segments", "url")
+_COLUMNS = columns("broker, version, levels, state, segments, url", numbers="segments")
 
 
 @app.callback(epilog=EXAMPLES)
 def cluster(
     context: typer.Context,
-    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show the brokers with their versions, and the cluster's level; `cluster level` raises it."""
     if context.invoked_subcommand is not None:
         return
-    import msgspec
-
     from seaweedq.client.core.topics.calls import call
 
     facts = run(url, call("GET", "/v1/cluster"))
-    if json:
-        say(msgspec.json.encode(facts).decode())
+    if output == JSON:
+        say_json(facts)
         return
     say(f"cluster {facts['cluster']}, store {facts['store']}")
     for line in level_lines(facts):
         say(line)
     say()
-    _print_brokers(facts["brokers"])
+    say_table(output, _COLUMNS, map(_row, facts["brokers"]))
     for line in left_lines(facts["left_behind"]):
         say(line)
 
@@ -48,6 +46,7 @@ def level(
         int | None,
         typer.Argument(min=1, help="The level; by default the highest one that a broker reads.", show_default=False),
     ] = None,
+    output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
     """Raise the cluster's level, for ever: brokers that do not read it can join no more."""
@@ -59,12 +58,13 @@ def level(
         url or context.parent.params["url"],
         call("POST", "/v1/cluster/level", body, wait_s=WAIT_S, repeatable=True),
     )
-    say(f"the cluster has level {answer['level']}")
+    say_done(output, f"the cluster has level {answer['level']}", **answer)
 
 
 @app.command(epilog="Example: seaweedq cluster confirm")
 def confirm(
     context: typer.Context,
+    output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
     """Confirm a coordination that was restored from a backup: retention takes and deletes again."""
@@ -76,7 +76,7 @@ def confirm(
     while after := answer.get("next"):
         typer.echo(f"{answer['left']:,} segments are left to look at", err=True)
         answer = run(url, call("POST", f"/v1/cluster/confirm?after={after}", repeatable=True))
-    say(f"confirmed: the newest round of retention is {answer['retention_round']}")
+    say_done(output, f"confirmed: the newest round of retention is {answer['retention_round']}", **answer)
 
 
 def level_lines(facts: dict[str, Any]) -> list[str]:
@@ -101,18 +101,9 @@ def left_lines(left: list[dict[str, Any]]) -> list[str]:
     return ["", "What waits for an owner or a recovery:", *lines] if lines else []
 
 
-def _print_brokers(brokers: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    table = Table(*(Column(name, overflow="fold") for name in _COLUMNS), box=None)
-    for one in brokers:
-        levels = f"{one['lowest_level']} to {one['highest_level']}"
-        table.add_row(one["id"], one["version"] or "unknown", levels, _state(one), f"{one['segments']:,}", one["url"])
-    console = Console()
-    if not console.is_terminal:  # a file or a pipe has no width
-        console.width = WIDE
-    console.print(table)
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    levels = f"{one['lowest_level']} to {one['highest_level']}"
+    return one["id"], one["version"] or "unknown", levels, _state(one), f"{one['segments']:,}", one["url"]
 
 
 def _state(broker: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted
+from seaweedq.cli.shared.output import TABLE, Output, say_done
 from seaweedq.errors import ClientError, Unavailable
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def import_file(
     upload: Annotated[
         str | None, typer.Option(help="Instead of FILE: continue an import that has begun, or show its result.")
     ] = None,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish each row of FILE as a message. If any row is not valid, none is published.
@@ -62,7 +64,8 @@ def import_file(
             raise
     took_s = time.monotonic() - started_s
     rate = done.count / max(took_s, 1e-9)
-    say(f"imported {counted(done.count, 'row')} into {topic} in {took_s:.1f} s ({rate:,.0f}/s)")
+    told = f"imported {counted(done.count, 'row')} into {topic} in {took_s:.1f} s ({rate:,.0f}/s)"
+    say_done(output, told, topic=topic, rows=done.count, seconds=took_s)
 
 
 def _format(file: Path | None, format: str | None) -> "Format":

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted
+from seaweedq.cli.shared.output import TABLE, Output, say_done
 from seaweedq.errors import SeaweedqError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def publish(
     files: WholeFiles = None,
     key: FileKey = None,
     content_type: ContentType = None,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet.
@@ -100,7 +102,7 @@ def publish(
         )
         from seaweedq.cli.data.publish_files import publish_files
 
-        publish_files(topic, files, key, content_type, url)
+        publish_files(topic, files, key, content_type, output, url)
         return
     _refuse(
         {"--key": key, "--content-type": content_type},
@@ -112,7 +114,7 @@ def publish(
         raise typer.BadParameter(
             "--envelope is only for NDJSON, and excludes --key-field: the message has its key", param_hint="--envelope"
         )
-    _publish_records(topic, path, format, _How(envelope, key_field, skip_invalid), batch, url)
+    _publish_records(topic, path, format, _How(envelope, key_field, skip_invalid), batch, output, url)
 
 
 def _existing(file: Path | None) -> Path | None:
@@ -134,7 +136,7 @@ def _input_format(named: str | None, path: Path | None) -> "InputFormat":
 
 
 def _publish_records(
-    topic: str, path: Path | None, format: "InputFormat", how: _How, batch: int | None, url: str
+    topic: str, path: Path | None, format: "InputFormat", how: _How, batch: int | None, output: str, url: str
 ) -> None:
     from seaweedq.cli.data.publication import NAMED, Publication, watched
     from seaweedq.cli.data.records import records
@@ -154,17 +156,22 @@ def _publish_records(
             publication.flush()
         except (SeaweedqError, OSError):
             _flush(producer)
-            say(f"published {counted(publication.taken, 'message')} to {topic}; the others were not published:")
+            taken = publication.taken
+            told = f"published {counted(taken, 'message')} to {topic}; the others were not published:"
+            say_done(output, told, topic=topic, messages=taken, complete=False)
             raise
         except KeyboardInterrupt:
-            unknown = f"of {publication.waiting:,} more it is not known"
-            say(f"published {counted(publication.taken, 'message')} to {topic}; {unknown}")
+            taken, unknown = publication.taken, publication.waiting
+            told = f"published {counted(taken, 'message')} to {topic}; of {unknown:,} more it is not known"
+            say_done(output, told, topic=topic, messages=taken, unknown=unknown, complete=False)
             # No typer.Exit: that is an Exception, at which the producer would publish all that it holds first.
             raise SystemExit(INTERRUPTED) from None
     took_s = time.monotonic() - started_s
     skipped = f", skipped {publication.skipped:,}" if publication.skipped else ""
     rate = publication.taken / max(took_s, 1e-9)
-    say(f"published {counted(publication.taken, 'message')} to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}")
+    told = f"published {counted(publication.taken, 'message')} to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}"
+    facts = {"messages": publication.taken, "skipped": publication.skipped, "seconds": took_s}
+    say_done(output, told, topic=topic, complete=True, **facts)
 
 
 def _reach(client: "Client", topic: str) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from seaweedq.cli.shared.common import complain, connect, one_line, say
+from seaweedq.cli.shared.common import complain, connect, one_line
+from seaweedq.cli.shared.output import say_done
 from seaweedq.errors import SeaweedqError
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 _BARS = 8
 
 
-def publish_files(topic: str, files: Sequence[Path], key: str | None, content_type: str | None, url: str) -> None:
+def publish_files(
+    topic: str, files: Sequence[Path], key: str | None, content_type: str | None, output: str, url: str
+) -> None:
     """Publishes each file, in this order, and prints `id path` for each. A failed file prints its error and ends the
     command with exit code 1; then the files after it may not have been sent. Raises errors that are not those of one
     file."""
@@ -34,7 +37,7 @@ def publish_files(topic: str, files: Sequence[Path], key: str | None, content_ty
             with client.producer(topic) as producer:
                 _send(producer, files, key, content_type, bar, sent)
                 for path, receipt in sent:
-                    failed = not _tell(path, receipt) or failed
+                    failed = not _tell(output, path, receipt) or failed
         except (SeaweedqError, OSError):
             if not failed:
                 raise
@@ -66,11 +69,11 @@ def _send(
         # It is that of a file before, whose receipt says so.
 
 
-def _tell(path: Path, receipt: "Receipt") -> bool:
+def _tell(output: str, path: Path, receipt: "Receipt") -> bool:
     if error := receipt.exception():
         complain(f"{path}: {one_line(error)}")
         return False
-    say(f"{receipt.result()} {path}")
+    say_done(output, f"{receipt.result()} {path}", id=str(receipt.result()), path=str(path))
     return True
 
 

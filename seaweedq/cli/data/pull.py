@@ -12,6 +12,7 @@ import typer
 
 from seaweedq.cli.data.outage import Outage
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted
+from seaweedq.cli.shared.output import JSON, MessageOutput, message_line
 from seaweedq.cli.shared.units import PLACES, place
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def pull(
         Path | None,
         typer.Option(file_okay=False, help="Download payloads to this folder, each as SEGMENT-OFFSET.bin."),
     ] = None,
+    output: MessageOutput = JSON,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print a subscription's messages, one JSON object per line, and ack them. Ends after a second without messages."""
@@ -66,7 +68,7 @@ def pull(
         messages = client.subscribe(
             topic, subscription, place(start, "--start"), idle_s, batch, deadline_s, cast("Mode | None", mode)
         )
-        lines = _lines(messages) if payloads is None else _downloaded(messages, payloads, stack)
+        lines = _lines(messages, output) if payloads is None else _downloaded(messages, payloads, output, stack)
         interrupts = stack.enter_context(Interrupts())
         back: list[Message] = []
         stack.callback(_give_back, back)  # once nothing more is pulled
@@ -79,11 +81,13 @@ def pull(
             raise typer.Exit(128 + interrupts.stopped)
 
 
-def _lines(messages: Iterator["Message"]) -> Iterator[tuple["Message", bytes]]:
-    return ((message, message.json) for message in messages)
+def _lines(messages: Iterator["Message"], output: str) -> Iterator[tuple["Message", bytes]]:
+    return ((message, message_line(message.json, output)) for message in messages)
 
 
-def _downloaded(messages: Iterator["Message"], folder: Path, stack: ExitStack) -> Iterator[tuple["Message", bytes]]:
+def _downloaded(
+    messages: Iterator["Message"], folder: Path, output: str, stack: ExitStack
+) -> Iterator[tuple["Message", bytes]]:
     """Yields each message once its payload is downloaded; the file's name has nothing that a publisher chose."""
     import msgspec
 
@@ -97,7 +101,7 @@ def _downloaded(messages: Iterator["Message"], folder: Path, stack: ExitStack) -
             path = folder / f"{message.segment}-{message.offset}.bin"
             message.download(path, show(bar, path.name))
             line = line[:-1] + b',"payload":' + msgspec.json.encode(str(path)) + b"}"
-        yield message, line
+        yield message, message_line(line, output)
 
 
 def _ack(message: "Message") -> None:

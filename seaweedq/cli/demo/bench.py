@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
 from seaweedq.cli.shared.units import duration
 from seaweedq.cli.shared.units import size as sized
 from seaweedq.extras import needs
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from seaweedq.cli.demo.bench_run import Figures
 
 EXAMPLES = """Examples: seaweedq bench --embedded · seaweedq bench --messages 1000000 --size 1000 --producers 2 ·
-seaweedq bench --embedded --rate 1000 --seconds 10 --json"""
+seaweedq bench --embedded --rate 1000 --seconds 10 -o json"""
 
 INTERRUPTED = 130
+_NUMBERS = "messages, seconds, messages/s, MB/s, p50 ms, p99 ms"
+_HEAD = columns(f"what, {_NUMBERS}", numbers=_NUMBERS)
 
 
 def bench(
@@ -35,7 +38,7 @@ def bench(
     ] = None,
     seconds: Annotated[float, duration("Stop publishing after this time.", 0.1)] = 10,
     rate: Annotated[float, typer.Option(min=0, help="Messages/s of each producer; 0 means as fast as possible.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards."""
@@ -53,25 +56,18 @@ def bench(
             broker.start()
             url = broker.url
         figures, interrupted = run(url, load)
-    if json:
-        import msgspec
-
-        say(msgspec.json.encode(figures).decode())
+    if output == JSON:
+        for row in figures:
+            say_json(row)
     else:
-        _print(figures)
+        say_table(output, _HEAD, map(_row, figures))
     if interrupted:
         complain("interrupted: these figures are of what was acknowledged before")
         raise typer.Exit(INTERRUPTED)
 
 
-def _print(figures: "list[Figures]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("", "messages", "seconds", "messages/s", "MB/s", "p50 ms", "p99 ms")
-    for row in figures:
-        table.add_row(
-            row.what, f"{row.messages:,}", f"{row.seconds:.2f}", f"{row.messages_per_s:,.0f}", f"{row.mb_per_s:.1f}",
-            f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}",
-        )  # fmt: skip
-    Console().print(table)
+def _row(row: "Figures") -> tuple[str, ...]:
+    return (
+        row.what, f"{row.messages:,}", f"{row.seconds:.2f}", f"{row.messages_per_s:,.0f}", f"{row.mb_per_s:.1f}",
+        f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}",
+    )  # fmt: skip

@@ -10,12 +10,13 @@ import typer
 import seaweedq
 from seaweedq.cli.doctor.findings import Finding, Verdict, failed
 from seaweedq.cli.shared.common import DEFAULT_URL, printable, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, say_json
 from seaweedq.errors import SeaweedqError
 
 if TYPE_CHECKING:
     from seaweedq.settings import Settings
 
-EXAMPLES = """Examples: seaweedq doctor · seaweedq doctor --config broker.toml · seaweedq doctor --json ·
+EXAMPLES = """Examples: seaweedq doctor · seaweedq doctor --config broker.toml · seaweedq doctor -o json ·
 seaweedq doctor --url http://broker-1:8080,http://broker-2:8080"""
 
 
@@ -27,7 +28,7 @@ def doctor(
     data_dir: Annotated[
         Path | None, typer.Option(help="The broker's data folder; by default the one that the settings name.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    output: Output = TABLE,
     url: Annotated[
         str | None, typer.Option("--url", envvar="SEAWEEDQ_URL", help="Brokers to look at, separated by commas.")
     ] = None,
@@ -40,7 +41,7 @@ def doctor(
     worst = False
     for finding in _findings(config, data_dir, url):
         worst |= finding.verdict is Verdict.FAIL
-        _print(finding, json)
+        _print(finding, output)
     raise typer.Exit(int(worst))
 
 
@@ -89,10 +90,8 @@ def _of_broker(config: Path | None, data_dir: Path | None) -> Iterator[Finding]:
         yield Finding(Verdict.FAIL if data_dir or config else Verdict.NOTE, "broker", told)
 
 
-def _print(finding: Finding, json: bool) -> None:
-    if json:
-        import msgspec
-
-        say(msgspec.json.encode(finding).decode())
+def _print(finding: Finding, output: str) -> None:
+    if output == JSON:
+        say_json(finding)
     else:
         say(printable(f"{finding.verdict:<5} {finding.what:<13} {finding.told}"))

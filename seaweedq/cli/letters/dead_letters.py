@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, printable, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_table
 from seaweedq.clock import SystemIds
 
 if TYPE_CHECKING:
@@ -15,10 +17,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List dead letters, and publish them to their topics again.")
 LIST = """Examples: seaweedq dead-letters list lost · seaweedq dead-letters list lost --max 20 ·
-seaweedq dead-letters list lost --json | jq 'select(.headers["dead-letter-reason"] == "rejected")'"""
+seaweedq dead-letters list lost -o json | jq 'select(.headers["dead-letter-reason"] == "rejected")'"""
 REDRIVE = """Examples: seaweedq dead-letters redrive lost · seaweedq dead-letters redrive lost --max 1 ·
 seaweedq subscription seek lost redrive --to earliest, to begin anew"""
 SUBSCRIPTION, PAGE = "redrive", 500
+PREFIX = "dead-letter-"
+_LISTED = columns("id, reason, attempts, topic, subscription, message, time, detail", numbers="attempts")
 _SHOWN = ("reason", "attempts", "topic", "subscription", "id", "time", "detail")
 Letters = Annotated[str, typer.Argument(help="Name of the topic for dead letters.", show_default=False)]
 Most = Annotated[int | None, typer.Option("--max", min=1, help="End after this number of letters.")]
@@ -28,17 +32,17 @@ Most = Annotated[int | None, typer.Option("--max", min=1, help="End after this n
 def list_letters(
     topic: Letters,
     max: Most = None,
-    json: Annotated[bool, typer.Option("--json", help="Print whole messages as JSON, one a line.")] = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """List the dead letters that are in a topic: their id there, why and where they died. Nothing is acked."""
     with connect(url) as client:
-        for number, message in enumerate(_all(client, topic), 1):
-            about = message.headers
-            line = "  ".join(about.get(f"dead-letter-{name}") or "-" for name in _SHOWN)
-            say(message.json.decode() if json else printable(f"{message.id}  {line}"))
-            if number == max:
-                break
+        letters = islice((one for one in _all(client, topic) if f"{PREFIX}topic" in one.headers), max)
+        if output == JSON:
+            for letter in letters:
+                say(letter.json.decode())
+            return
+        say_table(output, _LISTED, map(_row, letters), f"topic {topic} has no dead letters")
 
 
 @app.command(epilog=REDRIVE)
@@ -49,6 +53,7 @@ def redrive(
         typer.Option("--subscription", "-s", help="Subscription that says what was done; it is created at need."),
     ] = SUBSCRIPTION,
     max: Most = None,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish dead letters to the topics that their headers name, without those headers, and ack them here.
@@ -65,10 +70,16 @@ def redrive(
         redriving = stack.enter_context(closing(Redriving(client, url, topic, subscription)))
         run = RedriveRun(client, redriving, max, _progress(stack, max), SystemIds().nonce())
         run.run()
-    more = f"; {run.again:,} were there from an earlier run" if run.again else ""
-    more += f"; {len(run.left):,} stay" if run.left else ""
-    more += f"; {run.held:,} are leased by others, or delayed: run it again" if run.held else ""
-    say(f"published {run.done:,} dead letters again{more}")
+    told = f"published {run.done:,} dead letters again"
+    told += f"; {run.again:,} were there from an earlier run" if run.again else ""
+    told += f"; {len(run.left):,} stay" if run.left else ""
+    told += f"; {run.held:,} are leased by others, or delayed: run it again" if run.held else ""
+    facts = {"published": run.done, "published_before": run.again, "not_letters": len(run.left), "leased": run.held}
+    say_done(output, told, topic=topic, **facts)
+
+
+def _row(letter: "Message") -> list[str]:
+    return [letter.id, *(letter.headers.get(f"{PREFIX}{name}") or "-" for name in _SHOWN)]
 
 
 def _all(client: "Client", topic: str) -> Iterator["Message"]:

@@ -12,19 +12,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from seaweedq.cli.shared.common import printable
+from seaweedq.cli.shared.output import Column
 from seaweedq.cli.sql.finite import finite
 from seaweedq.cli.sql.topic_view import literal
 
 if TYPE_CHECKING:
     import duckdb
-    from rich.table import Table
 
 R = TypeVar("R")
-FORMATS = ("table", "csv", "json", "parquet")
-WIDE = 1000  # columns of output that is no terminal
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL")
 
 
@@ -40,21 +37,24 @@ def interruptible(connection: "duckdb.DuckDBPyConnection", work: Callable[[], R]
             raise
 
 
-def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> tuple["Table", bool]:
-    """Returns the first rows as a table, and whether there are more. DuckDB makes the texts: for a time of Python's it
-    needs pytz, which no extra has, and Python has none for `infinity`."""
-    from rich.table import Table
-    from rich.text import Text
+class Shown(NamedTuple):
+    """The first rows that a statement finds, and whether there are more."""
 
-    shown = Table(box=None, pad_edge=False)
+    head: list[Column]
+    rows: list[list[str]]
+    more: bool
+
+
+def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> Shown:
+    """Returns the first rows. DuckDB makes the texts: for a time of Python's it needs pytz, which no extra has, and
+    Python has none for `infinity`."""
     found = connection.sql(statement)
-    for name, kind in zip(found.columns, found.types, strict=True):
-        justify: Any = "right" if any(number in str(kind) for number in _NUMBERS) else "left"
-        shown.add_column(printable(name), justify=justify, overflow="fold")
+    head = [
+        Column(name, number=any(number in str(kind) for number in _NUMBERS))
+        for name, kind in zip(found.columns, found.types, strict=True)
+    ]
     rows = found.limit(most + 1).project("CAST(COLUMNS(*) AS VARCHAR)").fetchall()
-    for row in rows[:most]:
-        shown.add_row(*(Text(printable(value or "")) for value in row))
-    return shown, len(rows) > most
+    return Shown(head, [[value or "" for value in row] for row in rows[:most]], len(rows) > most)
 
 
 def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, path: Path) -> None:

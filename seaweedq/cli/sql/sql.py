@@ -10,30 +10,32 @@ import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, calling, complain, one_line, say
 from seaweedq.cli.shared.hidden import hidden
+from seaweedq.cli.shared.output import JSON, TABLE, WIDE, layout, output_option, say_table, terminal_width
 from seaweedq.cli.shared.units import duration
 from seaweedq.errors import ConnectionFailed, FileMissing, TopicNotFound, Unavailable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from seaweedq.cli.sql.database import Database
 
 EXAMPLES = """Examples: seaweedq sql "SELECT count(*) FROM flights" ·
 seaweedq sql "SELECT value->>'carrier' AS carrier, count(*) FROM flights GROUP BY 1 ORDER BY 2 DESC" --watch ·
-seaweedq sql 'FROM "app.logs" WHERE _timestamp > now() - INTERVAL 1 HOUR' --output logs.parquet ·
+seaweedq sql 'FROM "app.logs" WHERE _timestamp > now() - INTERVAL 1 HOUR' --output-file logs.parquet ·
 seaweedq sql "SHOW TABLES" · seaweedq sql --explain "SELECT count(*) FROM flights"
 """
+FILES = ("csv", JSON, "parquet")
+FORMATS = (TABLE, WIDE, *FILES)
+_ABOUT_OUTPUT = "table; wide: uncut; csv; json, an object a line; parquet; by default that of FILE."
+UNCUT = 100_000  # columns of what is no terminal
 PLANS = 3  # retention may take files between a plan and its read
 
 
 def sql(
     statement: Annotated[str, typer.Argument(help="One statement of DuckDB's SQL; - reads it from stdin.")],
-    format: Annotated[
-        str | None,
-        typer.Option("--format", "-f", help="table, csv, json (an object a line) or parquet; by default that of FILE."),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+    output: Annotated[str | None, output_option(FORMATS, _ABOUT_OUTPUT)] = None,
+    output_file: Annotated[
+        Path | None, typer.Option("--output-file", metavar="FILE", help="Write to this file instead of stdout.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which files and which rows of brokers it reads, and DuckDB's plan.")
@@ -54,7 +56,7 @@ def sql(
     """
     from seaweedq.cli.sql.database import opened
 
-    kind = _format(format, output, watch)
+    kind = _format(output, output_file, watch)
     text = sys.stdin.read() if statement == "-" else statement
     # Arrow would import numpy, which takes as long as all of DuckDB.
     with hidden("numpy", "pandas"), calling(url) as transport, opened(transport, memory, s3_endpoint) as database:
@@ -62,27 +64,23 @@ def sql(
         if explain:
             _repeated(database, statement, lambda: _explain(database, statement))
         elif watch:
-            _watch(database, statement, rows, every_s)
+            _watch(database, statement, rows, every_s, kind == WIDE)
         else:
-            _repeated(database, statement, lambda: _once(database, statement, kind, output, rows))
+            _repeated(database, statement, lambda: _once(database, statement, kind, output_file, rows))
 
 
-def _format(named: str | None, output: Path | None, watch: bool) -> str:
+def _format(named: str | None, file: Path | None, watch: bool) -> str:
     """Returns the format that was named, or that of the file's suffix."""
-    from seaweedq.cli.sql.outputs import FORMATS
-
-    suffix = output.suffix.lstrip(".").lower().replace("ndjson", "json") if output else "table"
+    suffix = file.suffix.lstrip(".").lower().replace("ndjson", "json") if file else TABLE
     kind = named or suffix
-    if kind not in FORMATS:
-        raise typer.BadParameter(f"{kind!r} is none of {', '.join(FORMATS)}", param_hint="--format")
-    if output and kind == "table":
-        raise typer.BadParameter("a file is csv, json or parquet", param_hint="--format")
-    if output and not output.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
-    if watch and (kind != "table" or output):
+    if file and kind not in FILES:
+        raise typer.BadParameter(f"a file is {', '.join(FILES)}, not {kind!r}", param_hint="--output")
+    if file and not file.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--output-file")
+    if watch and (kind not in (TABLE, WIDE) or file):
         raise typer.BadParameter("--watch shows a table", param_hint="--watch")
-    if kind == "parquet" and not output and sys.stdout.isatty():
-        raise typer.BadParameter("a terminal shows no Parquet; name a file with --output", param_hint="--format")
+    if kind == "parquet" and not file and sys.stdout.isatty():
+        raise typer.BadParameter("a terminal shows no Parquet; name a file with --output-file", param_hint="--output")
     return kind
 
 
@@ -107,19 +105,19 @@ def _repeated(database: "Database", statement: str, act: Any) -> None:
                 raise FileMissing(f"not all Parquet files are visible from this machine: {reason}") from None
 
 
-def _once(database: "Database", statement: str, kind: str, output: Path | None, rows: int) -> None:
+def _once(database: "Database", statement: str, kind: str, file: Path | None, rows: int) -> None:
     from seaweedq.cli.sql.outputs import interruptible, stream, table, write
 
     with database.over(statement) as (connection, _):
-        if output:
-            interruptible(connection, lambda: write(connection, statement, kind, output))
-        elif kind != "table":
+        if file:
+            interruptible(connection, lambda: write(connection, statement, kind, file))
+        elif kind in FILES:
             interruptible(connection, lambda: stream(connection, statement, kind))
         else:
-            shown, more = interruptible(connection, lambda: table(connection, statement, rows))
-            _console().print(shown)
-            if more:
-                complain(f"these are the first {rows:,} rows; --rows shows more, --format csv all")
+            shown = interruptible(connection, lambda: table(connection, statement, rows))
+            say_table(kind, shown.head, shown.rows)
+            if shown.more:
+                complain(f"these are the first {rows:,} rows; --rows shows more, -o csv all")
 
 
 def _explain(database: "Database", statement: str) -> None:
@@ -134,14 +132,17 @@ def _explain(database: "Database", statement: str) -> None:
             say(plan.rstrip())
 
 
-def _watch(database: "Database", statement: str, rows: int, every_s: float) -> None:
+def _watch(database: "Database", statement: str, rows: int, every_s: float, wide: bool) -> None:
+    from rich.console import Console
     from rich.live import Live
 
     from seaweedq.cli.data.pull import Interrupts
 
-    console, shown = _console(), None
+    console, shown = Console(), None
+    if not console.is_terminal:
+        console.width = UNCUT
     with Interrupts() as interrupts:
-        looks = interrupts.until_stopped(_looks(database, statement, rows, every_s))
+        looks = interrupts.until_stopped(_looks(database, statement, rows, every_s, wide))
         if not console.is_terminal:
             for shown in looks:
                 console.print(shown)
@@ -153,7 +154,7 @@ def _watch(database: "Database", statement: str, rows: int, every_s: float) -> N
             console.print(shown)
 
 
-def _looks(database: "Database", statement: str, rows: int, every_s: float) -> "Iterator[RenderableType]":
+def _looks(database: "Database", statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
     """Yields a table again and again, or the error of a look that may be repeated."""
     from rich.console import Group
     from rich.text import Text
@@ -164,8 +165,11 @@ def _looks(database: "Database", statement: str, rows: int, every_s: float) -> "
 
     def look() -> None:
         with database.over(statement) as (connection, _):
-            shown, more = table(connection, statement, rows)
-            found[:] = [shown, Text("..." if more else "")]
+            shown = table(connection, statement, rows)
+            lines = layout(shown.head, shown.rows, None if wide else terminal_width())
+            text = Text("\n".join(lines), no_wrap=True, overflow="crop")
+            text.stylize("bold", 0, len(lines[0]))
+            found[:] = [text, Text("..." if shown.more else "")]
 
     while True:
         head = Text(f"{time.strftime('%H:%M:%S')}  {' '.join(statement.split())}", style="dim", overflow="ellipsis")
@@ -175,14 +179,3 @@ def _looks(database: "Database", statement: str, rows: int, every_s: float) -> "
             head = Text(one_line(error), style="red")
         yield Group(head, *found)
         time.sleep(every_s)
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    from seaweedq.cli.sql.outputs import WIDE
-
-    console = Console()
-    if not console.is_terminal:  # a file or a pipe has no width
-        console.width = WIDE
-    return console

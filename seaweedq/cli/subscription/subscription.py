@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, run, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done, say_json
 from seaweedq.cli.shared.units import PLACES, duration, place
 from seaweedq.cli.subscription.subscription_tables import print_list, print_one
 
@@ -13,7 +14,6 @@ app = typer.Typer(
     no_args_is_help=True, help="Create, list, show, seek, pause, resume and delete subscriptions; show their lag."
 )
 Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")]
 CREATE = """Examples: seaweedq subscription create flights billing --start earliest ·
 seaweedq subscription create flights mails --mode keyed --backoff-s 1s --backoff-s 1m --max-attempts 5
 --dead-letter-topic lost"""
@@ -46,6 +46,7 @@ def create(
         list[str] | None, typer.Option(help="Deliver only messages that have this header, given as NAME=VALUE.")
     ] = None,
     expires_after_s: Annotated[float | None, duration("Time without a consumer after which it is deleted.")] = None,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a subscription, or check that an existing one matches the given options."""
@@ -66,30 +67,30 @@ def create(
 
     created = run(url, creating(subscription_path(topic, name), _present(config)))
     state = "is created" if created else "is there already, with the same options"
-    say(f"subscription {name} of topic {topic} {state}")
+    say_done(output, f"subscription {name} of topic {topic} {state}", topic=topic, name=name, created=created)
 
 
-@app.command("list", epilog="Examples: seaweedq subscription list flights · seaweedq subscription list flights --json")
-def list_subscriptions(topic: Topic, json: Json = False, url: Url = DEFAULT_URL) -> None:
+@app.command("list", epilog="Examples: seaweedq subscription list flights · seaweedq subscription list flights -o json")
+def list_subscriptions(topic: Topic, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """List a topic's subscriptions with their lag."""
     with connect(url) as client:
         found = client.subscriptions(topic)
-    if json:
+    if output == JSON:
         for one in found:
-            _print_json(one)
+            say_json(one)
     else:
-        print_list(found)
+        print_list(topic, found, output)
 
 
-@app.command(epilog="Examples: seaweedq subscription show flights billing --json | jq .lag_total.messages")
-def show(topic: Topic, name: Name, json: Json = False, url: Url = DEFAULT_URL) -> None:
+@app.command(epilog="Examples: seaweedq subscription show flights billing -o json | jq .lag_total.messages")
+def show(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Show a subscription's configuration, and its lag for each segment."""
     with connect(url) as client:
         found = client.subscription(topic, name)
-    if json:
-        _print_json(found)
+    if output == JSON:
+        say_json(found)
     else:
-        print_one(found)
+        print_one(found, output)
 
 
 @app.command(epilog=SEEK)
@@ -100,7 +101,7 @@ def seek(
     offset: Annotated[
         list[str] | None, typer.Option(help="Where to go on in one segment, as SEGMENT=OFFSET; others stay.")
     ] = None,
-    json: Json = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Move a subscription to other messages. All leases end; what is behind the new place comes again, acked or not."""
@@ -109,8 +110,8 @@ def seek(
     where = place(to, "--to") if to is not None else {"offsets": _offsets(offset or [])}
     with connect(url) as client:
         done = client.seek(topic, name, where)
-    if json:
-        _print_json(done)
+    if output == JSON:
+        say_json(done)
         return
     for one in done["segments"]:
         taken = ", where retention has left the first message" if one["segment"] in done["moved"] else ""
@@ -119,19 +120,19 @@ def seek(
 
 
 @app.command(epilog="Example: seaweedq subscription pause flights billing")
-def pause(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
+def pause(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Deliver nothing more until it is resumed; acks of what is leased are taken."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=True)
-    say(f"subscription {name} of topic {topic} is paused")
+    say_done(output, f"subscription {name} of topic {topic} is paused", topic=topic, name=name, paused=True)
 
 
 @app.command(epilog="Example: seaweedq subscription resume flights billing")
-def resume(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
+def resume(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Deliver the messages of a paused subscription again."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=False)
-    say(f"subscription {name} of topic {topic} delivers again")
+    say_done(output, f"subscription {name} of topic {topic} delivers again", topic=topic, name=name, paused=False)
 
 
 @app.command(epilog="Example: seaweedq subscription delete flights billing --yes")
@@ -139,15 +140,16 @@ def delete(
     topic: Topic,
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Delete a subscription, with what it knows of acked messages."""
     with connect(url) as client:
         client.subscription(topic, name)
         if not yes:
-            typer.confirm(f"Delete subscription {name} of topic {topic}?", abort=True)
+            typer.confirm(f"Delete subscription {name} of topic {topic}?", abort=True, err=True)
         client.delete_subscription(topic, name)
-    say(f"subscription {name} of topic {topic} was deleted")
+    say_done(output, f"subscription {name} of topic {topic} was deleted", topic=topic, name=name, deleted=True)
 
 
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:
@@ -174,9 +176,3 @@ def _offset(text: str) -> tuple[int, int]:
 
 def _present(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _print_json(found: dict[str, Any]) -> None:
-    import msgspec
-
-    say(msgspec.json.encode(found).decode())

@@ -4,33 +4,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seaweedq.cli.shared.common import printable
+from seaweedq.cli.shared.output import Column, columns, say_page, say_table
 
-LISTED = ("name", "mode", "state", "messages", "behind", "in flight", "consumers")
+LISTED = columns(
+    "name, mode, state, messages, behind, in flight, consumers", numbers="messages, behind, in flight, consumers"
+)
 LAG = {"messages": "messages", "bytes": "bytes", "seconds": "behind", "in_flight": "in flight", "skipped": "skipped"}
-_NUMBERS = frozenset({"messages", "behind", "in flight", "consumers", "bytes", "skipped", "acked to", "end"})
+_SEGMENTS = (Column("segment"), *(Column(name, number=True) for name in ("acked to", "end", *LAG.values())))
 _APART = ("lag", "lag_total", "seek_epoch")  # tables of their own, and what only programs compare
 
 
-def print_list(found: Sequence[Mapping[str, Any]]) -> None:
+def print_list(topic: str, found: Sequence[Mapping[str, Any]], output: str) -> None:
     """Prints a row for each subscription."""
-    _print_table(LISTED, [_listed(one) for one in found])
+    say_table(output, LISTED, map(_listed, found), f"topic {topic} has no subscription")
 
 
-def print_one(found: Mapping[str, Any]) -> None:
+def print_one(found: Mapping[str, Any], output: str) -> None:
     """Prints a subscription's configuration, and a row for each segment that has a cursor; the last is all of them."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False)
-    for name, value in found.items():
-        if name not in _APART:
-            table.add_row(name, _text(value))
-    Console().print(table)
+    say_page((name, _text(value)) for name, value in found.items() if name not in _APART)
     rows = [
         (f"{one['segment']}", f"{one['acked_to']:,}", f"{one['end_offset']:,}", *_lag_of(one)) for one in found["lag"]
     ]
     rows.append(("all", "", "", *_lag_of(found["lag_total"])))
-    _print_table(("segment", "acked to", "end", *LAG.values()), rows)
+    say_table(output, _SEGMENTS, rows)
 
 
 def duration(seconds: float) -> str:
@@ -50,18 +46,6 @@ def _listed(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _lag_of(lag: Mapping[str, Any]) -> list[str]:
     return [duration(lag[name]) if name == "seconds" else f"{lag[name]:,}" for name in LAG]
-
-
-def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None)
-    for name in names:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def _text(value: Any) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, one_line
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, one_line
+from seaweedq.cli.shared.output import JSON, TABLE, Output, say_json
 from seaweedq.cli.shared.units import duration
 from seaweedq.errors import ConnectionFailed, TopicNotFound, Unavailable
 
@@ -24,6 +25,7 @@ EXAMPLES = "Examples: seaweedq top · seaweedq top --once · seaweedq top --ever
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     every_s: Annotated[float, duration("Time between two looks.", 0.5)] = 2.0,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show the busiest topics and segments with their rates and owners, until Ctrl-C."""
@@ -36,15 +38,15 @@ def top(
     with connect(url) as client:
         count = _look(client, loads)
         if once:
-            _show(console, loads, count)
+            _show(console, loads, count, output=output)
             return
         with Interrupts() as interrupts:
             looks = interrupts.until_stopped(_looks(client, loads, count, every_s))
-            if console.is_terminal:
+            if console.is_terminal and output != JSON:
                 _live(console, loads, looks)
             else:
                 for count, trouble in looks:
-                    _show(console, loads, count, trouble)
+                    _show(console, loads, count, trouble, output)
 
 
 def _live(console: "Console", loads: "Loads", looks: Iterator[tuple[int, str]]) -> None:
@@ -59,8 +61,15 @@ def _live(console: "Console", loads: "Loads", looks: Iterator[tuple[int, str]]) 
     _show(console, loads, count)
 
 
-def _show(console: "Console", loads: "Loads", count: int, trouble: str = "") -> None:
+def _show(console: "Console", loads: "Loads", count: int, trouble: str = "", output: str = TABLE) -> None:
     from seaweedq.cli.top.top_picture import picture
+
+    if output == JSON:
+        if trouble:
+            complain(trouble)
+        else:
+            say_json({"time": datetime.now(UTC), "topics": count, "busiest": loads.busiest()})
+        return
 
     console.print(picture(loads, count, datetime.now(UTC), console.height if console.is_terminal else None, trouble))
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, run, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, run
+from seaweedq.cli.shared.output import TABLE, Output, say_done
 from seaweedq.cli.shared.units import duration, size
 
 CREATE = "Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier"
@@ -77,6 +78,7 @@ def create(
     max_segments: MaxSegments = None,
     cool_down_s: CoolDown = None,
     scaling: Scaling = None,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a topic, or check that an existing one matches the given options."""
@@ -87,7 +89,8 @@ def create(
     from seaweedq.client.core.topics.calls import topic_path
 
     created = run(url, creating(topic_path(topic), config))
-    say(f"topic {topic} is created" if created else f"topic {topic} is there already, with the same options")
+    state = "is created" if created else "is there already, with the same options"
+    say_done(output, f"topic {topic} {state}", topic=topic, created=created)
 
 
 def change(
@@ -117,6 +120,7 @@ def change(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing; say what the retention would take.")
     ] = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Change a topic's configuration; what no option names stays. It takes effect at once, at all brokers."""
@@ -129,11 +133,12 @@ def change(
     with connect(url) as client:
         if not dry_run:
             client.update_topic(topic, **config)
-            say(f"topic {topic} is changed")
+            say_done(output, f"topic {topic} is changed", topic=topic, changed=True)
             return
         found = client.preview_retention(topic, **config["retention"])
     said = ", ".join(counted(found[f"{thing}s"], thing) for thing in ("file", "byte", "message"))
-    say(f"the retention would take {said}, of which {found['unread']:,} are not acked by some subscription")
+    unread = f"of which {found['unread']:,} are not acked by some subscription"
+    say_done(output, f"the retention would take {said}, {unread}", **found)
 
 
 def _placed(options: Mapping[str, Any]) -> dict[str, Any]:

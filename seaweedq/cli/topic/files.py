@@ -5,38 +5,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
 
 if TYPE_CHECKING:
     from seaweedq.client.core.topics.topic_files import TopicFile
 
-EXAMPLES = "Examples: seaweedq topic files flights · seaweedq topic files flights --segment 3 --json | jq .bytes"
-_HEAD = ("segment", "name", "offsets", "rows", "bytes")
+EXAMPLES = "Examples: seaweedq topic files flights · seaweedq topic files flights --segment 3 -o json | jq .bytes"
+_HEAD = columns("segment, name, offsets, rows, bytes", numbers="segment, offsets, rows, bytes")
 
 
 def files(
     topic: Topic,
     segment: Annotated[int | None, typer.Option(min=0, help="List the files of this segment alone.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """List the files of a topic: the rows that they have, and their sizes. Messages in no file yet are not in it."""
     with connect(url) as client:
         found, facts = client.files(topic, segment), client.topic(topic)
-    if json:
-        import msgspec
-
+    if output == JSON:
         for one in found:
-            say(msgspec.json.encode(one).decode())
+            say_json(one)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in _HEAD:
-        table.add_column(name, justify="left" if name == "name" else "right", no_wrap=True)
-    for one in found:
-        table.add_row(*_row(one))
-    Console().print(table)
+    say_table(output, _HEAD, map(_row, found), "no file yet: all messages are in journals" if facts["messages"] else "")
     rows, size = sum(one.next_offset - one.first_offset for one in found), sum(one.bytes for one in found)
     say(f"{counted(len(found), 'file')}, {counted(rows, 'row')}, {counted(size, 'byte')} in {facts['path']}")
 

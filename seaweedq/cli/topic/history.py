@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, one_line, say
+from seaweedq.cli.shared.output import JSON, TABLE, WIDE, Column, Output, say_done, say_json, say_table, terminal_width
 from seaweedq.errors import RouteNotFound, Unavailable
 from seaweedq.extras import needs
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from seaweedq.client import Client
 
 CELLS = 10_000
-WIDE = 110  # columns from which a row has room for the last hour
+COLUMNS = 110  # of a terminal, from which a row has room for the last hour
+_NUMBERS = ("segment", "messages", "messages/s", "last hour", "highest")
 EXAMPLES = "Examples: seaweedq topic history flights · seaweedq topic history flights --plot flights.png"
 
 
@@ -25,6 +27,7 @@ def history(
         Path | None,
         typer.Option(dir_okay=False, help="Draw key ranges over time into this file: .png, .svg, .pdf, ..."),
     ] = None,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show all segments that a topic has had: their ranges, times, predecessors, successors and mean rates;
@@ -34,30 +37,27 @@ def history(
 
     if plot:
         _check(plot)
-    from rich.console import Console
-
-    console = Console()
+    room = terminal_width()
+    has_room = output == WIDE or room is None or room >= COLUMNS
     with connect(url) as client:
-        segments = [Segment.of(answer) for answer in client.segments(topic)]
-        hour = _last_hour(client, topic) if plot or console.width >= WIDE else None
+        answers = client.segments(topic)
+        if output == JSON and not plot:
+            for answer in answers:
+                say_json(answer)
+            return
+        hour = _last_hour(client, topic) if plot or has_room else None
+    segments = [Segment.of(answer) for answer in answers]
     now = datetime.now(UTC)
     if plot:
         from seaweedq.cli.topic import history_picture
 
         layout = history_layout.lay_out(topic, segments, now, hour)
         history_picture.save(layout, plot)
-        say(f"{layout.title}; drawn into {plot}")
+        say_done(output, f"{layout.title}; drawn into {plot}", topic=topic, file=str(plot))
         return
-    from rich.table import Table
-
-    caption = "times are UTC; " + ("last hour and highest are messages/s" if hour else "rates are means of a life")
-    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
-    for name in (*history_layout.HEAD, *(history_layout.HOUR_HEAD if hour else ())):
-        figure = name in ("segment", "messages", "messages/s", "last hour", "highest")
-        table.add_column(name, justify="right" if figure else "left", no_wrap=name not in ("after", "before"))
-    for row in history_layout.rows(segments, now, hour):
-        table.add_row(*row)
-    console.print(table)
+    names = (*history_layout.HEAD, *(history_layout.HOUR_HEAD if hour else ()))
+    say_table(output, [Column(name, name in _NUMBERS) for name in names], history_layout.rows(segments, now, hour))
+    say("times are UTC; " + ("last hour and highest are messages/s" if hour else "rates are means of a life"))
 
 
 def _last_hour(client: "Client", topic: str) -> "LastHour | None":

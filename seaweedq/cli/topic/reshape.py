@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, run, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done, say_json
 
 SPLIT = """Examples: seaweedq topic split flights 0 · seaweedq topic split flights 0 --parts 4 ·
 seaweedq topic split flights 0 --at 500000000 --at 1000000000"""
@@ -26,12 +27,15 @@ def split(
     at: Annotated[
         list[int] | None, typer.Option(min=1, help="A key hash where a part begins; may be repeated, in rising order.")
     ] = None,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Replace a segment by several, each with a part of its key range."""
     if parts and at:
         raise typer.BadParameter("--at excludes --parts", param_hint="--at")
-    _replace(url, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
+    _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
+    if output == JSON:
+        return
     with connect(url) as client:
         facts = client.topic(topic)
     if kept := until_merged(topic, facts["scaling"], facts["segments"]):
@@ -44,29 +48,31 @@ def merge(
     neighbour: Annotated[
         int, typer.Argument(min=0, help="Id of a neighbour of the first segment.", show_default=False)
     ],
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Replace two neighbouring segments by one. If they have two owners, the second segment moves first."""
-    _replace(url, topic, segment, "merge", {"with": neighbour})
+    _replace(url, output, topic, segment, "merge", {"with": neighbour})
 
 
-def roll(topic: Topic, segment: Segment, url: Url = DEFAULT_URL) -> None:
+def roll(topic: Topic, segment: Segment, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Replace a segment by one with the same key range and files of its own."""
-    _replace(url, topic, segment, "roll", None)
+    _replace(url, output, topic, segment, "roll", None)
 
 
 def move(
     topic: Topic,
     segment: Segment,
     to: Annotated[str, typer.Option(help="Id or given name of the broker.", show_default=False)],
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Move a segment to another broker."""
     answer = _ask(url, topic, segment, "move", {"to": to})
     if "to" in answer:
-        say(f"segment {segment} is still moving from {answer['owner']} to {answer['to']}")
+        say_done(output, f"segment {segment} is still moving from {answer['owner']} to {answer['to']}", **answer)
     else:
-        say(f"segment {segment} is owned by {answer['owner']}")
+        say_done(output, f"segment {segment} is owned by {answer['owner']}", **answer)
 
 
 def until_merged(topic: str, policy: Mapping[str, Any], segments: int) -> str | None:
@@ -80,8 +86,11 @@ def until_merged(topic: str, policy: Mapping[str, Any], segments: int) -> str | 
     )
 
 
-def _replace(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> None:
+def _replace(url: str, output: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> None:
     answer = _ask(url, topic, segment, change, body)
+    if output == JSON:
+        say_json(answer)
+        return
     said = "is in progress: their keys will belong to" if "planned" in answer else "is done: their keys now belong to"
     old = ", ".join(map(str, answer.get("planned") or answer["sealed"]))
     say(f"{change} of {old} {said}")

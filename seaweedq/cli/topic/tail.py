@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
+from seaweedq.cli.shared.output import JSON, MessageOutput, message_line
 from seaweedq.errors import BelowRetention, Unavailable
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def tail(
     number: Annotated[int, typer.Option("--number", "-n", min=0, max=PAGE, help="Number of messages.")] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new messages, until interrupted.")] = False,
     key: Annotated[str | None, typer.Option(help="Print the messages of this key alone.")] = None,
+    output: MessageOutput = JSON,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print a topic's newest messages, one JSON object per line. It needs no subscription, and acks nothing."""
@@ -38,15 +40,15 @@ def tail(
     with connect(url) as client:
         segments = client.segments(topic)
         for line in _newest(client, topic, segments, number, key):
-            say(line)
+            say(message_line(line, output).decode())
         if follow:
             start = ",".join(f"{one['id']}-{one['end_offset']}" for one in segments if one["state"] == "open")
             with Interrupts() as interrupts:
-                for line in interrupts.until_stopped(_coming(url, topic, start, key)):
-                    say(line)
+                for coming in interrupts.until_stopped(_coming(url, topic, start, key)):
+                    say(message_line(coming.encode(), output).decode())
 
 
-def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number: int, key: str | None) -> list[str]:
+def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number: int, key: str | None) -> list[bytes]:
     """Returns the newest messages by their timestamps: those of open segments, and of older ones while some are
     missing."""
     found: list[Message] = []
@@ -57,7 +59,7 @@ def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number
             break
         found += _last_of(client, topic, segment, number, key)
     found.sort(key=lambda message: (message.timestamp, message.segment, message.offset))
-    return [message.json.decode() for message in found[-number:]]
+    return [message.json for message in found[-number:]]
 
 
 def _of_key(segments: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:

@@ -7,60 +7,44 @@ from typing import Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, first_url, printable, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
 from seaweedq.cli.topic import configure, files, history, reshape, tail, watch
 
 app = typer.Typer(
     no_args_is_help=True, help="Create, change, list, show, flush and delete topics; change their segments."
 )
 
-_LISTED = ("name", "format", "state", "created_at")
+_LISTED = columns("name, format, state, created_at")
 
 
 app.command(epilog=configure.CREATE)(configure.create)
 app.command("set", epilog=configure.SET)(configure.change)
 
 
-@app.command("list", epilog="Example: seaweedq topic list --json | jq .name")
-def list_topics(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-    url: Url = DEFAULT_URL,
-) -> None:
+@app.command("list", epilog="Example: seaweedq topic list -o json | jq .name")
+def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """List all topics."""
     with connect(url) as client:
         topics, unreadable = client.topics(), client.unreadable_topics()
     if unreadable:
         typer.echo(f"left out, since they need a newer broker: {', '.join(unreadable)}", err=True)
-    if json:
-        _print_json(topics)
+    if output == JSON:
+        for topic in topics:
+            say_json(topic)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*_LISTED, box=None)
-    for topic in topics:
-        table.add_row(*(_text(topic[name]) for name in _LISTED))
-    Console().print(table)
+    rows = [[_text(topic[column.name]) for column in _LISTED] for topic in topics]
+    say_table(output, _LISTED, rows, "no topic yet; seaweedq topic create NAME makes one")
 
 
 @app.command(epilog="Example: seaweedq topic show flights")
-def show(
-    topic: Topic,
-    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
-    url: Url = DEFAULT_URL,
-) -> None:
+def show(topic: Topic, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Show a topic's configuration and segments, and commands to paste for curl, DuckDB and Spark."""
     with connect(url) as client:
         facts, segments = client.topic(topic), client.segments(topic)
-    if json:
-        _print_json([{**facts, "segments": segments}])
+    if output == JSON:
+        say_json({**facts, "segments": segments})
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False)
-    for name, value in facts.items():
-        table.add_row(name, _text(value))
-    Console().print(table)
+    say_page((name, _text(value)) for name, value in facts.items())
     for segment in segments:
         say(_segment(segment))
     from seaweedq.cli.shared.shell_hints import lines, token_of
@@ -70,26 +54,27 @@ def show(
 
 
 @app.command(epilog="Example: seaweedq topic flush flights")
-def flush(topic: Topic, url: Url = DEFAULT_URL) -> None:
+def flush(topic: Topic, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Write all messages acknowledged so far to Parquet files."""
     with connect(url) as client:
         client.flush(topic)
-    say(f"all messages of topic {topic} are in files")
+    say_done(output, f"all messages of topic {topic} are in files", topic=topic, flushed=True)
 
 
 @app.command(epilog="Example: seaweedq topic delete flights --yes")
 def delete(
     topic: Topic,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Delete a topic with all its messages."""
     with connect(url) as client:
         client.topic(topic)
         if not yes:
-            typer.confirm(f"Delete topic {topic} with all its messages?", abort=True)
+            typer.confirm(f"Delete topic {topic} with all its messages?", abort=True, err=True)
         client.delete_topic(topic)
-    say(f"topic {topic} was deleted")
+    say_done(output, f"topic {topic} was deleted", topic=topic, deleted=True)
 
 
 app.command(epilog=reshape.SPLIT)(reshape.split)
@@ -100,13 +85,6 @@ app.command(epilog=watch.EXAMPLES)(watch.watch)
 app.command(epilog=tail.EXAMPLES)(tail.tail)
 app.command(epilog=files.EXAMPLES)(files.files)
 app.command(epilog=history.EXAMPLES)(history.history)
-
-
-def _print_json(objects: list[dict[str, Any]]) -> None:
-    import msgspec
-
-    for found in objects:
-        say(msgspec.json.encode(found).decode())
 
 
 def _segment(segment: dict[str, Any]) -> str:

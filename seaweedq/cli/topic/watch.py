@@ -1,15 +1,16 @@
 """`seaweedq topic watch`: shows a topic's segments, live in the terminal."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, one_line, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, say_json
 from seaweedq.errors import ConnectionFailed, RouteNotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ HISTORY = 10  # looks, at one of which the leader is asked for the last minutes
 def watch(
     topic: Topic,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show a topic's key space as a bar of segments with rates and owners, the last minutes above it, and how segments
@@ -42,9 +44,11 @@ def watch(
     console = Console()
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))
-        watched = Watched(_look(client, topic, history=True))
+        watched = Watched(_look(client, topic, history=output != JSON))
         looks = stack.enter_context(Interrupts()).until_stopped(_looks(client, topic))
-        if once:
+        if output == JSON:
+            _objects(topic, chain([watched.now], looks), once)
+        elif once:
             if not all(segment.messages_per_s for segment in watched.now.segments.values() if segment.is_open):
                 _see(watched, next(looks, ""))  # rates need a second look
             console.print(_picture(topic, watched, console, None))
@@ -53,6 +57,17 @@ def watch(
         else:
             console.print(_picture(topic, watched, console, None))
             _lines(watched, looks)
+
+
+def _objects(topic: str, looks: "Iterable[Look | str]", once: bool) -> None:
+    """Prints an object for each look, with all segments."""
+    for look in looks:
+        if isinstance(look, str):
+            complain(look)
+        else:
+            say_json({"time": look.at, "topic": topic, "segments": list(look.segments.values())})
+        if once:
+            break
 
 
 def _live(topic: str, watched: "Watched", looks: "Iterator[Look | str]", console: "Console") -> None:

@@ -1,19 +1,22 @@
 """`seaweedq verify`: checks that a topic's files are sound, and that the broker returns what they contain."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, one_line, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, one_line, printable, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
 from seaweedq.extras import needs
 
 if TYPE_CHECKING:
-    from seaweedq.cli.verify.verify_run import Audit
+    from seaweedq.cli.verify.verify_run import Audit, Verdict
 
 EXAMPLES = """Examples: seaweedq verify flights · seaweedq verify flights --sample 0.05 ·
 seaweedq verify flights --data-dir /var/lib/seaweedq · seaweedq verify flights --store file:///mnt/store --url http://b:8080"""
 DAMAGED, BLIND = 1, 2
+_NUMBERS = "segment, files, offsets, read, answered, tail, findings"
+_HEAD = columns(_NUMBERS, numbers=_NUMBERS)
 
 
 def verify(
@@ -28,6 +31,7 @@ def verify(
     sample: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the rows to read; names and metadata are always read.")
     ] = 1,
+    output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Audit a topic: its chains, checksums, offsets and metadata, and its rows against the broker's answers.
@@ -42,14 +46,21 @@ def verify(
     source = context.get_parameter_source("url")
     asked = source is not None and source.name == "COMMANDLINE"
     audit = Audit(topic, None if root and not asked else url, root, sample)
+    complete = False
     try:
         _watch(audit)
+        complete = True
     except (SeaweedqError, OSError, ValueError) as error:
         complain(f"could not audit all of topic {topic}: {one_line(error)}")
         raise typer.Exit(BLIND) from None
     finally:
-        findings = _print(audit)
-    say(f"topic {topic}: " + (f"DAMAGED, {findings} findings" if findings else "sound"))
+        if output == JSON:
+            say_json(_facts(topic, audit, complete))
+        else:
+            _print(audit, output)
+    findings = len(audit.findings)
+    if output != JSON:
+        say(f"topic {topic}: " + (f"DAMAGED, {findings} findings" if findings else "sound"))
     if findings:
         raise typer.Exit(DAMAGED)
 
@@ -66,24 +77,46 @@ def _watch(audit: "Audit") -> None:
             progress.update(task, description=f"{audit.rows:,} rows", completed=done, total=total)
 
 
-def _print(audit: "Audit") -> int:
-    """Prints the table and the findings. Returns the number of findings."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("segment", "files", "offsets", "read", "answered", "tail", "findings", box=None)
-    for one in audit.verdicts:
-        chain = one.chain
-        offsets = f"{chain.start or 0:,} to {'?' if chain.end is None else format(chain.end, ',')}"
-        answers = [f"{one.answered:,}", f"{one.tail:,}"] if audit.live else ["", ""]
-        findings = str(len(chain.findings) or "none")
-        table.add_row(str(chain.segment), f"{chain.entries:,}", offsets, f"{one.read:,}", *answers, findings)
+def _print(audit: "Audit", output: str) -> None:
+    """Prints the table and the findings."""
     if audit.verdicts:
-        Console().print(table)
+        say_table(output, _HEAD, (_row(one, audit.live) for one in audit.verdicts))
     if audit.payloads.named or audit.payloads.notes:
         say(f"payloads named by messages: {len(audit.payloads.named):,}")
     for note in audit.payloads.notes:
         say(note)
     for finding in audit.findings:
-        say(f"{finding.where}: {finding.what}")
-    return len(audit.findings)
+        say(printable(f"{finding.where}: {finding.what}"))
+
+
+def _row(one: "Verdict", live: bool) -> tuple[str, ...]:
+    chain = one.chain
+    offsets = f"{chain.start or 0:,} to {'?' if chain.end is None else format(chain.end, ',')}"
+    answers = [f"{one.answered:,}", f"{one.tail:,}"] if live else ["", ""]
+    findings = str(len(chain.findings) or "none")
+    return str(chain.segment), f"{chain.entries:,}", offsets, f"{one.read:,}", *answers, findings
+
+
+def _facts(topic: str, audit: "Audit", complete: bool) -> dict[str, Any]:
+    """Returns an audit as JSON has it."""
+    segments = [
+        {
+            "segment": one.chain.segment,
+            "files": one.chain.entries,
+            "start_offset": one.chain.start,
+            "end_offset": one.chain.end,
+            "read": one.read,
+            "answered": one.answered if audit.live else None,
+            "tail": one.tail if audit.live else None,
+            "findings": len(one.chain.findings),
+        }
+        for one in audit.verdicts
+    ]
+    return {
+        "topic": topic,
+        "complete": complete,
+        "findings": [{"where": finding.where, "what": finding.what} for finding in audit.findings],
+        "segments": segments,
+        "payloads": len(audit.payloads.named),
+        "notes": audit.payloads.notes,
+    }

@@ -81,12 +81,13 @@ def test_texts_of_brokers_are_shown_without_what_a_terminal_obeys(monkeypatch: p
     monkeypatch.setattr(token, "run", lambda url, steps: listed)
     ended = CliRunner().invoke(app, ["token", "list"])
     assert ended.stdout.split("\n") == [
-        "0  p  until revoked  a\\u001b[2Jb\\u000ac\\u009b\\u202ed é\\u2066",
-        "1  p  until revoked",
+        "id  principal  state   until    note",
+        "0   p          counts  revoked  a\\u001b[2Jb\\u000ac\\u009b\\u202ed é\\u2066",
+        "1   p          counts  revoked",
         "",
     ]
     monkeypatch.setattr(principal, "run", lambda url, steps: {"name": "a\x9b\x1b", "grants": []})
-    ended = CliRunner().invoke(app, ["principal", "show", "p"])
+    ended = CliRunner().invoke(app, ["principal", "show", "p", "-o", "json"])
     assert msgspec.json.decode(ended.stdout) == {"name": "a\x9b\x1b", "grants": []}
     assert ended.stdout.replace("\n", "").isprintable()
 
@@ -108,17 +109,17 @@ def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., Bro
         return ended.stdout
 
     admin = {"SEAWEEDQ_TOKEN_FILE": str(drawn)}
-    assert "principal admin" in run("whoami", **admin)
+    assert "principal  admin" in run("whoami", **admin)
     with pytest.raises(Unauthenticated):
         run("whoami")
     assert run("principal", "put", "p", "--grant", "describe:a*", **admin) == "p may describe:a*:*\n"
     mine = {"SEAWEEDQ_TOKEN": run("token", "create", "p", "--expires", "1h", "--note", "mine", **admin).strip()}
-    assert "principal p" in run("whoami", **mine)
-    assert "p  describe:a*" in run("principal", "list", **admin)
-    assert '"name": "p"' in run("principal", "show", "p", **admin)
+    assert "principal  p" in run("whoami", **mine)
+    assert "p     enabled  describe:a*" in run("principal", "list", **admin)
+    assert "grants  describe:a*" in run("principal", "show", "p", **admin)
     with pytest.raises(Forbidden):
         run("principal", "list", **mine)
-    (token,) = re.findall(r"^([0-9a-f]{16})  p  until .*  mine$", run("token", "list", **mine), re.MULTILINE)
+    (token,) = re.findall(r"^([0-9a-f]{16})  p  .*  mine$", run("token", "list", **mine), re.MULTILINE)
     run("topic", "create", "a1", **admin)
     put = ("principal", "put", "p")
     assert run(*put, "--limit", "requests=500", "--limit", "topics=7", **admin) == (
@@ -128,7 +129,7 @@ def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., Bro
         "p may describe,read:a*:*, at most requests=500\n"
     )
     assert run(*put, **admin) == "p may describe,read:a*:*, at most requests=500\n"
-    assert "p (disabled)  describe,read:a*:*  requests=500\n" in run("principal", "list", **admin)
+    assert "p     disabled  describe,read:a*:*  requests=500\n" in run("principal", "list", **admin)
     run(*put, "--enabled", **admin)
     assert run("principal", "put", "*", "--limit", "changes=50", **admin) == "* may do nothing, at most changes=50\n"
     with pytest.MonkeyPatch.context() as patched:

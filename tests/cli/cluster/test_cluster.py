@@ -55,7 +55,7 @@ def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:
     assert f"\nlevel {HIGHEST}\n" in shown
     (row,) = [line.split() for line in shown.splitlines() if real_broker.url in line]
     assert row[1:6] == [VERSION, "1", "to", str(HIGHEST), "leader"]
-    told = msgspec.json.decode(run("cluster", "--json", "--url", real_broker.url))
+    told = msgspec.json.decode(run("cluster", "-o", "json", "--url", real_broker.url))
     assert told["brokers"][0]["id"] == row[0]
     assert run("cluster", "level", "--url", real_broker.url) == f"the cluster has level {HIGHEST}\n"
     assert run("cluster", "--url", real_broker.url, "level", str(HIGHEST)) == f"the cluster has level {HIGHEST}\n"

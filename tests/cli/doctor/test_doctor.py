@@ -73,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def run(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
     """The exit code, and what was found."""
-    ended = CliRunner().invoke(app, ["doctor", "--json", *arguments])
+    ended = CliRunner().invoke(app, ["doctor", "-o", "json", *arguments])
     rows = [json.loads(line) for line in ended.stdout.splitlines()]
     return ended.exit_code, {row["what"]: (row["verdict"], row["told"]) for row in rows}
 

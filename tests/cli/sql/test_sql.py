@@ -146,7 +146,7 @@ def test_a_table_csv_json_and_parquet(sql: Shell, numbers: str, tmp_path: Path) 
     statement = f"SELECT (value->>'n')::int AS n, _key AS k FROM \"{numbers}\" ORDER BY n -- the end;"
     assert sql(statement, "--rows", "2").split() == ["n", "k", "0", "k0", "1", "k1"]
     for name in ("a.csv", "a.ndjson", "a.parquet"):
-        assert sql(statement, "--output", str(tmp_path / name)) == ""
+        assert sql(statement, "--output-file", str(tmp_path / name)) == ""
     assert (tmp_path / "a.csv").read_text().splitlines()[:3] == ["n,k", "0,k0", "1,k1"]
     assert json.loads((tmp_path / "a.ndjson").read_text().splitlines()[14]) == {"n": 14, "k": "k2"}
     assert pq.read_table(tmp_path / "a.parquet")["n"].to_pylist() == list(range(15))
@@ -160,7 +160,7 @@ def test_a_table_csv_json_and_parquet(sql: Shell, numbers: str, tmp_path: Path) 
 def test_to_stdout_it_comes_as_it_is_read(sql: Shell, numbers: str, capfdbinary: Any) -> None:
     for format in ("csv", "json", "parquet"):
         ended = CliRunner().invoke(
-            app, ["sql", f'SELECT 7 AS n FROM "{numbers}" LIMIT 1', "-f", format, "--url", sql.url]
+            app, ["sql", f'SELECT 7 AS n FROM "{numbers}" LIMIT 1', "-o", format, "--url", sql.url]
         )
         assert ended.exit_code == 0, ended.output
         expected = {"csv": b"n\n7\n", "json": b'{"n":7}\n', "parquet": b"PAR1"}[format]
@@ -219,7 +219,7 @@ def test_a_look_again_and_again_goes_on_over_errors(
 
     console = Console(width=200)
     with calling(sql.url) as transport, opened(transport, "", "") as database:
-        looks = _looks(database, f'SELECT count(*) AS n FROM "{numbers}"', 10, 0.0)
+        looks = _looks(database, f'SELECT count(*) AS n FROM "{numbers}"', 10, 0.0, wide=False)
         shown = []
         for broken in (False, True, False):
             with monkeypatch.context() as patched:
@@ -281,7 +281,7 @@ def test_topics_that_cannot_be_views_together_break_no_listing(sql: Shell, real_
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
-    given = ["sql", "SELECT 1", "--output", str(tmp_path / "none" / "a.csv")]
+    given = ["sql", "SELECT 1", "--output-file", str(tmp_path / "none" / "a.csv")]
     ended = CliRunner().invoke(app, given, env={"COLUMNS": "300"})
     assert (ended.exit_code, "there is no folder" in ended.output) == (2, True)
 

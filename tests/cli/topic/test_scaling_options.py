@@ -73,7 +73,7 @@ def test_show_says_what_segments_take_and_which_key_is_too_hot(real_broker: Brok
         cool, hot = hot, cool
     assert f"messages/s, over the target but not split: one key, of hash {hash_key('same')}, has 100% of it" in hot
     assert cool.endswith(", 0.0 messages/s")
-    facts: dict[str, Any] = json.loads(run(real_broker, "show", "shown", "--json"))
+    facts: dict[str, Any] = json.loads(run(real_broker, "show", "shown", "-o", "json"))
     assert facts["hot_segments"] == [s["id"] for s in facts["segments"] if s["hot_key"]]
     assert ["hot_segments", str(facts["hot_segments"][0])] in [line.split() for line in shown.splitlines()]
 
