@@ -25,7 +25,9 @@ class DefaultSource(DataSource):
         try:
             make: Callable[[dict[str, str]], Source] = import_module("seaweedq.spark.source").Source
         except ImportError as error:
-            raise ImportError(f"the source seaweedq needs {error.name}: pip install 'seaweedq[spark]'") from error
+            from seaweedq.extras import install_command
+
+            raise ImportError(f"the source seaweedq needs {error.name}: {install_command('spark')}") from error
         self._source = make(options)
 
     @classmethod

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from seaweedq.extras import install_command
+
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -38,7 +40,7 @@ def missing_for_spark() -> str:
     try:
         import pyspark  # noqa: F401
     except ImportError:
-        return "pyspark is not installed (pip install 'seaweedq[spark]')"
+        return f"pyspark is not installed ({install_command('spark')})"
     return ""
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from seaweedq.cli.shared.common import complain
 from seaweedq.cli.sql.topic_view import literal, quoted, view
 from seaweedq.errors import ClientError, InvalidName, InvalidRequest, TopicNotFound
-from seaweedq.extras import needs
+from seaweedq.extras import install_command, needs
 
 if TYPE_CHECKING:
     import duckdb
@@ -171,7 +171,7 @@ class Database:
             try:
                 store = fsspec.filesystem(scheme, use_listings_cache=False, **options)
             except ImportError:
-                raise ClientError(f"reading {read.folder} needs s3fs: pip install 'seaweedq[s3]'") from None
+                raise ClientError(f"reading {read.folder} needs s3fs: {install_command('s3')}") from None
             self._connection.register_filesystem(store)
             self._filesystems.add(scheme)
         return read.folder

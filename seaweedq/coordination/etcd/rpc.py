@@ -10,6 +10,8 @@ import sys
 import warnings
 from typing import Any
 
+from seaweedq.extras import install_command
+
 CHOICE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 CHOOSER = "google.protobuf.internal.api_implementation"
 
@@ -29,7 +31,7 @@ def load() -> Any:
             warnings.simplefilter("ignore", DeprecationWarning)
             return importlib.import_module("etcd3.etcdrpc.rpc_pb2")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("coordination on etcd needs more packages: pip install 'seaweedq[etcd]'") from error
+        raise ModuleNotFoundError(f"coordination on etcd needs more packages: {install_command('etcd')}") from error
     finally:
         if before is None:
             del os.environ[CHOICE]

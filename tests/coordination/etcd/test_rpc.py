@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from seaweedq.extras import install_command
+
 NAME = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 
 
@@ -30,7 +32,7 @@ def test_a_protobuf_that_was_there_before_is_named() -> None:
 
 def test_a_missing_package_is_named() -> None:
     done = run("import sys; sys.modules['etcd3'] = None; import seaweedq.coordination.etcd.rpc")
-    assert "pip install 'seaweedq[etcd]'" in done.stderr
+    assert install_command("etcd") in done.stderr
 
 
 def test_the_package_can_be_imported_without_etcd() -> None:

@@ -9,6 +9,7 @@ from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.errors import InvalidRequest
+from seaweedq.extras import install_command
 from seaweedq.settings import Settings
 
 ETCD = "etcd://"
@@ -28,7 +29,7 @@ def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordin
         from seaweedq.coordination.etcd.transport import Access
     except ModuleNotFoundError:
         raise InvalidRequest(
-            f"coordination={settings.coordination!r} needs etcd3: pip install 'seaweedq[etcd]'", field="coordination"
+            f"coordination={settings.coordination!r} needs etcd3: {install_command('etcd')}", field="coordination"
         ) from None
     except ImportError as error:
         raise InvalidRequest(f"coordination={settings.coordination!r}: {error}", field="coordination") from None

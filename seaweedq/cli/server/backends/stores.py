@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from seaweedq.clock import Ids
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import InvalidRequest
+from seaweedq.extras import install_command
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.local import LocalStore
@@ -45,9 +46,7 @@ def _s3(settings: Settings, pools: Pools) -> OpenStore:
     try:
         import s3fs  # noqa: F401
     except ModuleNotFoundError:
-        raise InvalidRequest(
-            f"store={settings.store!r} needs s3fs: pip install 'seaweedq[s3]'", field="store"
-        ) from None
+        raise InvalidRequest(f"store={settings.store!r} needs s3fs: {install_command('s3')}", field="store") from None
     from seaweedq.storage.endpoints import Endpoints
     from seaweedq.storage.s3 import s3_stores
     from seaweedq.storage.s3_encryption import Encryption

@@ -17,6 +17,7 @@ from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from seaweedq.client.core.tables.segment_rows import SEGMENT
 from seaweedq.client.core.tables.table_plan import FilePart
 from seaweedq.errors import ClientError, FileMissing
+from seaweedq.extras import install_command
 
 _FORMAT = ds.ParquetFileFormat()
 BATCH_ROWS = 32_768  # few enough to stay in a processor's cache until somebody has taken them
@@ -69,7 +70,7 @@ def opened(folder: str, storage: Mapping[str, Any] = MappingProxyType({})) -> tu
     try:
         store, root = fsspec.core.url_to_fs(folder, **{"use_listings_cache": False, **storage})
     except ImportError:
-        raise ClientError(f"reading {folder} needs s3fs: pip install 'seaweedq[s3]'", url=folder) from None
+        raise ClientError(f"reading {folder} needs s3fs: {install_command('s3')}", url=folder) from None
     local = "file" in store.protocol if isinstance(store.protocol, tuple) else store.protocol == "file"
     return LocalFileSystem() if local else PyFileSystem(FSSpecHandler(store)), root
 
