@@ -11,10 +11,12 @@ from seaweedq.api.app import Application
 from seaweedq.api.asgi.problems import STATUS
 from seaweedq.balancer.policy import scaling_policy
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.rpc.peer_sessions import Refusal
 from seaweedq.cli import main
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.errors import ClientError, RateLimited, SeaweedqError, by_slug
+from seaweedq.segments.producers import GUARDS, Kind
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.environments import environment
@@ -104,6 +106,27 @@ def test_every_status_that_openapi_names_is_in_the_table_of_errors():
     documented = {int(status) for status in re.findall(r"^\| (\d{3}) \|", page("http.md"), re.MULTILINE)}
     assert documented == statuses
     assert SeaweedqError in STATUS
+
+
+def test_errors_that_pages_name_are_sent_with_the_status_that_they_say():
+    """`route-not-found` was on a page, and no broker sent it."""
+    kinds, pages = by_slug(), [ROOT / "README.md", ROOT / "helm/README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {
+        (path.name, int(status), slug)
+        for path in pages
+        for status, slug in re.findall(r"\b([45]\d\d):? `([a-z]+(?:-[a-z]+)*)`", path.read_text())
+    }
+    assert len({slug for _, _, slug in named}) > 20
+    between_brokers = {("security.md", 403, reason.value) for reason in Refusal}
+    wrong = {one for one in named if one[2] not in kinds or STATUS.get(kinds[one[2]]) != one[1]}
+    assert not wrong - between_brokers
+
+
+def test_how_long_imports_are_remembered():
+    days = round(GUARDS[Kind.IMPORT].lifetime_s / 86_400)
+    assert f"newest {GUARDS[Kind.IMPORT].limit:,}\nimports of a part, each for {days} days" in page("by-reference.md")
+    assert f"idle for {days} days" in page("decisions/0005-an-import-is-a-producer.md")
+    assert f"for {GUARDS[Kind.CLIENT].lifetime_s // 3600} hours after the last request" in page("http.md")
 
 
 def test_settings():
