@@ -23,7 +23,7 @@ from seaweedq.client.core.protocol.effects import (
 from seaweedq.client.files.upload_source import Slice
 from seaweedq.client.http.credentials import Credentials
 from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of, shows_secret
-from seaweedq.errors import ConnectionFailed
+from seaweedq.errors import ConnectionFailed, SeaweedqError
 
 T = TypeVar("T")
 
@@ -76,6 +76,8 @@ class AsyncTransport:
             except StopIteration as end:
                 result: T = end.value
                 return result
+            except SeaweedqError as error:
+                raise error.with_traceback(None) from error.__cause__  # the steps' frames would hide the caller's line
             answer, failure = None, None
             try:
                 answer = await self._perform(effect)

@@ -26,7 +26,7 @@ from seaweedq.client.files.upload_source import Slice
 from seaweedq.client.http.credentials import Credentials
 from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of, shows_secret
 from seaweedq.client.sync.stop import Stop, Stopped
-from seaweedq.errors import ConnectionFailed
+from seaweedq.errors import ConnectionFailed, SeaweedqError
 
 T = TypeVar("T")
 
@@ -89,6 +89,8 @@ class SyncTransport:
             except StopIteration as end:
                 result: T = end.value
                 return result
+            except SeaweedqError as error:
+                raise error.with_traceback(None) from error.__cause__  # the steps' frames would hide the caller's line
             answer, failure = None, None
             try:
                 if stop is not None:

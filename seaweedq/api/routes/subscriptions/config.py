@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from seaweedq.api.asgi.parameters import in_utc
+from seaweedq.api.asgi.shown_values import told
 from seaweedq.coordination.records.subscriptions import MessageFilter, SubscriptionRecord
 from seaweedq.errors import InvalidRequest, SubscriptionConflict
 from seaweedq.segments.names import NAME
@@ -90,6 +91,4 @@ def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, na
     pairs = {field: (getattr(there, field), getattr(record, field)) for field in named}
     differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
     if differences:
-        raise SubscriptionConflict(
-            f"subscription {name!r} exists with a different {', '.join(differences)}", differences=differences
-        )
+        raise SubscriptionConflict(f"subscription {name!r} exists: {told(differences)}", differences=differences)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.limits import NO_LIMITS, OF_TOPICS, Limits
+from seaweedq.api.asgi.shown_values import told
 from seaweedq.api.routes.access.grants_and_limits import Count, Rate
 from seaweedq.api.routes.topics.retention_policy import RetentionRequest, changed_retention, shown_retention
 from seaweedq.api.routes.topics.scaling_policy import ScalingRequest, changed_scaling, wanted_scaling
@@ -138,5 +139,4 @@ def compare(topic: Topic, wanted: TopicRequest) -> None:
         if current[field] != value:
             differences[field] = {"current": current[field], "requested": value}
     if differences:
-        detail = f"topic {topic.name!r} exists with a different {', '.join(differences)}"
-        raise TopicConflict(detail, differences=differences)
+        raise TopicConflict(f"topic {topic.name!r} exists: {told(differences)}", differences=differences)

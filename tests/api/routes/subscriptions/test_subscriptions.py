@@ -1,5 +1,6 @@
 """Subscriptions in mode `ordered` over HTTP: start, pull, ack, what comes again, lag."""
 
+import json
 import socket
 import threading
 import time
@@ -74,6 +75,7 @@ def test_defaults_and_comparison(http: httpx.Client, topic: str) -> None:
     ):
         found = problem_of(http.put(path, json={field: other}), 409, "subscription-exists", "plain", field)
         assert list(found["differences"]) == [field]
+        assert json.dumps(other, separators=(",", ":")).replace("Z", "+00:00") in found["detail"]
     assert http.get(path).json()["ack_deadline_s"] == 30
     assert http.get(f"{topic}/subscriptions").json()["subscriptions"] == [http.get(path).json()]
 

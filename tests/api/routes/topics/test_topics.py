@@ -70,6 +70,21 @@ def test_only_named_fields_are_compared(http: httpx.Client, field: str) -> None:
     }
 
 
+def test_a_conflict_names_both_values(http: httpx.Client) -> None:
+    http.put("/v1/topics/both", json={"format": "typed", "schema": SCHEMA, "scaling": {"max_segments": 8}})
+    wanted = {"key_field": "carrier", "scaling": {"max_segments": 9}, "retention": {"max_bytes": 7_000_000}}
+    told = problem_of(http.put("/v1/topics/both", json=wanted), 409, "topic-exists")["detail"]
+    assert told == (
+        "topic 'both' exists: scaling.max_segments is 8 and the request says 9, "
+        "retention.max_bytes is null and the request says 7000000, "
+        'key_field is null and the request says "carrier"'
+    )
+    other = {"schema": {"type": "struct", "fields": []}}
+    told = problem_of(http.put("/v1/topics/both", json=other), 409, "topic-exists")["detail"]
+    assert "schema.fields is [{" in told
+    assert told.endswith("... and the request says []")
+
+
 def test_named_parts_of_flush_and_retention_are_compared_alone(http: httpx.Client) -> None:
     http.put("/v1/topics/parts", json={"flush": {"max_age_s": 7, "max_bytes": 65_536}})
     assert http.put("/v1/topics/parts", json={"flush": {"max_age_s": 7}, "retention": {}}).status_code == 200
