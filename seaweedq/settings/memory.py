@@ -12,7 +12,7 @@ class MemorySettings(Group):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,
-        description="Memory for tails, requests in flight and recoveries, at least twice max_request_bytes. Bodies "
+        description="Memory for tails, requests in flight and recoveries, at least twice max_request_bytes. Requests "
         "that are still coming hold at most a quarter of it, recoveries another. Above half of it tails are flushed "
         "early; above all of it publishes get 503.",
     )

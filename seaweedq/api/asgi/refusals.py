@@ -29,7 +29,7 @@ REASON_OF: dict[type[SeaweedqError], str] = {
     TooManyTopics: "topics",
     TooManySegments: "segments",
 }
-OF_BODIES, OF_ANSWERS = ("bodies", "slow_body"), ("answers", "slow_reader", "unread_answer")
+OF_BODIES, OF_ANSWERS = ("bodies", "slow_body", "unread_body"), ("answers", "slow_reader", "unread_answer")
 OF_CONNECTIONS = ("connection", "quiet_connection", "slow_head", "handshake", "staying", "tls", "address")
 OF_PEERS = ("peer",)
 REASONS = (*REASON_OF.values(), *OF_PEERS, *OF_BODIES, *OF_ANSWERS, *OF_CONNECTIONS)

@@ -1,10 +1,11 @@
 """Shares memory among the bodies that are still coming. Pure, but for the clock that is passed in.
 
-A body takes memory in steps as its bytes arrive, so that a client which announces much and sends nothing holds
-nothing. All of them together hold at most a quarter of the budget, and at least one largest body, so that any body can
-come whole. Whoever asks for a step that does not fit makes the slowest of the slow ones go (408); where none is slow it
-goes itself (503), with all that it holds: else bodies that came by half would hold the memory for ever. The last one
-there is never refused, since nobody else would ever make room for it.
+A body takes memory in steps as its bytes arrive, so that a client which announces much and sends nothing holds nothing.
+A head that has come in part, and requests that wait for their turn on a connection, count as bodies do. All of them
+together hold at most a quarter of the budget, and at least one largest body, so that any body can come whole. Whoever
+asks for a step that does not fit makes the slowest of the slow ones go (408); where none is slow it goes itself (503),
+with all that it holds: else bodies that came by half would hold the memory for ever. The last one there is never
+refused, since nobody else would ever make room for it.
 """
 
 from collections import deque
@@ -24,10 +25,13 @@ class Incomplete:
     """One body that is still coming. `dismiss` is called once, when it has to go; it holds nothing from then on. One
     that is streamed holds no more than `most_bytes`."""
 
-    __slots__ = ("_arrived", "_began_s", "_most", "_total", "dismiss", "dismissed", "held")
+    __slots__ = ("_arrived", "_began_s", "_most", "_total", "dismiss", "dismissed", "held", "step_bytes")
 
-    def __init__(self, dismiss: Callable[[], None], most_bytes: int | None = None) -> None:
+    def __init__(
+        self, dismiss: Callable[[], None], most_bytes: int | None = None, step_bytes: int = STEP_BYTES
+    ) -> None:
         self.dismiss = dismiss
+        self.step_bytes = step_bytes
         self.dismissed = False
         self._total = 0
         self._most = most_bytes
@@ -84,7 +88,7 @@ class IncompleteBodies:
         body.note(size, now_s)
         need = body.need - body.held
         if need > 0 and not body.dismissed:
-            self._step(body, -(-need // STEP_BYTES) * STEP_BYTES, now_s)
+            self._step(body, -(-need // body.step_bytes) * body.step_bytes, now_s)
 
     def leave(self, body: Incomplete) -> None:
         """Releases what a body holds: it has come whole, or was given up."""
@@ -120,7 +124,7 @@ class IncompleteBodies:
         held = self._budget.incomplete
         self.leave(body)
         raise Overloaded(
-            f"requests whose bodies are still coming hold {held} bytes and may hold {self.limit_bytes} of "
+            f"requests that are still coming hold {held} bytes and may hold {self.limit_bytes} of "
             f"memory_budget_bytes={self._budget.limit_bytes}; try again",
             budget_bytes=self._budget.limit_bytes,
         )

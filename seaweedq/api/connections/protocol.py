@@ -1,9 +1,14 @@
 """Extends uvicorn's HTTP protocol: connections are bounded, heads in size and time, answers in memory.
 
 `request_reader` bounds bodies. Before a request's head is complete no application is asked, and uvicorn bounds nothing.
+Nor does it bound what is in a chunked body beside its content, as trailers, of which none is kept, and what comes of a
+body behind its answer, which nobody reads.
 
 Requests may be pipelined. The next one begins once the buffer of the answers before it is nearly empty, and only so
 many are parsed ahead as fit in PIPELINED_BYTES: else one connection that takes no answer could have any number made.
+
+What a connection holds of requests that have not begun, heads by half and requests that wait for their turn, counts
+with the bodies that are still coming (`incomplete_bodies`).
 """
 
 import asyncio
@@ -26,6 +31,7 @@ from seaweedq.api.asgi.http import (
     send,
 )
 from seaweedq.api.asgi.problems import problem
+from seaweedq.api.bodies.incomplete_bodies import Incomplete
 from seaweedq.api.bodies.unread_answers import Unread
 from seaweedq.api.connections.connection_bounds import ConnectionBounds
 from seaweedq.api.connections.connections import Place
@@ -34,7 +40,12 @@ from seaweedq.api.connections.web_sockets import BoundedWebSocket
 from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
+MAX_HEAD_LINES = 128
+LINE_BYTES = 256  # of a header's line, as Python holds it, beside its text
+MAX_BESIDE_BYTES = 8 * 1024  # of a body, between two pieces of its content and behind the last one; and one read more
 PIPELINED_BYTES = 4 * 1024
+AHEAD_BYTES = 3 * 1024  # of a request that waits for its turn
+STEP_BYTES = 4 * 1024  # in which a connection holds memory for such, and for a head that has come in part
 SOCKETS = b"/stream"  # paths that may become WebSockets
 UNREADABLE = "Invalid HTTP request received."
 BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
@@ -49,6 +60,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._head_open = False
         self._head_bytes = 0
+        self._refusal = UNREADABLE  # of bytes that cannot be parsed
+        self._body_open = self._has_content = False
+        self._body_timer: asyncio.TimerHandle | None = None  # of a body that goes on behind its answer
+        self._beside_bytes = 0
+        self._early: Incomplete | None = None  # holds the memory of requests that have not begun
+        self._early_bytes = 0
         self._body_left = 0  # of the request that comes now, by its Content-Length
         self._unparsed: memoryview | None = None
         self._deferred: tuple[Any, Any] | None = None
@@ -71,6 +88,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the wait for a head, and forgets what was not taken."""
         self._stop_timer()
+        self._stop_body_timer()
+        self._release_early()
         self._bounds.unread.end(self._unread)
         self._bounds.connections.leave(self)
         release_connection(self)
@@ -86,9 +105,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._head_open, self._head_bytes = True, 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a line of a head. Trailers are none: nobody asks for them, and a client could send any number."""
+        if not self._head_open:
+            return
+        if len(self.headers) >= MAX_HEAD_LINES:
+            self._refusal = f"the request has over {MAX_HEAD_LINES} header lines"
+            raise ValueError
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Ends the wait for a head that is complete."""
-        self._head_open = False
+        self._head_open, self._body_open, self._beside_bytes = False, True, 0
+        if self._early:
+            self._release_early()
         if self._is_ignored_wish():
             return
         if self._timer:
@@ -105,14 +135,21 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Counts what is left of a body."""
         self._body_left -= len(body)
+        self._has_content = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Notes that it is the broker's turn."""
+        self._body_open = False
         if self._is_ignored_wish():
             return
         super().on_message_complete()
-        if self.cycle and not self.cycle.response_complete:
+        if self._body_timer:
+            self._stop_body_timer()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        if self._is_answering:
             self._bounds.connections.works(self)
 
     def data_received(self, data: bytes) -> None:
@@ -147,6 +184,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.response_complete:
             self._bounds.connections.waits(self)
+            if self._body_open:
+                self._body_timer = self.loop.call_later(self._bounds.message_timeout_s, self._body_too_slow)
         if self.transport.is_closing():
             self._abort_later()
         elif self._unparsed is not None:
@@ -157,15 +196,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.app == self._refuse:
             self._send_and_close(self._no_place())
             return
-        if (
-            self.flow.write_paused
-            or self.pipeline
-            or self._deferred
-            or (self.cycle and not self.cycle.response_complete)
-        ):
+        if self.flow.write_paused or self.pipeline or self._deferred or self._is_answering:
             self.send_400_response("a WebSocket is asked for before the request ahead of it is answered")
             return
         self._stop_timer()
+        self._release_early()
         self._unparsed = None
         self._bounds.connections.works(self)
         self.connections.discard(self)
@@ -261,7 +296,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._ignore_wish(data[wish.args[0] :])
         except HttpParserError:
             self.logger.warning(UNREADABLE)
-            self.send_400_response(UNREADABLE)
+            self.send_400_response(self._refusal)
 
     def _ignore_wish(self, rest: bytes | memoryview) -> None:
         """Parses a head once more without its wish, and what has come behind it."""
@@ -274,13 +309,53 @@ class BoundedProtocol(HttpToolsProtocol):
             self._parse(rest)
 
     def _feed(self, data: bytes | memoryview) -> None:
-        """Parses, and counts the bytes that come before a head is complete."""
+        """Parses, and counts the bytes that come before a head is complete, and those of a body beside its content."""
         self._parse(data)
-        if self._head_open and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._head_open:
             self._head_bytes += len(data)
             self._timer = self._timer or self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response(f"the request's line and headers are over {MAX_HEAD_BYTES} bytes")
+            else:
+                self._hold_early()
+        elif self._body_open:
+            self._beside_bytes = 0 if self._has_content else self._beside_bytes + len(data)
+            self._has_content = False
+            if self._beside_bytes > MAX_BESIDE_BYTES:
+                self._end_body(f"the body has over {MAX_BESIDE_BYTES} bytes of trailers, or of a chunk's extensions")
+
+    def _hold_early(self) -> None:
+        """Holds the memory of a head that has come in part, and of requests that wait for their turn."""
+        need = AHEAD_BYTES * len(self.pipeline) + (len(self._unparsed) if self._unparsed is not None else 0)
+        if self._head_open:
+            need += self._head_bytes + LINE_BYTES * len(self.headers)
+        if need < self._early_bytes:
+            self._release_early()
+        self._early = self._early or Incomplete(self._dismiss, step_bytes=STEP_BYTES)
+        more, self._early_bytes = need - self._early_bytes, need
+        try:
+            self._bounds.bodies.take(self._early, more)
+        except Overloaded as error:
+            self._bounds.refusals.note("bodies", error.detail)
+            if self._is_answering:
+                self.transport.abort()
+            else:
+                self._send_and_close(error)
+
+    def _release_early(self) -> None:
+        if self._early:
+            self._bounds.bodies.leave(self._early)
+            self._early, self._early_bytes = None, 0
+
+    def _dismiss(self) -> None:
+        self._bounds.refusals.note("slow_head", "a request came slowly while others needed its memory")
+        self.transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
 
     def _feed_more(self) -> None:
         """Parses what is left of a read, until a request has to wait for an answer to the one before it."""
@@ -294,11 +369,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._feed(data)
         if self._held_back and not (self.pipeline or self._deferred or self.transport.is_closing()):
             self._held_back = False
+            if not self._head_open:
+                self._release_early()
             self.flow.resume_reading()
 
     def _hold_back(self) -> None:
         self._held_back = True
         self.flow.pause_reading()
+        self._hold_early()
 
     async def _refuse(self, scope: Scope, receive: Receive, out: Send) -> None:
         """As ASGI: answers a request for which there is no place, and closes the connection."""
@@ -323,6 +401,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._bounds.refusals.note("slow_head", f"no head came within head_timeout_s={self._bounds.head_timeout_s:g}")
         self.transport.close()
         self._abort_later()
+
+    def _body_too_slow(self) -> None:
+        self._end_body(f"the body went on behind its answer for request_timeout_s={self._bounds.message_timeout_s:g}")
+
+    def _end_body(self, detail: str) -> None:
+        self._bounds.refusals.note("unread_body", detail)
+        if self.cycle.response_started:
+            self.transport.close()
+            self._abort_later()
+        else:
+            self.send_400_response(detail)
+
+    def _stop_body_timer(self) -> None:
+        if self._body_timer:
+            self._body_timer.cancel()
+            self._body_timer = None
 
     def _abort_later(self) -> None:
         """Ends a connection that is closing, even if its client never takes what is left for it."""

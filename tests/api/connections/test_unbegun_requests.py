@@ -1,0 +1,196 @@
+"""What a connection may send beside the content of a body, and ahead of a request: bounded in size, time and memory."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from seaweedq.api.asgi.http import Answer, Receive, Scope, Send, send
+from seaweedq.api.connections.protocol import MAX_BESIDE_BYTES, MAX_HEAD_LINES
+from tests.support.brokers.in_process_cluster import until
+from tests.support.http.serving_protocol import Limits, serving
+
+CHUNKED = b"POST /%b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+MIB = 1 << 20
+
+
+class App:
+    """Answers `/at-once` before the body has come, any other request behind it, with the content."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
+        self.scopes.append(scope)
+        content, more = b"", scope["path"] != "/at-once"
+        while more:
+            message = await receive()
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+        await self.may_answer.wait()
+        await send(Answer(200, content), out)
+
+
+@asynccontextmanager
+async def connected(app: Any, limits: Limits, count: int = 1) -> AsyncIterator[list[socket.socket]]:
+    loop = asyncio.get_running_loop()
+    async with serving(app, limits) as port:
+        clients = [socket.socket() for _ in range(count)]
+        try:
+            for client in clients:
+                client.setblocking(False)
+                await loop.sock_connect(client, ("127.0.0.1", port))
+            yield clients
+        finally:
+            for client in clients:
+                client.close()
+
+
+async def put(client: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(client, data)
+
+
+async def heard(client: socket.socket, until_text: bytes | None = None) -> bytes:
+    """All that comes until a text, or until the connection ends."""
+    data = b""
+    while until_text is None or until_text not in data:
+        try:
+            more = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 65536), 30)
+        except ConnectionError:
+            more = b""
+        if not more:
+            assert until_text is None, data
+            break
+        data += more
+    return data
+
+
+BESIDE = {
+    "trailers": b"3\r\nabc\r\n0\r\n" + b"a: b\r\n" * 4_000,
+    "one trailer": b"3\r\nabc\r\n0\r\na: " + b"b" * 24_000,
+    "a chunk's extension": b"3\r\nabc\r\n1;x=" + b"y" * 24_000,
+}
+
+
+@pytest.mark.parametrize("path", [b"", b"at-once"])
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+async def test_what_a_body_has_beside_its_content_is_bounded(path: bytes, beside: bytes) -> None:
+    limits, app = Limits(), App()
+    async with connected(app, limits) as [client]:
+        await put(client, CHUNKED % path)
+        if path:
+            await heard(client, b"\r\n\r\n")
+        await put(client, beside)
+        data = await heard(client)
+        assert path or (data.startswith(b"HTTP/1.1 400 ") and f"over {MAX_BESIDE_BYTES} bytes".encode() in data)
+        assert limits.refusals.counts["unread_body"] == 1
+        assert [name for name, _ in app.scopes[0]["headers"]] == [b"host", b"transfer-encoding"]
+
+
+async def test_a_few_trailers_are_taken_and_not_kept() -> None:
+    app = App()
+    async with connected(app, Limits()) as [client]:
+        for _ in range(2):
+            await put(client, CHUNKED % b"" + b"3\r\nabc\r\n0\r\nA: b\r\n")
+            await put(client, b"C: d\r\n\r\n")
+            assert b"200 OK" in await heard(client, b"abc")
+        assert [len(scope["headers"]) for scope in app.scopes] == [2, 2]
+
+
+async def test_small_chunks_are_content() -> None:
+    async with connected(App(), Limits()) as [client]:
+        await put(client, CHUNKED % b"" + b"1\r\na\r\n" * 30_000 + b"0\r\n\r\n")
+        assert b"200 OK" in await heard(client, b"a" * 30_000)
+
+
+async def test_a_body_behind_its_answer_has_its_time() -> None:
+    limits = Limits(message_timeout_s=0.3)
+    async with connected(App(), limits) as [client]:
+        await put(client, CHUNKED % b"at-once")
+        await heard(client, b"\r\n\r\n")
+        await put(client, b"3\r\nabc\r\n0\r\n\r\n")
+        await asyncio.sleep(0.4)  # its time is over, and it came before
+        await put(client, CHUNKED % b"at-once")
+        await heard(client, b"\r\n\r\n")
+        dripping = asyncio.create_task(_drip(client))
+        assert await heard(client) == b""
+        await dripping
+        assert limits.refusals.counts["unread_body"] == 1
+
+
+async def _drip(client: socket.socket) -> None:
+    try:
+        while True:
+            await put(client, b"1\r\na\r\n")
+            await asyncio.sleep(0.05)
+    except OSError:
+        pass
+
+
+def _get(lines: int) -> bytes:
+    return b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * lines + b"\r\n"
+
+
+async def test_a_head_has_so_many_lines() -> None:
+    async with connected(App(), Limits(), 2) as [few, many]:
+        await put(few, _get(MAX_HEAD_LINES))
+        assert b"200 OK" in await heard(few, b"\r\n\r\n")
+        await put(many, _get(MAX_HEAD_LINES + 1))
+        data = await heard(many)
+        assert data.startswith(b"HTTP/1.1 400 ")
+        assert f"over {MAX_HEAD_LINES} header lines".encode() in data
+
+
+async def test_heads_that_have_come_in_part_count_with_bodies() -> None:
+    limits = Limits()
+    half = b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * 100 + b"c: " + b"d" * 30_000
+    async with connected(App(), limits, 2) as [one, other]:
+        await put(one, half)
+        await until(lambda: limits.budget.incomplete > len(half) + 100 * 100)
+        held, limits.budget.incomplete = limits.budget.incomplete, limits.bodies.limit_bytes
+        await put(other, half)
+        assert (await heard(other)).startswith(b"HTTP/1.1 503 ")
+        assert limits.refusals.counts["bodies"] == 1
+        limits.budget.incomplete = held
+        await put(one, b"\r\n\r\n")
+        assert b"200 OK" in await heard(one, b"\r\n\r\n")
+        assert limits.budget.incomplete == 0
+        await put(one, half)
+        await until(lambda: limits.budget.incomplete > len(half))
+    await until(lambda: limits.budget.incomplete == 0)
+
+
+async def test_slow_heads_make_room() -> None:
+    limits = Limits()
+    async with connected(App(), limits, 2) as [slow, other]:
+        await put(slow, b"GET / HTTP/1.1\r\na: ")
+        await until(lambda: limits.budget.incomplete)
+        limits.clock.more_s += 10
+        limits.budget.incomplete += limits.bodies.limit_bytes - 4096
+        await put(other, b"GET / HTTP/1.1\r\na: ")
+        assert await heard(slow) == b""
+        assert limits.refusals.counts["slow_head"] == 1
+        limits.budget.incomplete -= limits.bodies.limit_bytes - 4096
+        await put(other, b"b\r\n\r\n")
+        assert b"200 OK" in await heard(other, b"\r\n\r\n")
+    assert limits.budget.incomplete == 0
+
+
+async def test_requests_that_wait_for_their_turn_count_with_bodies() -> None:
+    limits, app = Limits(), App()
+    app.may_answer.clear()
+    async with connected(app, limits) as [client]:
+        await put(client, b"GET / HTTP/1.1\r\n\r\n" * 1_000)
+        await until(lambda: limits.budget.incomplete > 18 * 700)
+        assert len(app.scopes) == 1
+        app.may_answer.set()
+        data, count = b"", 0
+        while count < 1_000:
+            data = await heard(client, b"\r\n\r\n")
+            count += data.count(b"200 OK")
+        await until(lambda: limits.budget.incomplete == 0)
