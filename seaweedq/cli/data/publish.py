@@ -1,4 +1,4 @@
-"""`seaweedq publish`: publishes the records of a file, or of stdin; or whole files."""
+"""`seaweedq publish`: publishes a message, the records of a file, or those of stdin; or whole files."""
 
 import sys
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from seaweedq.client import Client
     from seaweedq.client.sync.producer import Producer
 
-EXAMPLES = """Examples: seaweedq publish events events.ndjson ·
+EXAMPLES = """Examples: seaweedq publish events '{"n": 1}' · seaweedq publish events events.ndjson ·
 seaweedq publish flights flights.csv --key-field carrier ·
 seaweedq publish logs app.ndjson --skip-invalid ·
 echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope ·
 seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 
-File = Annotated[Path | None, typer.Argument(help="The file; left out or -: stdin.")]
+Source = Annotated[
+    str | None, typer.Argument(help="The file; or one message as JSON, such as '{\"a\": 1}'; left out or -: stdin.")
+]
 InputFormatName = Annotated[
     str | None, typer.Option(help="ndjson, csv or parquet; by default that of the file's suffix.")
 ]
@@ -74,7 +77,7 @@ class _How:
 
 def publish(
     topic: Topic,
-    file: File = None,
+    file: Source = None,
     input_format: InputFormatName = None,
     key_field: KeyField = None,
     envelope: Envelope = False,
@@ -86,7 +89,7 @@ def publish(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet.
+    """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet; or one message.
 
     The first record that is no valid message ends it, and is named by its line; those before it stay published.
 
@@ -108,21 +111,51 @@ def publish(
         {"--key": key, "--content-type": content_type},
         "the option is only for --file; for records use --key-field or --envelope",
     )
-    path = _existing(file)
+    message = _message(file)
+    path = None if message else _existing(file)
     format = _input_format(input_format, path)
+    if message and format is not InputFormat.NDJSON:
+        raise typer.BadParameter("it is for files, but FILE is a message", param_hint="--input-format")
     if envelope and (format is not InputFormat.NDJSON or key_field):
         raise typer.BadParameter(
             "--envelope is only for NDJSON, and excludes --key-field: the message has its key", param_hint="--envelope"
         )
-    _publish_records(topic, path, format, _How(envelope, key_field, skip_invalid), batch, output, url)
+    if message is None and path is None and sys.stdin.isatty():
+        what = "message" if envelope else "value"
+        typer.echo(f"reads messages from the terminal, one JSON {what} a line; end with Ctrl-D", err=True)
+    _publish_records(topic, path or message, format, _How(envelope, key_field, skip_invalid), batch, output, url)
 
 
-def _existing(file: Path | None) -> Path | None:
-    """Returns the path of a file, None for stdin. Typer, where it looks for files itself, takes - for one."""
-    if file is None or str(file) == "-":
+def _message(given: str | None) -> bytes | None:
+    """Returns the message that an argument is, on one line; None for a file. Raises BadParameter for an argument that
+    begins as a message, and is none."""
+    if given is None or not given.lstrip().startswith(("{", "[", '"')) or _is_file(given):
         return None
-    if not file.exists() or file.is_dir():
-        raise typer.BadParameter(f"'{file}' {'is a folder' if file.is_dir() else 'does not exist'}", param_hint="FILE")
+    import msgspec
+
+    try:
+        return msgspec.json.format(given.encode(), indent=-1)
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"{given[:80]!r} is no file, and no JSON: {error}", param_hint="FILE") from None
+
+
+def _is_file(given: str) -> bool:
+    try:
+        return Path(given).exists()
+    except (OSError, ValueError):  # too long for a name, or with a null
+        return False
+
+
+def _existing(given: str | None) -> Path | None:
+    """Returns the path of a file, None for stdin. Typer, where it looks for files itself, takes - for one."""
+    if given is None or given == "-":
+        return None
+    file = Path(given)
+    if not _is_file(given):
+        hint = "a message is JSON, such as '{\"a\": 1}'"
+        raise typer.BadParameter(f"'{given[:80]}' does not exist; {hint}", param_hint="FILE")
+    if file.is_dir():
+        raise typer.BadParameter(f"'{file}' is a folder", param_hint="FILE")
     return file
 
 
@@ -136,22 +169,29 @@ def _input_format(named: str | None, path: Path | None) -> "InputFormat":
 
 
 def _publish_records(
-    topic: str, path: Path | None, format: "InputFormat", how: _How, batch: int | None, output: str, url: str
+    topic: str,
+    source: Path | bytes | None,
+    format: "InputFormat",
+    how: _How,
+    batch: int | None,
+    output: str,
+    url: str,
 ) -> None:
+    """Publishes the records of a file, of a text (bytes), or of stdin (None)."""
     from seaweedq.cli.data.publication import NAMED, Publication, watched
     from seaweedq.cli.data.records import records
 
     started_s = time.monotonic()
     with ExitStack() as stack:
-        source: BinaryIO = stack.enter_context(path.open("rb")) if path else sys.stdin.buffer
+        name, opened = _opened(source, stack)
         client = stack.enter_context(connect(url))
         _reach(client, topic)
         at_most = batch or (NAMED if how.skip_invalid else 10_000)
         producer = stack.enter_context(client.producer(topic, batch_messages=at_most))
-        publication = Publication(producer, path.name if path else "stdin", how.skip_invalid)
+        publication = Publication(producer, name, how.skip_invalid)
         stack.enter_context(watched(publication, _shown(stack)))
         try:
-            for place, record in records(source, format):
+            for place, record in records(opened, format):
                 publication.send(place, partial(how.arguments, record))
             publication.flush()
         except (SeaweedqError, OSError):
@@ -172,6 +212,12 @@ def _publish_records(
     told = f"published {counted(publication.taken, 'message')} to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}"
     facts = {"messages": publication.taken, "skipped": publication.skipped, "seconds": took_s}
     say_done(output, told, topic=topic, complete=True, **facts)
+
+
+def _opened(source: Path | bytes | None, stack: ExitStack) -> tuple[str, BinaryIO]:
+    if isinstance(source, bytes):
+        return "FILE", BytesIO(source)
+    return (source.name, stack.enter_context(source.open("rb"))) if source else ("stdin", sys.stdin.buffer)
 
 
 def _reach(client: "Client", topic: str) -> None:

@@ -14,9 +14,10 @@ from seaweedq.cli.data.outage import Outage
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted
 from seaweedq.cli.shared.output import JSON, MessageOutput, message_line
 from seaweedq.cli.shared.units import PLACES, place
+from seaweedq.errors import Forbidden, SubscriptionNotFound, TopicNotFound
 
 if TYPE_CHECKING:
-    from seaweedq.client import Message
+    from seaweedq.client import Client, Message
     from seaweedq.client.core.consuming.pulling import Mode
 
 EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
@@ -65,20 +66,55 @@ def pull(
         client = stack.enter_context(connect(url, Outage()))
         batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
         idle_s = None if follow else _IDLE_S
+        is_new = _is_new(client, topic, subscription)
         messages = client.subscribe(
             topic, subscription, place(start, "--start"), idle_s, batch, deadline_s, cast("Mode | None", mode)
         )
+        if follow and is_new and start == "latest":
+            _tell_begin(topic, subscription)
         lines = _lines(messages, output) if payloads is None else _downloaded(messages, payloads, output, stack)
         interrupts = stack.enter_context(Interrupts())
         back: list[Message] = []
         stack.callback(_give_back, back)  # once nothing more is pulled
         answer = back.append if nack else _leave if no_ack else _ack
         count = _print_all(interrupts.until_stopped(lines), max, answer)
+        if not (count or follow or interrupts.stopped):
+            _tell_nothing(topic, subscription, start, is_new)
     if interrupts.stopped:
         done = "given back" if nack else "not acked" if no_ack else "acked"
         typer.echo(f"pulled {counted(count, 'message')} of {topic}: {done}", err=True)
         if not follow or max is not None:  # else a signal alone ends it
             raise typer.Exit(128 + interrupts.stopped)
+
+
+def _is_new(client: "Client", topic: str, subscription: str) -> bool:
+    """Returns whether a subscription is not there yet, as far as the caller may know."""
+    try:
+        client.subscription(topic, subscription)
+    except (SubscriptionNotFound, TopicNotFound):
+        return True
+    except Forbidden:
+        pass
+    return False
+
+
+def _tell_begin(topic: str, subscription: str) -> None:
+    typer.echo(
+        f"subscription {subscription} of topic {topic} is new and begins at the end of the topic, with the messages "
+        "that come from now on; with --start earliest a new one begins with the first message",
+        err=True,
+    )
+
+
+def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> None:
+    """Says why nothing was printed, where that is not the whole truth about the topic."""
+    if is_new and start == "latest":
+        _tell_begin(topic, subscription)
+    elif not is_new and start != "latest":
+        typer.echo(f"subscription {subscription} was there already, and --start is for a new one", err=True)
+    else:
+        return
+    typer.echo(f"to move this one: seaweedq subscription seek {topic} {subscription} --to earliest", err=True)
 
 
 def _lines(messages: Iterator["Message"], output: str) -> Iterator[tuple["Message", bytes]]:

@@ -71,7 +71,7 @@ def test_a_pull_that_a_signal_ends_before_it_is_done_says_so(monkeypatch: pytest
         signal.raise_signal(signal.SIGINT)
         yield
 
-    client = nullcontext(SimpleNamespace(subscribe=interrupted))
+    client = nullcontext(SimpleNamespace(subscription=lambda *_: {}, subscribe=interrupted))
     monkeypatch.setattr(pull, "connect", lambda url, outage: client)
     with pytest.raises(typer.Exit) as ended:
         pull.pull("t", "s", start="latest")

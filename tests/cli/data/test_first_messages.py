@@ -1,0 +1,96 @@
+"""First messages: one on the command line, some typed at a terminal, and a pull of what was there before."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from seaweedq import Client
+from seaweedq.cli.main import app
+from tests.support.processes.broker_process import BrokerProcess
+
+AT_THE_END = "is new and begins at the end of the topic"
+
+
+def run(broker: BrokerProcess, *arguments: str, given: str = "") -> Result:
+    return CliRunner().invoke(app, [*arguments, "--url", broker.url], input=given, env={"COLUMNS": "200"})
+
+
+def values(client: Client, topic: str) -> list[object]:
+    return [message.value for message in client.fetch(topic, 0, 0).messages]
+
+
+def test_an_argument_that_is_json_is_the_message(real_broker: BrokerProcess, real_client: Client) -> None:
+    for text in ('{"a":1}', " [1,\n 2.50]", '"words"'):
+        assert "published 1 message to said" in run(real_broker, "publish", "said", text).stdout
+    assert values(real_client, "said") == [{"a": 1}, [1, 2.5], "words"]
+    assert real_client.fetch("said", 0, 0).messages[1].raw == b"[1,2.50]"
+    run(real_broker, "publish", "said", '{"k":"ada","n":2}', "--key-field", "k")
+    run(real_broker, "publish", "said", '{"key":"bob","value":3}', "--envelope")
+    assert [message.key for message in real_client.fetch("said", 0, 3).messages] == ["ada", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (['{"a":1'], "'{\"a\":1' is no file, and no JSON"),
+        (["a=1"], "'a=1' does not exist; a message is JSON, such as '{\"a\": 1}'"),
+        (["x" * 5000], "does not exist; a message is JSON"),
+        (['{"a":1}', "--input-format", "csv"], "it is for files, but FILE is a message"),
+    ],
+)
+def test_an_argument_that_is_neither_file_nor_message_is_told(arguments: list[str], told: str) -> None:
+    ended = CliRunner().invoke(app, ["publish", "t", *arguments], env={"COLUMNS": "300"})
+    assert ended.exit_code == 2
+    assert told in ended.output
+
+
+def test_at_a_terminal_it_says_what_it_reads_and_how_to_end(real_broker: BrokerProcess, real_client: Client) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "seaweedq", "publish", "typed", "--url", real_broker.url]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        os.close(theirs)
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        os.write(ours, b'{"a":1}\n5\n\x04')
+        out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert told == "reads messages from the terminal, one JSON value a line; end with Ctrl-D\n"
+    assert out.startswith("published 2 messages to typed")
+    assert values(real_client, "typed") == [{"a": 1}, 5]
+
+
+def test_a_pull_that_gets_nothing_says_why(real_broker: BrokerProcess, real_client: Client) -> None:
+    real_client.publish("before", [{"value": 1}, {"value": 2}])
+    first = run(real_broker, "pull", "before", "-s", "mine")
+    assert first.stdout == ""
+    assert AT_THE_END in first.stderr
+    assert "with --start earliest a new one begins with the first message" in first.stderr
+    move = "seaweedq subscription seek before mine --to earliest"
+    assert move in first.stderr
+    again = run(real_broker, "pull", "before", "-s", "mine", "--start", "earliest")
+    assert (again.stdout, move in again.stderr) == ("", True)
+    assert "subscription mine was there already, and --start is for a new one" in again.stderr
+    assert run(real_broker, "pull", "before", "-s", "mine").stderr == "", "all is told"
+    assert run(real_broker, *move.split()[1:]).exit_code == 0
+    found = run(real_broker, "pull", "before", "-s", "mine")
+    assert (found.stdout.count("\n"), found.stderr) == (2, "")
+    other = run(real_broker, "pull", "before", "-s", "other", "--start", "earliest")
+    assert (other.stdout.count("\n"), other.stderr) == (2, "")
+
+
+def test_one_that_follows_says_so_before_it_waits(real_broker: BrokerProcess, real_client: Client) -> None:
+    real_client.publish("followed", {"value": 1})
+    command = [sys.executable, "-m", "seaweedq", "pull", "followed", "-s", "new", "-f", "--max", "1"]
+    with subprocess.Popen(
+        [*command, "--url", real_broker.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert AT_THE_END in process.stderr.readline()
+        real_client.publish("followed", {"value": 2})
+        out, err = process.communicate(timeout=60)
+    assert '"value":2' in out
+    assert err == ""
