@@ -58,8 +58,9 @@ class Application:
         self._broker = broker
         self._readiness = broker.readiness
         environment = broker.environment
-        self._inside = InsideLog(environment.clock)
-        self.refusals, self._traffic = Refusals(environment.clock), Traffic(environment.clock)
+        masked = broker.core.callers.masked
+        self._inside = InsideLog(environment.clock, masked)
+        self.refusals, self._traffic = Refusals(environment.clock, masked), Traffic(environment.clock)
         self._reader = RequestReader.of(
             environment.settings, broker.core.budget, environment.clock, self.refusals, self._parties
         )
@@ -73,7 +74,7 @@ class Application:
         self._peers = PeerRequests(broker.core.gate, self.refusals)
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
-        self._audited = Audited(broker.core.audit, self._peers.was_found, self.addresses.of)
+        self._audited = Audited(broker.core.audit, self._peers.was_found, self.addresses.of, masked)
         core, most_bytes = broker.core, settings.max_request_bytes
         self._rates = Rates(environment.clock, core.accounts, core.callers, core.catalog, most_bytes)
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)

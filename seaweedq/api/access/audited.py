@@ -18,8 +18,9 @@ from seaweedq.api.access.gate import RULE, text_of
 from seaweedq.api.access.rules import OPEN, Rule
 from seaweedq.api.asgi.http import Scope, Send
 from seaweedq.api.asgi.problems import status_of
+from seaweedq.broker.access.admin_token import MAX_BYTES
 from seaweedq.broker.audit.audit import Audit
-from seaweedq.broker.audit.events import Event, shown
+from seaweedq.broker.audit.events import LOOKED_AT, Event, shown
 from seaweedq.broker.rpc.peer_sessions import USUAL
 from seaweedq.errors import PeerRefused, SeaweedqError, UnreadableRequest
 
@@ -39,15 +40,20 @@ class _Watched:
 
 
 class Audited:
-    """Watches the requests of one broker. `is_of_broker` tells which were found to come from another broker, and
-    `address_of` returns where a request comes from."""
+    """Watches the requests of one broker. `is_of_broker` tells which were found to come from another broker,
+    `address_of` returns where a request comes from, and `masked` a text without the secrets of tokens."""
 
     def __init__(
-        self, audit: Audit, is_of_broker: Callable[[Scope], bool], address_of: Callable[[Scope], str | None]
+        self,
+        audit: Audit,
+        is_of_broker: Callable[[Scope], bool],
+        address_of: Callable[[Scope], str | None],
+        masked: Callable[[str], str],
     ) -> None:
         self._audit = audit
         self._is_of_broker = is_of_broker
         self._address_of = address_of
+        self._masked = masked
 
     def is_change(self, scope: Scope) -> bool:
         """Returns whether a request that the gate has let in is a change, which is to be watched."""
@@ -100,6 +106,9 @@ class Audited:
             action = scope.get(RULE, _NO_RULE)[0].action
             self._audit.denial(self._event(scope, action, status=status, reason=reason))
 
+    def _shown(self, text: str) -> str:
+        return shown(self._masked(text[: LOOKED_AT + MAX_BYTES]))
+
     def _event(self, scope: Scope, action: Action | None, **found: Any) -> Event:
         caller, about = _caller(scope), scope.get(RULE, _NO_RULE)[1]
         return Event(
@@ -110,10 +119,10 @@ class Audited:
             token=caller.token or _claimed(scope),
             address=self._address_of(scope),
             method=scope["method"] if scope["type"] == "http" else "WEBSOCKET",
-            path=shown(scope["path"]),
+            path=self._shown(scope["path"]),
             action=None if action is None else str(action),
-            topic=None if about.topic is None else shown(about.topic),
-            subscription=None if about.subscription is None else shown(about.subscription),
+            topic=None if about.topic is None else self._shown(about.topic),
+            subscription=None if about.subscription is None else self._shown(about.subscription),
             **found,
         )
 

@@ -1,6 +1,7 @@
 """Turns errors into RFC 9457 problem documents: the only place that knows status codes."""
 
 import logging
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
@@ -155,8 +156,9 @@ class InsideLog:
     """Logs the parts of errors that clients do not get. It logs one error of each kind every EVERY_S, so that an outage
     does not fill the log."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, masked: Callable[[str], str] = masked) -> None:
         self._clock = clock
+        self._masked = masked
         self._next_s: dict[type[SeaweedqError], float] = {}
 
     def note(self, error: SeaweedqError) -> None:
@@ -164,7 +166,7 @@ class InsideLog:
         now_s = self._clock.monotonic_s()
         if error.inside and now_s >= self._next_s.get(type(error), now_s):
             self._next_s[type(error)] = now_s + EVERY_S
-            logger.warning("a request was answered with %s: %s", error.slug, masked(str(error)))
+            logger.warning("a request was answered with %s: %s", error.slug, self._masked(str(error)))
 
 
 def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:

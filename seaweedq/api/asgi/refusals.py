@@ -4,6 +4,7 @@ The first refusal for a reason is logged, then one line each EVERY_S with the nu
 """
 
 import logging
+from collections.abc import Callable
 
 from seaweedq.access.tokens import masked
 from seaweedq.clock import Clock
@@ -40,10 +41,11 @@ logger = logging.getLogger(__name__)
 class Refusals:
     """The counts of one broker, by reason. `throttled_s` are the seconds that limits have told clients to wait."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, masked: Callable[[str], str] = masked) -> None:
         self.counts = dict.fromkeys(REASONS, 0)
         self.throttled_s = 0.0
         self._clock = clock
+        self._masked = masked
         self._logged: dict[str, tuple[float, int]] = {}  # when, and the count then
 
     def note_error(self, error: SeaweedqError) -> None:
@@ -61,4 +63,5 @@ class Refusals:
         if now_s - at_s >= EVERY_S:
             self._logged[reason] = now_s, self.counts[reason]
             between = self.counts[reason] - count - 1
-            logger.warning("refused for %s: %s (%d more since the last such line)", reason, masked(detail), between)
+            told = self._masked(detail)
+            logger.warning("refused for %s: %s (%d more since the last such line)", reason, told, between)

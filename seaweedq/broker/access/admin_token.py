@@ -1,11 +1,14 @@
 """The token of `admin_token_file`: the first one, and the way back in. It may do everything, on this broker alone.
 
 The file is looked at each LOOK_S, so that whoever can write it can change or end the token while the broker runs. One
-that cannot be read any more ends it. Its text is any secret of MIN_CHARACTERS or more; only its SHA-256 is kept.
+that cannot be read any more ends it, and so does one that all users of the machine may write: whoever they are could
+make themselves its administrators. Its text is any secret of MIN_CHARACTERS or more; only its SHA-256 and its length
+are kept, by which it is found in texts that must not have it.
 """
 
 import logging
 import os
+import stat
 from pathlib import Path
 
 from seaweedq.access.caller import Caller
@@ -16,6 +19,8 @@ from seaweedq.errors import InvalidRequest
 ADMIN = "admin"  # the principal of this token, for which no other can be created
 LOOK_S = 0.5
 MIN_CHARACTERS, MAX_BYTES = 32, 4096
+HIDDEN = "***"
+Stamp = tuple[int, int, int]
 logger = logging.getLogger(__name__)
 
 
@@ -24,8 +29,9 @@ class AdminToken:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: Stamp | None = None
         self._digest: bytes | None = None
+        self._characters = 0
         self.caller = Caller(ADMIN, "admin-token-file", (EVERYTHING,))
 
     def require(self) -> None:
@@ -33,8 +39,7 @@ class AdminToken:
         if self._path is None:
             return
         try:
-            self._seen = _stamp(self._path)
-            self._digest = _read(self._path)
+            self._take(self._path, _stamp(self._path))
         except (OSError, ValueError) as error:
             raise InvalidRequest(
                 f"admin_token_file={str(self._path)!r} cannot be used: {error}", field="admin_token_file"
@@ -58,18 +63,37 @@ class AdminToken:
             seen = _stamp(self._path)
             if seen == self._seen:
                 return False
-            self._digest = _read(self._path)
-            self._seen = seen
+            self._take(self._path, seen)
         except (OSError, ValueError) as error:
             if self._digest is not None:
                 logger.warning("admin_token_file cannot be used any more, its token has ended: %s", error)
             self._digest = self._seen = None
         return self._digest != before
 
+    def masked(self, text: str) -> str:
+        """Returns a text that somebody else has chosen, without the token in it: somebody may have sent it in the place
+        of a name."""
+        kept, size = 0, self._characters
+        pieces: list[str] = []
+        at = 0
+        while self._digest is not None and at + size <= len(text):
+            if digest_of(text[at : at + size].encode("utf-8", "replace")) != self._digest:
+                at += 1
+                continue
+            pieces += [text[kept:at], HIDDEN]
+            kept = at = at + size
+        return "".join([*pieces, text[kept:]])
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+    def _take(self, path: Path, seen: Stamp) -> None:
+        content = _read(path)
+        self._digest, self._characters, self._seen = digest_of(content), len(content), seen
+
+
+def _stamp(path: Path) -> Stamp:
     found = os.stat(path)  # of the file behind a link: Kubernetes renews a secret by another one
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    if found.st_mode & stat.S_IWOTH:
+        raise ValueError(f"all users of this machine may write it (mode {stat.S_IMODE(found.st_mode):04o}): chmod o-w")
+    return found.st_ino, found.st_ctime_ns, found.st_size
 
 
 def _read(path: Path) -> bytes:
@@ -79,4 +103,4 @@ def _read(path: Path) -> bytes:
         raise ValueError(f"it must hold a token of {MIN_CHARACTERS} to {MAX_BYTES} characters")
     if not all(33 <= one <= 126 for one in content):
         raise ValueError("its token must be printable ASCII without blanks")
-    return digest_of(content)
+    return content

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
 from seaweedq.access.caller import NEVER_US, Caller
-from seaweedq.access.tokens import id_of
+from seaweedq.access.tokens import id_of, masked
 from seaweedq.broker.access.admin_token import LOOK_S, AdminToken
 from seaweedq.broker.access.lookups import TokenLookups
 from seaweedq.broker.access.view import AccessView, Touched
@@ -61,6 +61,10 @@ class Callers:
         CoordinationUnavailable."""
         token = id_of(text.decode("latin-1"))
         return token is not None and await self._lookups.look(token)
+
+    def masked(self, text: str) -> str:
+        """Returns a text that somebody else has chosen, without the secrets of tokens in it, for logs and the audit."""
+        return masked(self._admin.masked(text))
 
     def again(self, caller: Caller, now_us: int | None = None) -> Caller | None:
         """Returns the caller as its token is now, or at a time, None where that does not count any more."""

@@ -32,6 +32,7 @@ SWEPT = 20  # expired tokens that a creation removes
 KEPT_US = 86_400 * 1_000_000  # expired tokens are listed for so long, and clocks may differ
 MOST = 100_000  # tokens of a cluster
 MOST_OF_ONE = 10_000  # tokens of a principal
+MOST_MINTED = 100  # of these that came of tokens of its own, and not of an administrator
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Principals:
         """
         self._level.require(ACCESS_LEVEL, "a token")
         name, parent = self._for_whom(caller, wanted)
-        self._check_count(name)
+        self._check_count(name, parent is not None)
         for _ in range(TRIES):
             there = await self._coordination.get(keys.PRINCIPALS.key(name))
             if there is None:
@@ -175,9 +176,17 @@ class Principals:
             raise InvalidRequest(f"at most {MAX_DEPTH} tokens may come one of the other", bound=MAX_DEPTH)
         return caller.principal, caller.token
 
-    def _check_count(self, name: str) -> None:
-        """Raises InvalidRequest where there are so many tokens that they would fill coordination."""
-        own = len(self.view.tokens_of(name))
+    def _check_count(self, name: str, is_minted: bool) -> None:
+        """Raises InvalidRequest where there are so many tokens that they would fill coordination. What a principal
+        issues by itself leaves room for what it is given."""
+        tokens = self.view.tokens_of(name)
+        own, minted = len(tokens), sum(self.view.tokens[one].parent is not None for one in tokens) if is_minted else 0
+        if minted >= MOST_MINTED:
+            raise InvalidRequest(
+                f"the principal has issued {minted} tokens from its own and may have {MOST_MINTED}; revoke some, or "
+                f"ask an administrator, who may give it {MOST_OF_ONE}",
+                bound=MOST_MINTED,
+            )
         if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:
             raise InvalidRequest(
                 f"the principal has {own} tokens and may have {MOST_OF_ONE}, the cluster {MOST}; revoke some",

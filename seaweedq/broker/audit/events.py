@@ -20,6 +20,7 @@ from seaweedq.segments.schema import encode_fields, parse_schema
 TOPIC = "seaweedq.audit"
 KEPT_S = 90 * 86_400.0  # for a topic that is made here; its administrators may change that
 SHOWN = 200  # characters of a text that a stranger may have chosen
+LOOKED_AT = 2 * SHOWN  # for secrets, before it is cut
 Kind = Literal["change", "denial", "denials"]
 COLUMNS = (  # id, name, Iceberg's type
     (1, "kind", "string"),
@@ -63,7 +64,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def shown(text: str) -> str:
     """Returns a text that a stranger may have chosen: cut, and without the secret of a token that may be in it."""
-    return masked(text[: 2 * SHOWN])[:SHOWN]
+    return masked(text[:LOOKED_AT])[:SHOWN]
 
 
 def line(event: Event) -> str:

@@ -1,4 +1,6 @@
-"""The check that this process may write to the data folder and to a local store, before anything is written there.
+"""The check that this process may write to the data folder and to a local store, before anything is written there; and
+who may read what it writes there: messages are nobody else's. A data folder that it makes is its user's alone. Of a
+store elsewhere the group may read, so that the group's other users can run Spark or DuckDB on it.
 
 A container often runs as another user than the owner of its volume. The error names the folder and the user.
 """
@@ -9,21 +11,27 @@ from pathlib import Path
 from seaweedq.settings import Settings
 
 # The data folder's own entries. An earlier run as another user, such as root, leaves some that this one may not write.
+MODE, MASK = 0o700, 0o027
 PARTS = ("lock", "folder-id", "admin-token", "cluster-secret", "coordination.db", "journals", "members", "store")
+
+
+def keep_others_out() -> None:
+    """Has this process, and those that it starts, make nothing that users outside of its group may read."""
+    os.umask(os.umask(MASK) | MASK)
 
 
 def check_folders(settings: Settings) -> None:
     """Makes the data folder, and the folder of a local store if that is elsewhere. Raises PermissionError for the first
     that this process may not write; OSError."""
-    _check("data folder", settings.data_dir)
+    _check("data folder", settings.data_dir, MODE)
     scheme, _, path = settings.store.partition("://")
     if scheme == "file" and path:
         _check("store", Path(path))
 
 
-def _check(name: str, folder: Path) -> None:
+def _check(name: str, folder: Path, mode: int = 0o777) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
     except PermissionError as error:
         raise _refusal(name, folder, Path(error.filename).parent) from None
     for part in (folder, *(folder / part for part in PARTS)):

@@ -4,6 +4,7 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -165,6 +166,26 @@ async def test_no_secret_goes_into_the_audit_or_is_repeated(
         assert not [one for one in ours if secret in one]
 
 
+@pytest.mark.parametrize("text", ["of-its-own:-'text',+\\\"more\\\"&all=of-it", "x" * 32])
+async def test_an_admins_token_of_any_text_is_hidden_where_it_is_sent_as_a_name(
+    tmp_path: Path, lines: Any, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    async with access(tmp_path) as http:
+        (tmp_path / "admin").write_text(text)
+        http.together.brokers[0].core.callers._admin.look()
+        http.admin = text
+        for name in ("tokens/{}", "topics/a{}b", f"topics/{'y' * 190}{{}}", "topics/{}"):
+            for by in (None, text):
+                path = f"/v1/{name.format(quote(text, safe=''))}"
+                assert await http.status("DELETE", path, by) >= 400
+        found = await stored(http, len(lines()))
+        assert len(found) >= 8
+        assert json.dumps(text)[1:-1] not in json.dumps(found) + json.dumps(lines())
+        assert "a***b" in json.dumps(lines())
+        ours = [one.getMessage() for one in caplog.records if one.name.startswith("seaweedq")]
+        assert not [one for one in ours if text in one or json.dumps(text)[1:-1] in one]
+
+
 async def test_a_topic_that_takes_nothing_holds_nobody_up_and_gets_all_rows_once(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         (broker,) = http.together.brokers
@@ -257,7 +278,7 @@ def test_where_it_goes(given: dict[str, Any], mode: str) -> None:
     [(Refusal.PORT, 1), (Refusal.SHOWN, 1), (Refusal.MAC, 1), (Refusal.SESSION, 0), (Refusal.LATE, 0)],
 )
 def test_a_false_broker_is_told_of_and_restarts_are_not(reason: Refusal, told: int, lines: Any) -> None:
-    audited = Audited(Audit("log", "b", StillClock()), lambda _: False, lambda _: "10.0.0.9")
+    audited = Audited(Audit("log", "b", StillClock()), lambda _: False, lambda _: "10.0.0.9", str)
     scope = {"type": "http", "method": "GET", "path": "/internal/x", "headers": []}
     audited.denied(scope, refused_peer(reason, "no"))
     assert [one["reason"] for one in lines()] == ["peer-refused"] * told

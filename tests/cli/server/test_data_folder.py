@@ -1,14 +1,17 @@
 """A folder that the broker's user may not write is named at the start, with that user."""
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from seaweedq.cli.server.data_folder import check_folders
 from seaweedq.settings import Settings
+from tests.support.processes.broker_process import BrokerProcess
 
 USER = 10001
 
@@ -80,3 +83,23 @@ def test_folders_of_ones_own_are_made(tmp_path: Path) -> None:
     check_folders(Settings(data_dir=tmp_path / "a" / "b", store=f"file://{tmp_path}/c"))
     assert (tmp_path / "a" / "b").is_dir()
     assert (tmp_path / "c").is_dir()
+
+
+def test_what_a_broker_makes_is_for_no_other_user(tmp_path: Path) -> None:
+    """In its data folder, and in a local store elsewhere, which the group may read."""
+    elsewhere = tmp_path / "elsewhere"
+    broker = BrokerProcess(tmp_path / "data", "--store", f"file://{elsewhere}")
+    try:
+        broker.start()
+        topic = f"{broker.url}/v1/topics/t"
+        assert httpx.post(f"{topic}/messages", json={"value": 1}, trust_env=False).status_code == 200
+        upload = httpx.post(f"{topic}/uploads", json={"size": 3}, trust_env=False).json()
+        assert httpx.put(upload["url"], content=b"abc", trust_env=False).status_code == 201
+        assert httpx.post(f"{topic}/flush", trust_env=False).status_code == 200
+    finally:
+        broker.terminate()
+    assert stat.S_IMODE(broker.data_dir.stat().st_mode) == 0o700
+    made = [*broker.data_dir.rglob("*"), elsewhere, *elsewhere.rglob("*")]
+    assert [one for one in made if one.suffix == ".parquet"]
+    assert not [one for one in made if one.stat().st_mode & stat.S_IRWXO]
+    assert {stat.S_IMODE(one.stat().st_mode) for one in elsewhere.rglob("*.parquet")} == {0o640}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from seaweedq.cli.server.backends.stores import open_store
 from seaweedq.cli.server.credentials.secret import cluster_secret
-from seaweedq.cli.server.data_folder import check_folders
+from seaweedq.cli.server.data_folder import check_folders, keep_others_out
 from seaweedq.cli.server.parent.burial import burial
 from seaweedq.cli.server.parent.member_process import Member
 from seaweedq.cli.server.parent.members import check_folder, check_members, homes, member_command, own_program
@@ -34,6 +34,7 @@ def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
     process was started. Raises InvalidRequest, DataFolderInUse, OSError."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # at info it tells of each look at /readyz
     check_members(settings)
+    keep_others_out()
     check_folders(settings)
     lock = FolderLock(settings.data_dir, Disk())
     lock.acquire()

@@ -28,7 +28,7 @@ from seaweedq.cli.server.backends.stores import open_store
 from seaweedq.cli.server.credentials.admin_token import draw_admin_token
 from seaweedq.cli.server.credentials.certificates import certificate_of, trust_of
 from seaweedq.cli.server.credentials.secret import cluster_secret
-from seaweedq.cli.server.data_folder import check_folders
+from seaweedq.cli.server.data_folder import check_folders, keep_others_out
 from seaweedq.cli.server.process.http_server import HttpServer, listen, url_of
 from seaweedq.cli.server.process.peer_port import listen_for_peers, peer_url_of
 from seaweedq.cli.server.process.stop_deadline import StopDeadline, tell_what_hangs
@@ -169,6 +169,7 @@ def run(settings: Settings) -> None:
             os._exit(1)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
+    keep_others_out()
     deadline = StopDeadline(overdue)
     stop = StopSignals(deadline, settings.shutdown_delay_s, settings.shutdown_s + OVERTIME_S)
     process = BrokerProcess(settings, stop, deadline)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from seaweedq.access.tokens import draw
+from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.client import AsyncClient
 from seaweedq.clock import SystemIds
 from seaweedq.coordination.interface import Put
-from seaweedq.errors import Forbidden
+from seaweedq.errors import Forbidden, InvalidRequest
 from tests.support.brokers.in_process_cluster import of_level_1, until
 from tests.support.http.with_tokens import EVERYTHING, ByHost, Http, access, id_of
 
@@ -39,6 +40,24 @@ async def test_tokens_of_one_principal_have_a_bound_and_leave_room_for_others(
         refused = await http("POST", "/v1/tokens", token, json={})
         assert (refused.status_code, refused.json()["bound"]) == (422, 2)
         assert await http.status("POST", "/v1/tokens", http.admin, json={"principal": "q"}) == 201
+
+
+async def test_what_a_principal_issues_by_itself_has_a_bound_and_leaves_room_for_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seaweedq.broker.access.principals.MOST_MINTED", 2)
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        token = await http.token(principal="p")
+        child = await http.token(token)
+        await http.token(child)
+        for issuer in (token, child):
+            refused = await http("POST", "/v1/tokens", issuer, json={})
+            assert (refused.status_code, refused.json()["bound"]) == (422, 2)
+            assert "issued 2 tokens" in refused.json()["detail"]
+        await http.token(principal="p")
+        assert await http.status("DELETE", f"/v1/tokens/{id_of(child)}", token) == 204
+        await http.token(token)
 
 
 async def test_notes_of_tokens_have_no_control_characters(tmp_path: Path) -> None:
@@ -156,6 +175,19 @@ async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
         (tmp_path / "admin").write_text("short")
         callers._admin.look()
         assert await http.status("GET", "/v1/principals", another) == 401
+
+
+async def test_a_file_of_the_admins_that_all_users_may_write_is_refused_and_ends_its_token(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        callers, file = http.together.brokers[0].core.callers, tmp_path / "admin"
+        file.chmod(0o602)
+        with pytest.raises(InvalidRequest, match=r"mode 0602\): chmod o-w"):
+            AdminToken(file).require()
+        assert callers._admin.look()
+        assert await http.status("GET", "/v1/principals", http.admin) == 401
+        file.chmod(0o640)
+        callers._admin.look()
+        assert await http.status("GET", "/v1/principals", http.admin) == 200
 
 
 async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path) -> None:
