@@ -84,7 +84,7 @@ def _topics(broker: Broker, reader: RequestReader) -> Iterator[Any]:
     catalog, reading, leading = core.catalog, serving.reading, serving.leading
     positions = reading.positions
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, leading.retained)
-    yield SegmentMapServices(catalog, positions, core.roster, core.tombstones)
+    yield SegmentMapServices(catalog, positions, core.roster, core.tombstones, reading.readables.time)
     yield HistoryServices(catalog, leading.histories, broker.environment.clock)
     yield FileServices(catalog, reading.files, positions, reading.readables, core.tombstones, broker.environment.clock)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)

@@ -9,6 +9,9 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
+from seaweedq.client.core.tables.table_plan import check_expired, check_order
+from seaweedq.client.core.topics.calls import Expired
+
 MIB = 1024 * 1024
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAMES = (
@@ -27,6 +30,7 @@ NAMES = (
     "maxTriggerDelay",
     "includeTail",
     "storageOptions",
+    "expired",
 )
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
@@ -51,6 +55,7 @@ class Options:
     max_trigger_delay_s: float = 900
     include_tail: bool = True
     storage: Mapping[str, Any] = field(default_factory=dict)
+    expired: Expired = "skip"
     given: frozenset[str] = frozenset()
 
     @staticmethod
@@ -77,8 +82,11 @@ class Options:
             _seconds(given, "maxTriggerDelay", 900),
             _truth(given, "includeTail", True),
             _object(given, "storageOptions"),
+            _expired(given),
             frozenset(given),
         )
+        kind = "Timestamp" if isinstance(made.starting, datetime) else "Offsets"
+        check_order(made.starting, made.ending, (f"starting{kind}", f"ending{kind}"))
         if made.max_offsets is not None and (made.min_offsets or 0) > made.max_offsets:
             raise ValueError(
                 f"minOffsetsPerTrigger is {made.min_offsets}; it must be at most maxOffsetsPerTrigger, which is "
@@ -110,12 +118,14 @@ def _known(name: str, names: Mapping[str, str]) -> str:
 def _columns(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
+    if not text.strip():
+        return ()
     detail = f"columns is {text!r}; it must be names of columns, each once, separated by commas, or a JSON list"
     try:
         names = json.loads(text) if text.lstrip().startswith("[") else [each.strip() for each in text.split(",")]
     except ValueError:
         raise ValueError(detail) from None
-    if not names or not all(isinstance(each, str) and each for each in names) or len(set(names)) < len(names):
+    if not all(isinstance(each, str) and each for each in names) or len(set(names)) < len(names):
         raise ValueError(detail)
     return tuple(names)
 
@@ -160,6 +170,13 @@ def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f"{name} is {text!r}; it must be true or false")
     return text == "true"
+
+
+def _expired(given: Mapping[str, str]) -> Expired:
+    text: Any = given.get("expired", "skip").lower()
+    check_expired(text)
+    found: Expired = text
+    return found
 
 
 def _count(given: Mapping[str, str], name: str) -> int | None:

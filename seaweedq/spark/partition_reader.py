@@ -9,6 +9,7 @@ reason is always an error.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -54,27 +55,29 @@ class TopicFacts:
         if other := of_another(self.created_at, known):
             raise ClientError(
                 f"the topic at {self.folder} is another one: that of this query was created at {self.created_at}, and "
-                f"segment {other[0]['id']} at {other[0]['created_at']}. A query over the new topic begins anew, with a "
-                f"new checkpoint"
+                f"segment {other[0]['id']} at {other[0]['created_at']}. Call load() again for the new topic; "
+                f"its stream needs a new checkpoint"
             )
 
 
 class TopicPartition(InputPartition):
-    """The work of one task, and what it needs to know of the topic: readers are made anew for executors."""
+    """The work of one task, and what it needs to know of the topic and the plan: readers are made anew for executors.
+    What has expired at `as_of` is left out."""
 
-    def __init__(self, work: Work, facts: TopicFacts) -> None:
+    def __init__(self, work: Work, facts: TopicFacts, as_of: datetime | None = None) -> None:
         super().__init__(work)
         self.work = work
         self.facts = facts
+        self.as_of = as_of
 
 
 class PartitionReader:
     """Reads partitions, on executors."""
 
-    def __init__(self, options: Options, schema: "StructType") -> None:
+    def __init__(self, options: Options, schema: "StructType", facts: TopicFacts | None = None) -> None:
         self.options = options
         self.schema = schema
-        self.facts: TopicFacts | None = None
+        self.facts = facts  # those by which the schema was told, if Spark has asked for it
 
     def describe(self, client: Client) -> TopicFacts:
         """Returns the facts of the topic, asked for once. Raises ValueError for a column that it does not have."""
@@ -96,14 +99,18 @@ class PartitionReader:
             facts.folder,
             work.files,
             work.tail,
+            partition.as_of,
             self.options.storage,
             alone=False,
         )
-        yield from self._of_files(read)
+        if not read.columns.names and not read.as_of:
+            yield from read.counted()
+            return
+        yield from self._of_files(read, facts)
         if work.tail:
             with Client(self.options.url) as client:
                 for rows in work.tail:
-                    yield from self._of_tail(client, read, rows)
+                    yield from self._of_tail(client, read, rows, facts)
 
     def lose(self, losses: Sequence[Loss]) -> None:
         """Raises ClientError for lost rows, or logs them where the query is to go on."""
@@ -115,39 +122,40 @@ class PartitionReader:
             raise ClientError(f"{detail}. With the option failOnDataLoss=false the query goes on behind them")
         logger.warning("%s; the query goes on behind them", detail)
 
-    def _of_files(self, read: TableRead) -> Iterator[pa.RecordBatch]:
+    def _of_files(self, read: TableRead, facts: TopicFacts) -> Iterator[pa.RecordBatch]:
+        def is_gone(part: FilePart) -> bool:
+            with Client(self.options.url) as client:
+                taken = self._taken(client, facts, [_rows(part)])
+            self.lose(taken)
+            return [loss.end for loss in taken] == [part.end]
+
         try:
-            yield from read.of_files(None if self.options.fail_on_data_loss else self._is_gone)
+            yield from read.of_files(None if self.options.fail_on_data_loss else is_gone)
         except FileMissing:
             with Client(self.options.url) as client:
-                self.lose(self._taken(client, [_rows(part) for part in read.files]))
+                self.lose(self._taken(client, facts, [_rows(part) for part in read.files]))
             raise
 
-    def _is_gone(self, part: FilePart) -> bool:
-        with Client(self.options.url) as client:
-            taken = self._taken(client, [_rows(part)])
-        self.lose(taken)
-        return [loss.end for loss in taken] == [part.end]
-
-    def _of_tail(self, client: Client, read: TableRead, rows: Rows) -> Iterator[pa.RecordBatch]:
+    def _of_tail(self, client: Client, read: TableRead, rows: Rows, facts: TopicFacts) -> Iterator[pa.RecordBatch]:
         at = rows.start
         while at < rows.end:
             try:
-                for batch in client.read_segment(read.topic, rows.segment, at, rows.end):
+                for batch in client.read_segment(read.topic, rows.segment, at, rows.end, "keep"):
                     if batch.num_rows:
                         at = batch.column("_offset")[-1].as_py() + 1
                         yield read.conformed(batch)
                 return
             except (BelowRetention, SegmentNotFound):
-                taken = self._taken(client, [Rows(rows.segment, at, rows.end)])
+                taken = self._taken(client, facts, [Rows(rows.segment, at, rows.end)])
                 if not taken:
                     raise
                 self.lose(taken)
                 at = taken[0].end or rows.end
 
-    def _taken(self, client: Client, wanted: Sequence[Rows]) -> list[Loss]:
-        """Asks which of these rows retention has taken."""
+    def _taken(self, client: Client, facts: TopicFacts, wanted: Sequence[Rows]) -> list[Loss]:
+        """Asks which of these rows retention has taken. Raises ClientError where the topic was created anew."""
         there = ask(client, segments(self.options.topic))
+        facts.check_same(there)
         known = ask(client, with_removed(self.options.topic, there, {rows.segment for rows in wanted}))
         starts = {each["id"]: each["start_offset"] for each in known}
         behind = [(rows, min(starts.get(rows.segment, BEYOND), rows.end)) for rows in wanted]

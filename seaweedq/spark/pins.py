@@ -1,6 +1,8 @@
-"""The rows of a read that come from files, and the files that have them, as conditions in Spark's SQL. Pure."""
+"""The rows of a read that come from files, the files that have them, and the rows that have not expired, as conditions
+in Spark's SQL. Pure."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from seaweedq.client.core.tables.table_plan import Rows
 
@@ -46,6 +48,16 @@ def file_condition(files: Sequence[Rows], first: Mapping[int, str]) -> str:
         return settled
     array = ", ".join(f"'{name}'" for name in names)
     return f"({settled} OR _metadata.file_name >= get(array({array}), CAST({_FOLDER} AS INT) - {numbers[0]}))"
+
+
+def unexpired(as_of: datetime) -> str:
+    """Returns the rows that have not expired at a time as a condition.
+
+    Each plan has another time. One that stands alone is a part of the code that Spark generates, and has it compiled
+    for each query anew, which costs half a second of CPU; what is in an array is handed to the same code. The index is
+    0, and Spark does not know it.
+    """
+    return f"_expires IS NULL OR _expires > array(TIMESTAMP '{as_of.isoformat()}')[least(segment, 0)]"
 
 
 def _numbers(files: Sequence[Rows]) -> Sequence[int]:

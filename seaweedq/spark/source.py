@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from seaweedq.client.core.tables.table import by_segment, completed
+from seaweedq.client.core.tables.table import by_segment, completed, time_of
 from seaweedq.client.core.tables.table_plan import plan
-from seaweedq.client.core.topics.calls import segments, with_removed
+from seaweedq.client.core.topics.calls import segment_map, with_removed
 from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
 from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
@@ -32,19 +32,20 @@ class Source:
     def __init__(self, options: Mapping[str, str]) -> None:
         check_version()
         self.options = Options.parse(options)
+        self._facts: TopicFacts | None = None  # of the topic that the frame was made of; readers notice another one
 
     def schema(self) -> "StructType":
         """Returns the columns that are read: those of the files, with `segment` at the end."""
         with Client(self.options.url) as client:
-            schema = TopicFacts.of(client, self.options.topic).schema
-        return spark_schema_of(schema, self.options.columns)
+            self._facts = TopicFacts.of(client, self.options.topic)
+        return spark_schema_of(self._facts.schema, self.options.columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """Returns the reader of a batch."""
         self.options.check(*STREAM_ONLY, of="batches")
         if self.options.starting == "latest":
             raise ValueError("startingOffsets is 'latest'; a batch has none of it, so it must be 'earliest' or JSON")
-        return BatchReader(self.options, schema)
+        return BatchReader(self.options, schema, self._facts)
 
     def stream_reader(self, schema: "StructType") -> "DataSourceStreamReader":
         """Returns the reader of a stream."""
@@ -52,7 +53,7 @@ class Source:
         self.options.check(*BATCH_ONLY, of="streams, which have no end")
         from seaweedq.spark.stream_reader import StreamReader
 
-        return StreamReader(self.options, schema)
+        return StreamReader(self.options, schema, self._facts)
 
 
 class BatchReader(PartitionReader, DataSourceReader):
@@ -63,7 +64,8 @@ class BatchReader(PartitionReader, DataSourceReader):
         without one where there is none."""
         options = self.options
         with Client(options.url) as client:
-            there = ask(client, segments(options.topic))
+            answer = ask(client, segment_map(options.topic))
+            there = answer["segments"]
             facts = self.describe(client)  # after the map: of a topic that was created anew meanwhile, all is new
             facts.check_same(there)
             known = ask(client, with_removed(options.topic, there, options.starting, options.ending))
@@ -74,7 +76,8 @@ class BatchReader(PartitionReader, DataSourceReader):
             self.lose([lost(rows) for rows in found.gone])
         tail = (*found.unlisted, *planned.tail)
         work = divided(found.files, tail, options.max_bytes_per_partition, options.min_partitions)
-        return [TopicPartition(each, facts) for each in work or [Work()]]
+        as_of = time_of(answer, options.expired)
+        return [TopicPartition(each, facts, as_of) for each in work or [Work()]]
 
     def _starting(self, client: Client, known: Sequence[Mapping[str, Any]]) -> Mapping[int, int] | None:
         bound = self.options.starting

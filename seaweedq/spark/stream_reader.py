@@ -18,16 +18,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from seaweedq.client.core.tables.table import completed
+from seaweedq.client.core.tables.table import NOW, completed, time_of
 from seaweedq.client.core.tables.table_plan import Rows
-from seaweedq.client.core.topics.calls import call, segments, topic_path
+from seaweedq.client.core.topics.calls import call, segment_map, topic_path
 from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import SegmentNotFound
 from seaweedq.spark.offsets import Known, Loss, Segment, advance, backlog, from_time, initial, latest, needed, ranges
 from seaweedq.spark.options import Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicPartition, ask, lost
+from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, ask, lost
 from seaweedq.spark.partitions import Work, divided
 from seaweedq.spark.source import list_files, segments_of
 
@@ -74,24 +74,25 @@ class ListedFiles:
 class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a topic as it grows."""
 
-    def __init__(self, options: Options, schema: "StructType") -> None:
-        super().__init__(options, schema)
+    def __init__(self, options: Options, schema: "StructType", facts: TopicFacts | None = None) -> None:
+        super().__init__(options, schema, facts)
         self._client: Client | None = None
         self._listed = ListedFiles()
         self._target: dict[int, int] | None = None
         self._clock = SystemClock()
         self._last_s = self._clock.monotonic_s()
         self._newest: dict[str, int] | None = None
+        self._now = ""  # the cluster's time at the last look at the map
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "schema": self.schema, "facts": self.facts}
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Any]:
         """Returns where a query without a checkpoint begins."""
         bound = self.options.starting
         known = self._known(bound) if isinstance(bound, Mapping) else self._map()
         if isinstance(bound, datetime):
-            return _text(from_time(known, ask(self._at(), offsets_of(self.options.topic, bound))))
+            return self._stated(from_time(known, ask(self._at(), offsets_of(self.options.topic, bound))))
         if isinstance(bound, Mapping):
             for number, offset in bound.items():
                 if number not in known or offset > known[number].end:
@@ -99,8 +100,8 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
                         f"startingOffsets has offset {offset} of segment {number}; "
                         + (f"its end is {known[number].end}" if number in known else f"there are {sorted(known)[:10]}")
                     )
-            return _text(initial(known, bound))
-        return _text(initial(known, {}) if bound == "earliest" else latest(known))
+            return self._stated(initial(known, bound))
+        return self._stated(initial(known, {}) if bound == "earliest" else latest(known))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns the limit of the options."""
@@ -112,8 +113,9 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         """Fixes the ends of now as those of the query."""
         self._target = {number: one.end for number, one in self._map().items()}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Returns the end of the batch that begins at `start`: `start` itself where there is none."""
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Returns the end of the batch that begins at `start`: `start` itself where there is none, as time alone, by
+        which the batch's rows expire, makes no batch."""
         at = _numbers(start)
         known = self._known(at)
         step = advance(at, known, limit.max_rows if isinstance(limit, ReadMaxRows) else None, self._target)
@@ -125,21 +127,23 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         self.lose(step.losses)
         self._last_s = self._clock.monotonic_s()
         self._newest["backlog"] = backlog(step.offsets, known, self._target)
-        return _text(step.offsets)
+        return start if step.offsets == at else self._stated(step.offsets)
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         """Returns the ends of the open segments as of the last trigger, and the rows that its batch has left."""
         return self._newest
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Plans a batch. The rows are told by the two offsets alone, so that a repeated batch has the same."""
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plans a batch. The rows are told by the two offsets alone, so that a repeated batch has the same, however
+        many have expired since."""
         wanted = ranges(_numbers(start), _numbers(end))
         client = self._at()
         facts = self.describe(client)
         work = self._work(client, wanted) if wanted else []
-        return [TopicPartition(each, facts) for each in work or [Work()]]
+        as_of = time_of(end, self.options.expired)
+        return [TopicPartition(each, facts, as_of) for each in work or [Work()]]
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Forgets what is read."""
         self._listed.trim(_numbers(end))
 
@@ -208,9 +212,15 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
 
     def _segments(self) -> Sequence[Mapping[str, Any]]:
         """Returns the map, which is of the topic that the query began with."""
-        there: Sequence[Mapping[str, Any]] = ask(self._at(), segments(self.options.topic))
+        answer = ask(self._at(), segment_map(self.options.topic))
+        there: Sequence[Mapping[str, Any]] = answer["segments"]
         self.describe(self._at()).check_same(there)
+        self._now = answer[NOW]
         return there
+
+    def _stated(self, offsets: Mapping[int, int]) -> dict[str, Any]:
+        """Returns offsets as Spark keeps them: with the time at which the map was looked at."""
+        return {**_text(offsets), NOW: self._now}
 
     def _at(self) -> Client:
         if self._client is None:
@@ -222,5 +232,5 @@ def _text(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(number): offset for number, offset in offsets.items()}
 
 
-def _numbers(offsets: Mapping[str, int]) -> dict[int, int]:
-    return {int(number): offset for number, offset in offsets.items()}
+def _numbers(offsets: Mapping[str, Any]) -> dict[int, int]:
+    return {int(number): offset for number, offset in offsets.items() if number != NOW}

@@ -11,18 +11,19 @@ file goes that is read.
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
-from seaweedq.client.core.tables.table import Bounds, by_segment, table_schema
-from seaweedq.client.core.tables.table_plan import Rows, TablePlan, plan
-from seaweedq.client.core.topics.calls import described, with_removed
+from seaweedq.client.core.tables.table import Bounds, by_segment, table_schema, time_of
+from seaweedq.client.core.tables.table_plan import Rows, TablePlan, check_expired, check_order, plan
+from seaweedq.client.core.topics.calls import Expired, described, flush, with_removed
 from seaweedq.client.sync.client import Client
+from seaweedq.clock import SystemClock
 from seaweedq.segments.entry import ENTRIES
 from seaweedq.spark.columns import spark_schema_of
-from seaweedq.spark.pins import condition, file_condition
+from seaweedq.spark.pins import condition, file_condition, unexpired
 from seaweedq.spark.store_plan import plan_of_store, topic_folder
 from seaweedq.spark.versions import check_version
 
@@ -48,6 +49,7 @@ def read_topic(
     headers: Mapping[str, str] | None = None,
     store: str | None = None,
     storage: Mapping[str, Any] | None = None,
+    expired: Expired = "skip",
 ) -> "DataFrame":
     """Returns a topic's rows, complete to the last one that was acknowledged before the call, none twice, unsorted.
 
@@ -56,28 +58,35 @@ def read_topic(
     and `ending` are half-open offsets by segment; segments that they do not name are read from their start, to their
     end, or datetimes, which stand for the first row of each segment whose `_timestamp` reaches them. `segments` leaves
     out all others. `headers` are sent with every request. With the URL of a `store` no broker is asked, and `tail` must
-    be "skip": rows come from its files, which are listed with `storage` as options of fsspec. The columns are those of
-    the files, with `segment` at the end, as spark.read.parquet has them. Works in classic sessions and in those of
-    Spark Connect.
+    be "skip": rows come from its files, which are listed with `storage` as options of fsspec. Rows that have expired at
+    the call are left out, by the time of the cluster, or with a `store` by this machine's; `expired="keep"` has them,
+    too. The columns are those of the files, with `segment` at the end, as spark.read.parquet has them. Works in classic
+    sessions and in those of Spark Connect.
 
-    Raises ValueError for an unknown `tail`, segment or offset, TopicNotFound, and ConnectionFailed if no broker
-    answers. A query that ends later than the topic's `grace_s` may find that retention has deleted a file; one of a
-    `store` at any time.
+    Raises ValueError for an unknown `tail`, `expired`, segment or offset, and for a start above its end, TopicNotFound,
+    and ConnectionFailed if no broker answers within a client's timeout. A query that ends later than the topic's
+    `grace_s` may find that retention has deleted a file; one of a `store` at any time.
     """
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}; it must be one of {', '.join(map(repr, get_args(Tail)))}")
     check_version(spark.version)
+    check_expired(expired)
+    check_order(starting, ending)
     if store is not None:
-        return _of_store(spark, topic_folder(store, topic), tail, _offsets(starting, ending), segments, storage or {})
+        frame = _of_store(spark, topic_folder(store, topic), tail, _offsets(starting, ending), segments, storage or {})
+        now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
+        return frame if expired == "keep" else frame.where(unexpired(now))
     where = url or os.environ.get("SEAWEEDQ_URL")
     if not where:
         raise ValueError("no url of a broker is given, and SEAWEEDQ_URL is not set")
+    from seaweedq.spark.partition_reader import ask  # an older Spark, which was refused above, has not what it imports
+
     with Client(where, headers=headers) as client:
         if tail == "flush":
-            client.flush(topic)
-        facts, there = client._run(described(topic))
-        known = client._run(with_removed(topic, there, starting, ending, segments))
-        begin, end = (client._run(by_segment(topic, known, bound)) for bound in (starting, ending))
+            ask(client, flush(topic))
+        facts, answer = ask(client, described(topic))
+        known = ask(client, with_removed(topic, answer["segments"], starting, ending, segments))
+        begin, end = (ask(client, by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
         schema = spark_schema_of(table_schema(facts))
         first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
@@ -88,7 +97,8 @@ def read_topic(
         frame = frame.unionByName(_local(spark, held, schema))
     if rest:
         frame = frame.unionByName(_by_executors(spark, fetch, rest, schema))
-    return frame
+    as_of = time_of(answer, expired)
+    return frame.where(unexpired(as_of)) if as_of else frame
 
 
 def _of_store(
@@ -135,7 +145,7 @@ class Fetch:
         with Client(self._url, headers=self._headers) as client:
             for batch in ranges:
                 for each in batch.to_pylist():
-                    for rows in client.read_segment(self._topic, each["segment"], each["start"], each["end"]):
+                    for rows in client.read_segment(self._topic, each["segment"], each["start"], each["end"], "keep"):
                         yield _conformed(rows)
 
 
@@ -153,10 +163,10 @@ def _held(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.Rec
         if size >= DRIVER_BYTES:
             rest.append(rows)
             continue
-        for batch in client.read_segment(topic, rows.segment, rows.start, rows.end):
+        for batch in client.read_segment(topic, rows.segment, rows.start, rows.end, "keep"):
             held.append(_conformed(batch))
             size += batch.nbytes
-            at = batch.column("_offset")[-1].as_py() + 1  # expired rows are left out, so their number does not tell
+            at = batch.column("_offset")[-1].as_py() + 1
             if size >= DRIVER_BYTES:
                 rest += [Rows(rows.segment, at, rows.end)] if at < rows.end else []
                 break

@@ -1,6 +1,6 @@
 """`read_table` against files and a fake broker: complete to the end as of the call, and no row twice."""
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pyarrow as pa
@@ -11,18 +11,22 @@ from seaweedq import AsyncClient, Client
 from seaweedq.errors import ClientError
 
 CREATED = {"created_at": "2026-01-01T00:00:00Z"}
+NOW = "2026-01-01T12:00:00Z"
 STREAM = "application/vnd.apache.arrow.stream"
 
 
-def _rows(first, end):
+def _rows(first, end, expires):
     texts = pa.array([f'"{n}"' for n in range(first, end)], pa.string())
-    return pa.table({"_offset": pa.array(range(first, end), pa.int64()), "value": texts})
+    times = pa.array([expires.get(n) for n in range(first, end)], pa.timestamp("us", tz="UTC"))
+    return pa.table({"_offset": pa.array(range(first, end), pa.int64()), "value": texts, "_expires": times})
 
 
 class Topic:
-    """Segments 0 and 1: `ends` are acknowledged, `filed` of them in files. A fetch gives at most 3 rows."""
+    """Segments 0 and 1: `ends` are acknowledged, `filed` of them in files. A fetch gives at most 3 rows. `expires` has
+    the times of some offsets."""
 
-    def __init__(self, folder, filed, ends):
+    def __init__(self, folder, filed, ends, expires=None):
+        self.expires = expires or {}
         self.folder, self.ends, self.fetched, self.start = folder / "topics" / "t t", ends, [], 0
         for segment, bounds in filed.items():
             for sequence, (first, end) in enumerate(bounds):
@@ -31,17 +35,18 @@ class Topic:
     def file(self, segment, sequence, first, end):
         path = self.folder / f"segment={segment}" / f"{sequence:08d}-{first:016d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(_rows(first, end), path)
+        pq.write_table(_rows(first, end, self.expires), path)
 
     def __call__(self, request):
         path = request.url.path
         if path.endswith("/segments"):
-            return httpx.Response(200, json={"segments": self.map()})
+            return httpx.Response(200, json={"segments": self.map(), "now": NOW})
         if path.endswith("/files"):
             return httpx.Response(200, json={"files": self.files()})
         if path.endswith("/messages"):
             assert request.headers["accept"] == STREAM
             options = request.url.params
+            assert options["expired"] == "keep", "expiry is judged by the plan's time alone"
             return self.fetch(int(path.split("/")[-2]), int(options["offset"]), int(options["limit"]))
         if "/segments/" in path:
             problem = {"type": "/problems/segment-not-found", "title": "", "detail": "", "status": 404}
@@ -72,7 +77,7 @@ class Topic:
         self.fetched.append((segment, offset))
         sink = pa.BufferOutputStream()
         end = min(offset + 3, offset + limit, self.ends[segment])
-        table = _rows(offset, end)
+        table = _rows(offset, end, self.expires)
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return httpx.Response(200, content=bytes(sink.getvalue()), headers={"next-offset": str(end)})
@@ -140,6 +145,38 @@ def test_bounds_and_segments(topic):
             client.read_table("t t", starting={7: 0})
         with pytest.raises(ValueError, match="has no time zone"):
             client.read_table("t t", ending=datetime(2026, 1, 1))
+
+
+def test_what_has_expired_is_left_out_of_files_and_tails_alike(tmp_path):
+    """Rows were judged where a broker returned them, and in files never."""
+    noon = datetime.fromisoformat(NOW)
+    moment = timedelta(microseconds=1)
+    expires = {1: noon - moment, 2: noon, 3: noon + moment, 8: noon - moment, 9: noon, 10: noon + moment}
+    topic = Topic(tmp_path, {0: [(0, 5), (5, 7)]}, {0: 12}, expires)
+    with Client("http://test", transport=httpx.MockTransport(topic)) as client:
+        alive = [(0, n) for n in (0, 3, 4, 5, 6, 7, 10, 11)]
+        assert _offsets(client.read_table("t t", live=True)) == alive
+        assert _offsets(pa.Table.from_batches(client.read_batches("t t", live=True))) == alive
+        assert _offsets(client.read_table("t t", live=True, starting={0: 2}, ending={0: 11})) == alive[1:-1]
+        assert _offsets(client.read_table("t t", live=True, expired="keep")) == [(0, n) for n in range(12)]
+        values = client.read_table("t t", columns=["value"], live=True)
+        assert values.column_names == ["value"]
+        assert sorted(values["value"].to_pylist()) == sorted(f'"{n}"' for _, n in alive)
+        for expired, count in (("skip", 8), ("keep", 12)):
+            none = client.read_batches("t t", columns=[], live=True, expired=expired)
+            assert sum(batch.num_rows for batch in none) == count
+            assert client.read_table("t t", columns=[], live=True, expired=expired).shape == (count, 0)
+        with pytest.raises(ValueError, match="expired is 'all'; it must be one of 'skip', 'keep'"):
+            client.read_table("t t", expired="all")
+
+
+def test_a_start_above_its_end_is_refused_before_brokers_are_asked():
+    with Client("http://test", transport=httpx.MockTransport(lambda request: pytest.fail("asked"))) as client:
+        with pytest.raises(ValueError, match=r"starting has offset 50 for segment 0; .* ending, which is 10"):
+            client.read_table("t", starting={0: 50, 1: 5}, ending={0: 10, 1: 5})
+        later, earlier = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
+        with pytest.raises(ValueError, match=r"starting is 2026-01-02T.*; it must be at most ending, which is 2026-01"):
+            client.read_table("t", starting=later, ending=earlier)
 
 
 def test_no_file_is_opened_before_its_rows_are_read(topic, monkeypatch):

@@ -37,12 +37,17 @@ def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "maxtriggerdelay": "500ms",
         "includetail": "false",
         "storageoptions": '{"key": "k"}',
+        "expired": "Keep",
     }
     made = Options.parse(GIVEN | options)
     assert (made.columns, made.starting, made.ending) == (("a,b", "c"), {3: 100}, datetime(2026, 1, 31, 12, tzinfo=UTC))
     assert (made.fail_on_data_loss, made.min_partitions, made.max_bytes_per_partition) == (False, 7, MIB)
     assert (made.max_offsets, made.min_offsets, made.max_trigger_delay_s) == (9, 8, 0.5)
-    assert (made.include_tail, made.storage) == (False, {"key": "k"})
+    assert (made.include_tail, made.storage, made.expired) == (False, {"key": "k"}, "keep")
+    for none in ("", " ", "[]"):
+        assert Options.parse(GIVEN | {"columns": none}).columns == ()
+    same = {"startingOffsets": '{"0": 4, "1": 9}', "endingOffsets": '{"0": 4}'}
+    assert Options.parse(GIVEN | same).ending == {0: 4}, "nothing of it"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,12 @@ def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it must be a duration"),
         ({"minPartitions": "0"}, "minPartitions is '0'; it must be a whole number from 1"),
         ({"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger is 2; it must be at most"),
+        ({"expired": "all"}, "expired is 'all'; it must be one of 'skip', 'keep'"),
+        ({"startingOffsets": '{"0": 5}', "endingOffsets": '{"0": 4}'}, "startingOffsets has offset 5 for segment 0;"),
+        (
+            {"startingTimestamp": "2000", "endingTimestamp": "1999"},
+            "startingTimestamp is 1970-01-01T00:00:02+00:00; it must be at most endingTimestamp, which is 1970",
+        ),
         ({"columns": "a,,b"}, "columns is 'a,,b'; it must be names of columns"),
         ({"columns": "a,b,a"}, "columns is 'a,b,a'; it must be names of columns, each once"),
         ({"columns": "[a"}, "columns is '[a'; it must be names of columns"),

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from seaweedq import Client
+from seaweedq.spark import read_topic
 from tests.spark.test_topic_table import FULL, TYPES, iceberg, publish, values
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.readers.expiring import publish_expiring
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
@@ -41,6 +43,39 @@ def test_files_and_tail(source: Any, numbers: str) -> None:
     assert values(frame) == list(range(300))
     assert frame.columns[-1] == "segment"
     assert values(source(numbers, includeTail=False).load()) == list(range(200))
+
+
+def test_what_has_expired_is_left_out_wherever_it_is(
+    spark: Any, broker: BrokerProcess, client: Client, source: Any
+) -> None:
+    """It was there once it was in files. Three ways to read, two ways to count."""
+    client.create_topic("expiring")
+    publish_expiring(client, "expiring", 0, 20)
+    client.flush("expiring")
+    publish_expiring(client, "expiring", 20, 40)
+    for expired, step in (("skip", 2), ("keep", 1)):
+        wanted = list(range(0, 40, step))
+        assert values(read_topic(spark, "expiring", broker.url, expired=expired)) == wanted
+        assert values(source("expiring", expired=expired).load()) == wanted
+        assert values(source("expiring", expired=expired, columns="value").load()) == wanted
+        assert source("expiring", expired=expired, columns="").load().count() == len(wanted)
+        of_store = read_topic(spark, "expiring", tail="skip", store=broker.store.as_uri(), expired=expired)
+        assert values(of_store) == list(range(0, 20, step))
+
+
+def test_a_frame_says_that_its_topic_was_made_anew(client: Client, source: Any) -> None:
+    """It had the rows of the new topic, with the columns of the old one; or rows that retention was said to take."""
+    client.create_topic("anew")
+    publish(client, "anew", 0, 10)
+    seen, unseen = source("anew", columns="value").load(), source("anew").load()
+    assert values(seen) == list(range(10))
+    client.delete_topic("anew")
+    client.create_topic("anew")
+    publish(client, "anew", 0, 3)
+    for frame in (seen, unseen):
+        with pytest.raises(Exception, match=r"the topic at .* is another one"):
+            frame.count()
+    assert values(source("anew").load()) == list(range(3))
 
 
 def test_columns_by_an_option_or_a_schema(source: Any, numbers: str, long_run: None) -> None:

@@ -1,6 +1,7 @@
 """The reader of a stream without Spark's JVM: what it makes of brokers that lag, fail, and lose rows meanwhile."""
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from seaweedq.spark.options import Options
 from seaweedq.spark.stream_reader import StreamReader
 
 CREATED = "2026-01-01T00:00:00Z"
+NOW = "2026-01-01T12:00:00Z"
 FACTS = {"format": "json", "path": "/store/topics/t", "created_at": CREATED}
 TOPIC = "/v1/topics/t"
 
@@ -67,7 +69,34 @@ def work(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> tu
 
 
 def maps(*segments: dict[str, Any]) -> dict[str, Any]:
-    return {"segments": list(segments)}
+    return {"segments": list(segments), "now": NOW}
+
+
+def at(offsets: dict[int, int], now: str = NOW) -> dict[str, Any]:
+    """Offsets as a checkpoint has them."""
+    return {**{str(number): offset for number, offset in offsets.items()}, "now": now}
+
+
+def test_a_batch_that_is_repeated_has_the_rows_that_had_not_expired_at_first(reader: Any) -> None:
+    """Its end, which Spark keeps before the batch runs, has the time; a repeat found others expired."""
+    later = {**maps(one(0, 0, 10, 20)), "now": "2026-01-02T12:00:00Z"}
+    files = [{"files": [file(0, 0, 10)]}]
+    made = reader(Brokers(segments=[maps(one(0, 0, 10, 12)), later], files=files))
+    start = made.initialOffset()
+    assert start == at({0: 12}), "of a stream it is the end"
+    end = made.latestOffset(at({0: 3}), made.getDefaultReadLimit())
+    assert end == at({0: 20}, later["now"])
+    for _ in range(2):
+        for begin, stop, as_of in ((at({0: 3}), at({0: 12}), NOW), (at({0: 12}), end, later["now"])):
+            found = {partition.as_of for partition in made.partitions(begin, stop)}
+            assert found == {datetime.fromisoformat(as_of)}
+    keeping = reader(Brokers(segments=[later], files=files), expired="keep")
+    assert {partition.as_of for partition in keeping.partitions(at({0: 3}), end)} == {None}
+
+
+def test_time_alone_makes_no_batch(reader: Any) -> None:
+    made = reader(Brokers(segments=[{**maps(one(0, 0, 10, 12)), "now": "2026-01-02T12:00:00Z"}]))
+    assert made.latestOffset(at({0: 12}), made.getDefaultReadLimit()) == at({0: 12})
 
 
 def test_rows_that_retention_takes_between_the_map_and_the_list_are_a_loss(reader: Any) -> None:
@@ -76,25 +105,25 @@ def test_rows_that_retention_takes_between_the_map_and_the_list_are_a_loss(reade
         return Brokers(segments=seen, files=[{"files": [file(0, 5, 10)]}])
 
     with pytest.raises(ClientError, match="segment 0, offsets 0 to 5"):
-        work(reader(brokers()), {"0": 0}, {"0": 12})
+        work(reader(brokers()), at({0: 0}), at({0: 12}))
     going_on = reader(brokers(), failOnDataLoss="false")
-    assert work(going_on, {"0": 0}, {"0": 12}) == ([(0, 5, 10)], [Rows(0, 10, 12)])
+    assert work(going_on, at({0: 0}), at({0: 12})) == ([(0, 5, 10)], [Rows(0, 10, 12)])
 
 
 def test_rows_that_a_list_has_not_come_from_brokers(reader: Any) -> None:
     brokers = Brokers(segments=[maps(one(0, 0, 10, 12))], files=[{"files": [file(0, 0, 4)]}])
-    assert work(reader(brokers), {"0": 0}, {"0": 12}) == ([(0, 0, 4)], [Rows(0, 4, 10), Rows(0, 10, 12)])
+    assert work(reader(brokers), at({0: 0}), at({0: 12})) == ([(0, 0, 4)], [Rows(0, 4, 10), Rows(0, 10, 12)])
 
 
 def test_a_broker_that_is_away_for_a_moment_ends_no_query(reader: Any) -> None:
     brokers = Brokers(segments=[503, maps(one(0, 0, 10, 12))])
-    assert reader(brokers).latestOffset({"0": 3}, reader(brokers).getDefaultReadLimit()) == {"0": 12}
+    assert reader(brokers).latestOffset({"0": 3}, reader(brokers).getDefaultReadLimit()) == at({0: 12})
 
 
 def test_the_least_rows_of_a_batch_may_be_those_of_successors(reader: Any) -> None:
     known = maps(one(0, 0, 9, 9, state="sealed", successors=[1]), one(1, 0, 0, 100, predecessors=[0]))
     made = reader(Brokers(segments=[known]), minOffsetsPerTrigger="50")
-    assert made.latestOffset({"0": 9}, made.getDefaultReadLimit()) == {"1": 100}
+    assert made.latestOffset({"0": 9}, made.getDefaultReadLimit()) == at({1: 100})
     assert made.latestOffset({"1": 60}, made.getDefaultReadLimit()) == {"1": 60}
     assert made.reportLatestOffset() == {"1": 100, "backlog": 40}
 
@@ -102,7 +131,7 @@ def test_the_least_rows_of_a_batch_may_be_those_of_successors(reader: Any) -> No
 def test_files_alone_where_the_map_of_a_broker_lags(reader: Any) -> None:
     brokers = Brokers(segments=[maps(one(0, 0, 9, 9))], **{"segments/7": [one(7, 0, 0, 30)]})
     made = reader(brokers, includeTail="false")
-    assert made.latestOffset({"0": 5, "7": 20}, made.getDefaultReadLimit()) == {"0": 9, "7": 20}
+    assert made.latestOffset({"0": 5, "7": 20}, made.getDefaultReadLimit()) == at({0: 9, 7: 20})
 
 
 def test_a_segment_that_nobody_remembers_is_a_loss(reader: Any) -> None:
@@ -116,7 +145,7 @@ def test_a_topic_that_is_created_anew_amid_a_query_ends_it(reader: Any, fails: s
     """With failOnDataLoss=false the query read the rows of the new topic, with the columns of the old one."""
     seen = [maps(one(0, 0, 9, 9)), maps(one(4, 0, 0, 20, created_at="2026-02-01T00:00:00Z"))]
     made = reader(Brokers(segments=seen), failOnDataLoss=fails)
-    assert made.latestOffset({"0": 5}, made.getDefaultReadLimit()) == {"0": 9}
+    assert made.latestOffset({"0": 5}, made.getDefaultReadLimit()) == at({0: 9})
     with pytest.raises(ClientError, match="the topic at /store/topics/t is another one"):
         made.latestOffset({"0": 9}, made.getDefaultReadLimit())
 
@@ -127,4 +156,4 @@ def test_a_query_that_begins_again_over_a_topic_that_was_created_anew(reader: An
     with pytest.raises(ClientError, match="segment 0 from offset 9 on, which no broker remembers"):
         reader(brokers).latestOffset({"0": 9}, reader(brokers).getDefaultReadLimit())
     going_on = reader(brokers, failOnDataLoss="false")
-    assert going_on.latestOffset({"0": 9}, going_on.getDefaultReadLimit()) == {"4": 20}
+    assert going_on.latestOffset({"0": 9}, going_on.getDefaultReadLimit()) == at({4: 20})

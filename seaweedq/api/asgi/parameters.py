@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -57,6 +58,13 @@ def truth(text: str, what: str) -> bool:
             f"{what} is {text[:50]!r}; it must be true or false (or 1 or 0)", field=what, value=text[:50]
         )
     return text in ("true", "1")
+
+
+def choice(text: str, what: str, allowed: Sequence[str]) -> str:
+    """Returns a text that is one of these. Raises InvalidRequest."""
+    if text not in allowed:
+        raise InvalidRequest(f"{what} is {text[:50]!r}; it must be {' or '.join(allowed)}", field=what, value=text[:50])
+    return text
 
 
 def seconds(text: str, what: str, high: float) -> float:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from seaweedq.client.core.tables.table import TableRead
+    from seaweedq.client.core.topics.calls import Expired
     from seaweedq.client.sync.transport import SyncTransport
 
 PATIENCE_S = 30.0
@@ -39,8 +40,10 @@ _UNQUOTED = re.compile(r"\b(?:from|join|describe|summarize)\s+([a-z0-9_]+[-.][a-
 class Database:
     """Runs statements over the topics of a cluster."""
 
-    def __init__(self, connection: "duckdb.DuckDBPyConnection", transport: "SyncTransport", endpoint: str) -> None:
-        self._connection, self._transport, self._endpoint = connection, transport, endpoint
+    def __init__(
+        self, connection: "duckdb.DuckDBPyConnection", transport: "SyncTransport", endpoint: str, expired: "Expired"
+    ) -> None:
+        self._connection, self._transport, self._endpoint, self._expired = connection, transport, endpoint, expired
         self._filesystems: set[str] = set()
         self._left_out: set[str] = set()  # topics of which it was said
         own = "SELECT lower(view_name) FROM duckdb_views() WHERE internal"
@@ -63,7 +66,8 @@ class Database:
         """Returns the plans of the topics that a statement names. Raises InvalidRequest for one that is no SQL."""
         from seaweedq.client.core.tables.table import Wanted, plan_table
 
-        return [self._transport.run(plan_table(topic, Wanted(live=True))) for topic in self._topics(statement)]
+        wanted = Wanted(live=True, expired=self._expired)
+        return [self._transport.run(plan_table(topic, wanted)) for topic in self._topics(statement)]
 
     @contextmanager
     def over(
@@ -187,7 +191,7 @@ class Database:
 
 
 @contextmanager
-def opened(transport: "SyncTransport", memory: str, endpoint: str) -> Iterator[Database]:
+def opened(transport: "SyncTransport", memory: str, endpoint: str, expired: "Expired" = "skip") -> Iterator[Database]:
     """Opens a database. Raises MissingExtra without DuckDB, InvalidRequest for a memory that is none."""
     with needs("sql", "seaweedq sql"):
         import duckdb
@@ -198,7 +202,7 @@ def opened(transport: "SyncTransport", memory: str, endpoint: str) -> Iterator[D
             if memory:
                 _limit(connection, memory)
             connection.execute(f"ATTACH ':memory:' AS {_TAILS}; CREATE SCHEMA {_TOPICS}")
-            yield Database(connection, transport, endpoint)
+            yield Database(connection, transport, endpoint, expired)
         finally:
             connection.close()
 

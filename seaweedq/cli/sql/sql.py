@@ -43,6 +43,7 @@ def sql(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the table again and again, until Ctrl-C.")] = False,
     every_s: Annotated[float, duration("Time between two looks of --watch.", 0.1)] = 2.0,
     rows: Annotated[int, typer.Option(min=1, help="Most rows of a table.")] = 100,
+    keep_expired: Annotated[bool, typer.Option("--keep-expired", help="See messages that have expired, too.")] = False,
     memory: Annotated[str, typer.Option(help="What DuckDB may use, such as 1GB; by default most of the machine.")] = "",
     s3_endpoint: Annotated[
         str, typer.Option(help="URL of the S3-compatible store, if it is not the one that brokers name.")
@@ -59,7 +60,11 @@ def sql(
     kind = _format(output, output_file, watch)
     text = sys.stdin.read() if statement == "-" else statement
     # Arrow would import numpy, which takes as long as all of DuckDB.
-    with hidden("numpy", "pandas"), calling(url) as transport, opened(transport, memory, s3_endpoint) as database:
+    with (
+        hidden("numpy", "pandas"),
+        calling(url) as transport,
+        opened(transport, memory, s3_endpoint, "keep" if keep_expired else "skip") as database,
+    ):
         statement = database.single(text)
         if explain:
             _repeated(database, statement, lambda: _explain(database, statement))

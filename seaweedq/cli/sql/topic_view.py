@@ -1,11 +1,12 @@
 """A topic as SQL that DuckDB reads: its files, which DuckDB opens itself, and its tail, which is Arrow. Pure.
 
 A view has exactly the rows of one plan (`client.core.tables.table`): whole files, parts of files by their offsets, and
-the table of the tail. So a view is complete to the last acknowledged message of the moment when it was planned, and no
-row is in it twice, whatever brokers flush meanwhile.
+the table of the tail, without what had expired when it was planned. So a view is complete to the last acknowledged
+message of that moment, and no row is in it twice, whatever brokers flush meanwhile.
 """
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from seaweedq.cli.shared.common import counted
@@ -38,7 +39,12 @@ def view(read: "TableRead", root: str, tail: str) -> str:
             within = f"_offset >= {part.start} AND _offset < {part.end}"
             selects.append(f"SELECT * FROM {_parquet(root, [part])} WHERE {within}")
     columns = ", ".join(map(quoted, read.columns.names))
-    return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(selects)})"
+    kept = f" WHERE {_unexpired(read.as_of)}" if read.as_of else ""
+    return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(selects)}){kept}"
+
+
+def _unexpired(as_of: datetime) -> str:
+    return f"_expires IS NULL OR _expires > TIMESTAMPTZ '{as_of.isoformat()}'"
 
 
 def _parquet(root: str, parts: Sequence["FilePart"]) -> str:
@@ -59,3 +65,5 @@ def explained(read: "TableRead") -> Iterator[str]:
     yield f"{read.topic}: {counted(tail, 'row')} of brokers, in no file yet"
     for one in read.tail:
         yield f"  segment {one.segment}  offsets {one.start:,} to {one.end - 1:,}"
+    if read.as_of:
+        yield f"{read.topic}: of these, rows whose _expires is {read.as_of.isoformat()} or before are left out"

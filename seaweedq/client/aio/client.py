@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from seaweedq.client.core.tables.table import Bounds
+    from seaweedq.client.core.topics.calls import Expired
 
 
 class AsyncClient(AsyncSubscriptions):
@@ -253,19 +254,22 @@ class AsyncClient(AsyncSubscriptions):
         starting: "Bounds" = None,
         ending: "Bounds" = None,
         segments: Collection[int] | None = None,
+        expired: "Expired" = "skip",
     ) -> "pa.Table":
         """Returns a topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged row, none
         twice.
 
         `starting` and `ending` are half-open: offsets by segment, where segments that they do not name are read from
         their start, to their end, or a datetime, which stands for the first row of each segment whose `_timestamp`
-        reaches it. `segments` leaves out all others. The files must be reachable from here; none is opened before its
-        rows are read. Raises ValueError for an unknown column, segment or offset.
+        reaches it. `segments` leaves out all others. Rows that have expired when the read is planned, by the time of
+        the cluster, are left out; with `expired="keep"` they are there. The files must be reachable from here; none is
+        opened before its rows are read. Raises ValueError for an unknown column, segment, offset or `expired`, and for
+        a start above its end.
         """
         with needs("arrow", "read_table"):
             from seaweedq.client.core.tables.table import Wanted, read_table
 
-        wanted = Wanted(columns, live, starting, ending, segments)
+        wanted = Wanted(columns, live, starting, ending, segments, expired)
         return await self._run(read_table(topic, wanted, self._patience(self._timeout_s)))
 
     async def read_batches(
@@ -276,31 +280,35 @@ class AsyncClient(AsyncSubscriptions):
         starting: "Bounds" = None,
         ending: "Bounds" = None,
         segments: Collection[int] | None = None,
+        expired: "Expired" = "skip",
     ) -> AsyncIterator["pa.RecordBatch"]:
         """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
         with needs("arrow", "read_batches"):
             from seaweedq.client.core.tables.table import Wanted, next_batch, plan_table
 
-        read = await self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments)))
+        read = await self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments, expired)))
         batches = read.of_files()
         while (batch := await self._run(next_batch(batches))) is not None:
             yield batch
         for rows in read.tail:
-            async for batch in self.read_segment(topic, rows.segment, rows.start, rows.end):
+            async for batch in self.read_segment(topic, rows.segment, rows.start, rows.end, "keep"):
                 yield read.conformed(batch)
 
-    async def read_segment(self, topic: str, segment: int, start: int, end: int) -> AsyncIterator["pa.RecordBatch"]:
+    async def read_segment(
+        self, topic: str, segment: int, start: int, end: int, expired: "Expired" = "skip"
+    ) -> AsyncIterator["pa.RecordBatch"]:
         """Yields the rows of a segment from offset `start` up to `end`, in order, in files or not, as read_table has
         them.
 
-        Waits for a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
+        Rows that have expired when a broker returns them are left out; with `expired="keep"` they are there. Waits for
+        a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
         """
         with needs("arrow", "read_segment"):
             from seaweedq.client.core.tables.segment_rows import fetch_rows
 
         while start < end:
             patience = self._patience(self._timeout_s)
-            batches, start = await self._run(fetch_rows(topic, segment, start, end, patience))
+            batches, start = await self._run(fetch_rows(topic, segment, start, end, patience, expired))
             for batch in batches:
                 yield batch
 

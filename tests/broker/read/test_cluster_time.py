@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,6 +253,19 @@ async def test_what_a_broker_with_a_wrong_clock_takes_is_delivered(tmp_path: Pat
         if count == 3:
             time = together.brokers[1].serving.reading.readables.time
             await until(lambda: abs(time.lifetime_from_us(clocks[1].now_us()) - clocks[0].now_us()) < 600 * 1_000_000)
+
+
+async def test_a_segment_map_has_the_time_of_the_cluster(tmp_path: Path) -> None:
+    """By the clock of the broker that is asked a reader of files would miss rows that have time to live."""
+    async with in_loop(tmp_path, 0) as together, AsyncExitStack() as stack:
+        clocks = [Shifted(), Shifted()]
+        clocks[1].ahead_us = DAYS_US
+        await begin(together, stack, clocks)
+        clients = await stack.enter_async_context(everywhere(together))
+        await make(together.brokers[0])
+        for client in clients:
+            now = datetime.fromisoformat((await client.get(f"{TOPIC}/segments")).json()["now"])
+            assert abs(now.timestamp() - clocks[0].now_us() / 1e6) < 600
 
 
 async def test_without_an_answer_of_the_others_only_messages_with_a_lifetime_wait(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from seaweedq.cli.sql.sql import _looks
 from seaweedq.errors import FileMissing, InvalidRequest, SeaweedqError, TopicNotFound
 from tests.support.codec.body_samples import iceberg
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.readers.expiring import publish_expiring
 
 TYPES = {
     "b": "boolean",
@@ -108,6 +109,22 @@ def test_files_and_tails_are_one_view_under_any_name(sql: Shell, numbers: str) -
     assert sql.rows(f'SELECT count(*) FROM "{numbers}" JOIN "{numbers}" other USING (segment, _offset)') == [(15,)]
     assert (numbers,) in sql.rows("SHOW TABLES")
     assert not any(name.startswith("tail ") for (name,) in sql.rows("SHOW TABLES"))
+
+
+def test_what_has_expired_is_left_out_or_kept(sql: Shell, real_client: Client) -> None:
+    """Until its rows were in files. It is so in every time zone."""
+    real_client.create_topic("sql_expiring", flush={"max_age_s": 3600})
+    publish_expiring(real_client, "sql_expiring", 0, 10)
+    statement = "SELECT value::int FROM sql_expiring ORDER BY 1"
+    for flushed in (False, True):
+        if flushed:
+            real_client.flush("sql_expiring")
+            publish_expiring(real_client, "sql_expiring", 10, 20)
+        end = 20 if flushed else 10
+        assert sql.rows(statement) == [(n,) for n in range(0, end, 2)]
+        assert sql.rows("SELECT count(*) FROM sql_expiring") == [(end // 2,)]
+        kept = sql("SELECT count(*) AS n FROM sql_expiring", "--keep-expired", "--format", "csv")
+        assert kept.split() == ["n", str(end)]
 
 
 def test_each_statement_sees_what_was_acknowledged_before(sql: Shell, numbers: str, real_client: Client) -> None:

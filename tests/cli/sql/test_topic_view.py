@@ -1,5 +1,7 @@
 """A topic as SQL: names, parts of files, and where the rows come from."""
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 
 from seaweedq.cli.sql.database import unquoted
@@ -28,6 +30,16 @@ def test_whole_files_are_one_scan_and_a_part_has_its_offsets() -> None:
     assert "read_parquet(['/x/it''s/segment=3/b']," in select
     assert "WHERE _offset >= 15 AND _offset < 20" in select
     assert select.startswith('SELECT "_offset", "segment" FROM (SELECT * FROM tails.t UNION ALL BY NAME ')
+
+
+def test_rows_that_have_expired_are_left_out_of_all_parts() -> None:
+    read = TableRead("t", SCHEMA, SCHEMA, "file:///x/t", [], [], datetime(2026, 1, 31, 12, tzinfo=UTC))
+    condition = "_expires IS NULL OR _expires > TIMESTAMPTZ '2026-01-31T12:00:00+00:00'"
+    assert view(read, "/x", "tails.t").endswith(f"FROM (SELECT * FROM tails.t) WHERE {condition}")
+    assert (
+        list(explained(read))[-1]
+        == "t: of these, rows whose _expires is 2026-01-31T12:00:00+00:00 or before are left out"
+    )
 
 
 def test_a_plan_is_told_with_files_and_rows_of_brokers() -> None:

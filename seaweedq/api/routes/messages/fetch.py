@@ -15,7 +15,7 @@ from seaweedq.api.access.callers import caller_of
 from seaweedq.api.access.rates import waiting
 from seaweedq.api.asgi.accepted import names
 from seaweedq.api.asgi.http import Scope, query
-from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
+from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, choice, seconds, whole_number
 from seaweedq.api.asgi.services import services_of
 from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.internal.proxy import Proxy
@@ -38,6 +38,7 @@ _FRAME_BYTES = 1024  # of a JSON answer, around its messages: at most 32 success
 _END_BYTES = 8  # of an Arrow stream
 MAX_LIMIT = 10_000
 MAX_WAIT_S = 30.0
+EXPIRED = ("skip", "keep")
 EXAMPLE = {
     "id": "0-17",
     "key": "UA",
@@ -78,7 +79,8 @@ class Message(Struct, omit_defaults=True):
 
 
 class FetchAnswer(Struct):
-    """`next_offset` is where to go on; expired messages are left out, so offsets may have holes.
+    """`next_offset` is where to go on; expired messages are left out, but with `expired=keep`, so offsets may have
+    holes.
 
     A `sealed` segment gets no more messages: at its end, go on with its `successors`, each from 0.
     """
@@ -122,6 +124,12 @@ class FetchServices:
                 },
                 "example": 0.1,
             },
+            {
+                "name": "expired",
+                "in": "query",
+                "description": "whether messages that have expired are left out, or returned as well",
+                "schema": {"type": "string", "enum": list(EXPIRED), "default": "skip"},
+            },
         ],
         shows={"messages": [EXAMPLE], "next_offset": 18, "sealed": False, "successors": []},
     ),
@@ -135,8 +143,9 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
+    expired = choice(options.get("expired", "skip"), "expired", EXPIRED)
     found = await services.catalog.known(topic)
-    asked = _Asked(found, number, offset, limit, wait_s)
+    asked = _Asked(found, number, offset, limit, wait_s, expired == "keep")
     try:
         await services.catalog.known_segment(found, number)
         with waiting(request.scope) if wait_s else nullcontext():
@@ -156,6 +165,7 @@ class _Asked:
     offset: int
     limit: int
     wait_s: float
+    keeps_expired: bool
 
 
 async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Response:
@@ -182,7 +192,7 @@ async def _maker(
 ) -> Callable[[], Response]:
     """Returns a function that encodes the answer, from what nobody changes."""
     next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
-    alive = await services.time.unexpired(pieces)
+    alive = pieces if asked.keeps_expired else await services.time.unexpired(pieces)
     if names(scope, ARROW):
         record = services.catalog.segment(asked.topic, asked.segment).record
         return partial(_arrow_answer, opened, record, next_offset, alive)

@@ -14,6 +14,7 @@ from seaweedq.api.asgi.shown_values import DIGITS, moment
 from seaweedq.api.openapi.document import described, json_answer
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.load.segment_rates import Observed
+from seaweedq.broker.read.cluster_time import ClusterTime
 from seaweedq.broker.read.local_positions import Position
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -95,9 +96,13 @@ class OneSegment(Struct):
 
 
 class SegmentMap(Struct, omit_defaults=True):
-    """All segments of a topic, by id; `unreadable` has the ids of those that need a newer broker, if there are any."""
+    """All segments of a topic, by id; `unreadable` has the ids of those that need a newer broker, if there are any.
+
+    `now` is the time of the cluster: messages whose `_expires` it has reached have expired.
+    """
 
     segments: list[SegmentAnswer]
+    now: datetime
     unreadable: list[int] | UnsetType = UNSET
 
 
@@ -146,13 +151,17 @@ class SegmentMapServices:
     positions: TopicPositions
     roster: Roster
     tombstones: Tombstones
+    time: ClusterTime
 
 
 Services = Annotated[SegmentMapServices, given(SegmentMapServices)]
 
 
 @router.get(
-    "/v1/topics/{topic}/segments", **described(None, {200: SegmentMap}, (404, 409), shows={"segments": [_SEGMENT]})
+    "/v1/topics/{topic}/segments",
+    **described(
+        None, {200: SegmentMap}, (404, 409), shows={"segments": [_SEGMENT], "now": "2026-01-31T12:00:00.000000Z"}
+    ),
 )
 async def segment_map(services: Services, topic: str) -> Response:
     """Returns the topic's segments: key ranges, lineage, owners, offsets, rates."""
@@ -172,7 +181,8 @@ async def segment_map(services: Services, topic: str) -> Response:
         for record, position in there
     ]
     unreadable = sorted(services.catalog.unreadable_of(found))
-    return json_answer(SegmentMap(answers, unreadable or UNSET))
+    now = moment(await services.time.now_us())
+    return json_answer(SegmentMap(answers, now, unreadable or UNSET))
 
 
 @router.get(

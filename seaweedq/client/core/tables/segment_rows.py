@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from seaweedq.client.core.protocol.effects import ARROW, Steps
 from seaweedq.client.core.protocol.retry import Patience
-from seaweedq.client.core.topics.calls import fetch_request
+from seaweedq.client.core.topics.calls import Expired, fetch_request
 from seaweedq.errors import ClientError
 
 FETCH_ROWS = 10_000
@@ -12,13 +12,13 @@ SEGMENT = pa.field("segment", pa.int32())
 
 
 def fetch_rows(
-    topic: str, segment: int, start: int, end: int, patience: Patience
+    topic: str, segment: int, start: int, end: int, patience: Patience, expired: Expired
 ) -> Steps[tuple[list[pa.RecordBatch], int]]:
     """Returns some rows of [start, end), with the column `segment` at the end, and the offset after them.
 
     Waits for an owner as `patience` allows. Raises BelowRetention if the first is gone.
     """
-    request = fetch_request(topic, segment, start, min(FETCH_ROWS, end - start), accept=ARROW)
+    request = fetch_request(topic, segment, start, min(FETCH_ROWS, end - start), accept=ARROW, expired=expired)
     reply = yield from patience.send(request)
     rows = pa.ipc.open_stream(reply.body).read_all().combine_chunks()
     next_offset = int(reply.headers["next-offset"])

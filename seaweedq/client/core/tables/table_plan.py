@@ -8,8 +8,10 @@ listed after the pins were stated.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeGuard, get_args
 
+from seaweedq.client.core.topics.calls import Expired
 from seaweedq.client.core.topics.topic_files import TopicFile
 
 
@@ -107,6 +109,31 @@ def plan(
         files.append(Rows(number, start, min(each["flushed_offset"], end)))
         rest.append(Rows(number, max(start, each["flushed_offset"]), end))
     return TablePlan(tuple(filter(len, files)), tuple(filter(len, rest)) if tail else ())
+
+
+def check_order(starting: object, ending: object, names: tuple[str, str] = ("starting", "ending")) -> None:
+    """Raises ValueError for a start that is above its end: two offsets of a segment, or two times."""
+    start, end = names
+    if isinstance(starting, Mapping) and isinstance(ending, Mapping):
+        for segment in starting.keys() & ending.keys():
+            first, last = starting[segment], ending[segment]
+            if isinstance(first, int) and isinstance(last, int) and first > last:
+                raise ValueError(
+                    f"{start} has offset {first} for segment {segment}; it must be at most that of "
+                    f"{end}, which is {last}"
+                )
+    elif _is_time(starting) and _is_time(ending) and starting > ending:
+        raise ValueError(f"{start} is {starting.isoformat()}; it must be at most {end}, which is {ending.isoformat()}")
+
+
+def _is_time(bound: object) -> TypeGuard[datetime]:
+    return isinstance(bound, datetime) and bound.tzinfo is not None
+
+
+def check_expired(expired: object) -> None:
+    """Raises ValueError for what `expired` cannot be."""
+    if expired not in get_args(Expired):
+        raise ValueError(f"expired is {expired!r}; it must be one of {', '.join(map(repr, get_args(Expired)))}")
 
 
 def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> None:

@@ -25,6 +25,8 @@ from seaweedq.client.core.protocol.wire import (
 from seaweedq.errors import ClientError, InvalidName, SegmentNotFound
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
+# Messages whose `_expires` is over are left out, or are there as all others.
+Expired = Literal["skip", "keep"]
 # Longest wait that a broker grants.
 MAX_WAIT_S = 30.0
 _FLUSH_WAIT_S = 300.0
@@ -111,9 +113,15 @@ def seek(topic: str, name: str, to: str | datetime | Mapping[str, Any], id: str)
 
 
 def segments(topic: str) -> Steps[list[dict[str, Any]]]:
-    """Returns a topic's segment map."""
-    answer = yield from call("GET", f"{topic_path(topic)}/segments")
+    """Returns a topic's segments, as its map has them."""
+    answer = yield from segment_map(topic)
     found: list[dict[str, Any]] = answer["segments"]
+    return found
+
+
+def segment_map(topic: str) -> Steps[dict[str, Any]]:
+    """Returns a topic's `segments`, and the cluster's time, `now`, by which messages expire."""
+    found: dict[str, Any] = yield from call("GET", f"{topic_path(topic)}/segments")
     return found
 
 
@@ -124,13 +132,13 @@ def history(topic: str, since: datetime | None, until: datetime | None, cells: i
     return (yield from call("GET", f"{topic_path(topic)}/history{'?' if asked else ''}{asked}"))
 
 
-def described(topic: str) -> Steps[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def described(topic: str) -> Steps[tuple[dict[str, Any], dict[str, Any]]]:
     """Returns a topic as a broker shows it, and its segment map. The map is asked for first; where the topic was
     created anew between, both are asked for again, as they are of two topics. Raises ClientError where that goes on."""
     for _ in range(_LOOKS):
-        there = yield from segments(topic)
+        there = yield from segment_map(topic)
         facts: dict[str, Any] = yield from call("GET", topic_path(topic))
-        if not of_another(facts["created_at"], there):
+        if not of_another(facts["created_at"], there["segments"]):
             return facts, there
     raise ClientError(
         f"topic {topic!r} was deleted and created anew while it was looked at, {_LOOKS} times", name=topic
@@ -213,9 +221,19 @@ def publish_request(
     )
 
 
-def fetch_request(topic: str, segment: int, offset: int, limit: int, wait_s: float = 0, accept: str = JSON) -> Request:
+def fetch_request(
+    topic: str,
+    segment: int,
+    offset: int,
+    limit: int,
+    wait_s: float = 0,
+    accept: str = JSON,
+    expired: Expired = "skip",
+) -> Request:
     """Builds the request of a fetch."""
     params = {"offset": str(offset), "limit": str(limit), "wait_s": f"{wait_s:g}"}
+    if expired != "skip":
+        params["expired"] = expired
     path = f"{topic_path(topic)}/segments/{segment}/messages"
     return Request("GET", path, params, headers={"Accept": accept}, wait_s=wait_s)
 

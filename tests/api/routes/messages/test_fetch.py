@@ -15,6 +15,7 @@ from tests.support.http.asking import ARROW, arrow_stream, arrow_table, fetch, p
 from tests.support.processes.broker_process import BrokerProcess
 
 CAP = 8 * 1024 * 1024
+TIMES = pa.timestamp("us", tz="UTC")
 
 
 def test_from_any_offset_on(http: httpx.Client, topic: str) -> None:
@@ -85,6 +86,20 @@ def test_arrow_has_all_columns(http: httpx.Client, topic: str) -> None:
     empty = http.get(f"{topic}/segments/0/messages", headers={"accept": ARROW}, params={"offset": 3})
     assert arrow_table(empty.content).schema == table.schema
     assert arrow_table(empty.content).num_rows == 0
+
+
+def test_expired_messages_are_left_out_or_kept(http: httpx.Client, topic: str) -> None:
+    content = arrow_stream(pa.table({"value": list("0123"), "_expires": pa.array([None, 0, 4 * 10**15, 0], TIMES)}))
+    assert http.post(f"{topic}/messages", content=content, headers={"content-type": ARROW}).status_code == 200
+    for flushed in (False, True):
+        assert not flushed or http.post(f"{topic}/flush").status_code == 200
+        for kept, wanted in (("skip", [0, 2]), ("keep", [0, 1, 2, 3])):
+            assert [each["value"] for each in fetch(http, topic, expired=kept)["messages"]] == wanted
+            params = {"expired": kept}
+            rows = http.get(f"{topic}/segments/0/messages", headers={"accept": ARROW}, params=params).content
+            assert arrow_table(rows).column("_offset").to_pylist() == wanted
+    problem = problem_of(http.get(f"{topic}/segments/0/messages", params={"expired": "all"}), 422, "invalid-request")
+    assert problem["detail"] == "expired is 'all'; it must be skip or keep"
 
 
 def test_arrow_that_was_fetched_can_be_published_again(http: httpx.Client, topic: str) -> None:
