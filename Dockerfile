@@ -2,8 +2,8 @@
 # or SEAWEEDQ_AUTH=none, which lets in whoever reaches the port; without either it does not start, since it is no loopback.
 # In a cluster: docker-compose.yml, helm/.
 
-# The base: the Python that all tests run on. `python scripts/image_lock.py --base` writes the digest of its tag behind it.
-ARG BASE=docker.io/library/python:3.11-slim-bookworm
+# The base: the Python that all tests run on. `python scripts/image_lock.py --digests` writes the digest of its tag behind it.
+ARG BASE=docker.io/library/python:3.11.13-slim-bookworm
 
 # All packages but seaweedq itself, of the versions and hashes in the lock. Only another lock, or base, builds them again.
 FROM ${BASE} AS dependencies

@@ -1,8 +1,9 @@
-"""Write what the image is made of: deploy/requirements.lock and deploy/build.lock, and the digest of its base.
+"""Write what the image is made of: deploy/requirements.lock and deploy/build.lock, and the digests of its base and of
+the images that run beside it.
 
     python scripts/image_lock.py            # both locks, by uv from pyproject.toml; versions that fit are kept
     python scripts/image_lock.py --upgrade  # the newest versions that fit
-    python scripts/image_lock.py --base     # the digest of the Dockerfile's base, by skopeo or docker
+    python scripts/image_lock.py --digests  # of the Dockerfile's base and of compose's images, by skopeo or docker
     python scripts/image_lock.py --check    # compares, and needs no network
 
 requirements.lock has every package of the extra `cluster`, thus of the image, but seaweedq itself; build.lock the tools
@@ -24,13 +25,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-DOCKERFILE = ROOT / "Dockerfile"
+IMAGES = (ROOT / "Dockerfile", ROOT / "docker-compose.yml")
 DEPLOY = ROOT / "deploy"
 EXTRA = "cluster"
 TOOLS = ("hatchling", "setuptools", "wheel")
 TARGET = ("--python-version", "3.11", "--python-platform", "linux")
 PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
-BASE = re.compile(r"^ARG BASE=([^@\s]+)(@sha256:[0-9a-f]{64})?$", re.MULTILINE)
+# Images of registries, with their tags; the project's own is built, and named without a registry.
+IMAGE = re.compile(r"^(ARG BASE=| +image: )([a-z0-9.-]+\.[a-z]+/[^@\s]+:[^@\s]+)(@sha256:[0-9a-f]{64})?$", re.MULTILINE)
 
 
 def pinned(lock: Path) -> dict[str, str]:
@@ -88,16 +90,18 @@ def write_locks(upgrade: bool) -> None:
         subprocess.run(command, input=given, text=True, check=True, stdout=subprocess.DEVNULL)
 
 
-def write_base() -> str:
-    """Writes the digest that the base's tag has in its registry, over all platforms, into the Dockerfile. Returns it.
-    Raises CalledProcessError where the registry cannot be reached; OSError where there is no tool."""
-    text = DOCKERFILE.read_text()
-    found = BASE.search(text)
-    if found is None:
-        raise OSError("the Dockerfile has no line ARG BASE=")
-    digest = _digest(found[1])
-    DOCKERFILE.write_text(BASE.sub(f"ARG BASE={found[1]}@{digest}", text))
-    return digest
+def write_digests() -> list[str]:
+    """Writes behind each image's tag the digest that it has in its registry, over all platforms. Returns the images.
+    Writes nothing where one is missing. Raises CalledProcessError where a registry cannot be reached; OSError where
+    there is no tool, or a file names no image."""
+    texts = {file: file.read_text() for file in IMAGES}
+    if missing := next((file for file, text in texts.items() if not IMAGE.search(text)), None):
+        raise OSError(f"{missing.name} names no image of a registry")
+    tags = {found[2] for text in texts.values() for found in IMAGE.finditer(text)}
+    digests = {tag: _digest(tag) for tag in sorted(tags)}
+    for file, text in texts.items():
+        file.write_text(IMAGE.sub(lambda found: f"{found[1]}{found[2]}@{digests[found[2]]}", text))
+    return [f"{tag}@{found}" for tag, found in digests.items()]
 
 
 def _digest(image: str) -> str:
@@ -117,12 +121,12 @@ def _digest(image: str) -> str:
 def main(arguments: list[str]) -> int:
     """Write, or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option in ("--upgrade", "--base", "--check"):
+    for option in ("--upgrade", "--digests", "--check"):
         parser.add_argument(option, action="store_true")
     given = parser.parse_args(arguments)
     try:
-        if given.base:
-            print(write_base())
+        if given.digests:
+            print(*write_digests(), sep="\n")
         elif not given.check:
             write_locks(given.upgrade)
         found = list(complaints())

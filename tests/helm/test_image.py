@@ -101,27 +101,37 @@ def test_a_lock_that_is_late_or_loose_is_refused(
     assert "without a version or a hash: left-pad==1.0" in capsys.readouterr().err
 
 
-def test_the_base_gets_the_digest_that_its_registry_names(
+def test_each_image_gets_the_digest_that_its_registry_names(
     image_lock: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copy, printed = tmp_path / "Dockerfile", ""
-    copy.write_text(re.sub("^(ARG BASE=[^@]+?)(@.*)?$", r"\1", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE))
+    asked: list[str] = []
+    printed = ""
+    copies = tuple(tmp_path / name for name in ("Dockerfile", "docker-compose.yml"))
+    for copy in copies:
+        copy.write_text(re.sub("@sha256:[0-9a-f]{64}$", "", (ROOT / copy.name).read_text(), flags=re.MULTILINE))
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert command[0] == "skopeo"
-        assert command[-1] == "docker://docker.io/library/python:3.11-slim-bookworm"
+        asked.append(command[-1].removeprefix("docker://"))
         return subprocess.CompletedProcess(command, 0, printed)
 
-    monkeypatch.setattr(image_lock, "DOCKERFILE", copy)
+    monkeypatch.setattr(image_lock, "IMAGES", copies)
     monkeypatch.setattr(image_lock.shutil, "which", lambda tool, **_: tool)
     monkeypatch.setattr(image_lock.subprocess, "run", run)
     for digit in "ab":
         printed = f"sha256:{digit * 64}\n"
-        assert image_lock.main(["--base"]) == 0
-        assert f"\nARG BASE=docker.io/library/python:3.11-slim-bookworm@{printed}" in copy.read_text()
-    printed = "manifest unknown"
-    assert image_lock.main(["--base"]) == 1
+        assert image_lock.main(["--digests"]) == 0
+        base, compose = (copy.read_text() for copy in copies)
+        assert re.search(rf"^ARG BASE=docker.io/library/python:[0-9.]+-slim-bookworm@{printed}", base, re.MULTILINE)
+        named = re.findall(r"image: (\S+)", compose)
+        assert [one for one in named if not one.endswith(f"@{printed.strip()}")] == [f"seaweedq:{PROJECT['version']}"]
+    assert {one.partition("@")[0] for one in named if "@" in one} < set(asked)
+    assert len(asked) == 2 * len(set(asked)) == 8, "each tag is asked for once a run"
+    assert not [tag for tag in asked if not re.search(r":v?\d+\.\d+(\.\d+)?(-[a-z-]+)?$", tag)]
+    before, printed = [copy.read_text() for copy in copies], "manifest unknown"
+    assert image_lock.main(["--digests"]) == 1
     assert "skopeo gives no digest" in capsys.readouterr().err
+    assert [copy.read_text() for copy in copies] == before
 
 
 def test_it_says_what_it_is() -> None:

@@ -1,7 +1,7 @@
 """Commands to paste: how to reach a topic from curl, SQL and, in a session of its own, Spark.
 
-Where a broker asks for tokens, the commands show one by a text of the shell that stands for it, so that no token is
-printed.
+Where a broker asks for tokens, curl reads the header that shows one from a pipe (`-H @-`): so no token is printed, and
+none is among the arguments of a process, which every user of a machine sees.
 """
 
 import re
@@ -13,17 +13,17 @@ if TYPE_CHECKING:  # which `seaweedq topic show` needs not, and takes long to im
     from seaweedq.settings import Settings
 
 
-def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', token: str = "") -> list[str]:
+def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', header: str = "") -> list[str]:
     """Returns commands for a topic: `url` is a broker's, `path` the topic's directory on the store, as a URL.
 
-    `value` is a valid value of the topic, as JSON; if it is empty, no command publishes. `token` is what stands for the
-    token in a shell, such as `$SEAWEEDQ_TOKEN`; if it is empty, curl shows none.
+    `value` is a valid value of the topic, as JSON; if it is empty, no command publishes. `header` is the command of a
+    shell that prints the header with the token; if it is empty, curl shows none.
     """
-    shows = f' -H "Authorization: Bearer {token}"' if token else ""
+    curl = f"{header} | curl -H @-" if header else "curl"
     body = f"-H 'content-type: application/json' -d '{{\"value\": {value}}}'"
-    publish = f"curl {url}/v1/topics/{topic}/messages{shows} {body}"
-    shown = f"curl {url}/v1/topics/{topic}{shows}"
-    fetch = f"curl '{url}/v1/topics/{topic}/segments/0/messages?limit=2'{shows}"
+    publish = f"{curl} {url}/v1/topics/{topic}/messages {body}"
+    shown = f"{curl} {url}/v1/topics/{topic}"
+    fetch = f"{curl} '{url}/v1/topics/{topic}/segments/0/messages?limit=2'"
     return [
         *([publish, shown] if value else [shown, fetch]),
         f"seaweedq pull {topic} --subscription mine --start earliest --url {url}",
@@ -40,14 +40,19 @@ def server_lines(settings: "Settings", url: str, topic: str) -> list[str]:
         return lines(url, topic, path)
     file = settings.admin_token_path
     named = quote(str(file.absolute())) if file else "FILE-WITH-YOUR-TOKEN"
-    return [f"export SEAWEEDQ_TOKEN_FILE={named}", *lines(url, topic, path, token=f"$(cat {named})")]
+    return [f"export SEAWEEDQ_TOKEN_FILE={named}", *lines(url, topic, path, header=_of_file(named))]
 
 
-def token_of(environment: Mapping[str, str]) -> str:
-    """Returns what stands in a shell for the token that a client takes from these variables; empty if it takes none."""
+def header_of(environment: Mapping[str, str]) -> str:
+    """Returns the command of a shell that prints the header with the token that a client takes from these variables;
+    empty if it takes none."""
     if environment.get("SEAWEEDQ_TOKEN"):
-        return "$SEAWEEDQ_TOKEN"
-    return '$(cat "$SEAWEEDQ_TOKEN_FILE")' if environment.get("SEAWEEDQ_TOKEN_FILE") else ""
+        return """printf 'Authorization: Bearer %s' "$SEAWEEDQ_TOKEN\""""  # a builtin: no process has the token
+    return _of_file('"$SEAWEEDQ_TOKEN_FILE"') if environment.get("SEAWEEDQ_TOKEN_FILE") else ""
+
+
+def _of_file(named: str) -> str:
+    return f"sed 's/^/Authorization: Bearer /' {named}"
 
 
 def _count(topic: str) -> str:

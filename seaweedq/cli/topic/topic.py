@@ -47,10 +47,10 @@ def show(topic: Topic, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     say_page((name, _text(value)) for name, value in facts.items())
     for segment in segments:
         say(_segment(segment))
-    from seaweedq.cli.shared.shell_hints import lines, token_of
+    from seaweedq.cli.shared.shell_hints import header_of, lines
 
     value = '{"n": 1}' if facts["format"] == "json" else ""
-    say("\n" + "\n".join(lines(first_url(url), topic, facts["path"], value, token_of(os.environ))))
+    say("\n" + "\n".join(lines(first_url(url), topic, facts["path"], value, header_of(os.environ))))
 
 
 @app.command(epilog="Example: seaweedq topic flush flights")
