@@ -25,6 +25,8 @@ from tests.support.paths import ROOT
 
 PACKAGE = f"{ROOT / 'seaweedq'}/"
 REPEATS = 5
+# The look at embedded coordination comes so often that on a busy machine it is within every repeat of a request.
+LOOKS = ("coordination/polling.py", "coordination/memory.py")
 MESSAGES = "/v1/topics/t/messages"
 SUBSCRIPTION = "/v1/topics/t/subscriptions/s"
 
@@ -72,7 +74,7 @@ class Entered:
     @property
     def files(self) -> set[str]:
         """The files entered."""
-        return {file for file, _ in self.calls}
+        return {file for file, _ in self.calls if file not in LOOKS}
 
 
 def arrow(count: int) -> bytes:
