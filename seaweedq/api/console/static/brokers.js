@@ -83,7 +83,7 @@ function Owners({ brokers }) {
   const list = usePolled((signal) => pages("v1/topics", "topics", signal), LIST_MS, []);
   const names = (list.data?.all || []).map((one) => one.name);
   const topic = names.includes(chosen) ? chosen : names[0] || "";
-  if (list.error && !list.data) return html`<${Failure} error=${list.error} />`;
+  if (!list.data) return list.error ? html`<${Failure} error=${list.error} />` : html`<p aria-busy="true">Loading</p>`;
   if (!topic) return null;
   return html`<h2>Owners on the key space</h2>
     <${Field} label="Topic">${(id) => html`<select id=${id} class="short" value=${topic} onChange=${(event) => choose(event.target.value)}>${names.map((one) => html`<option value=${one}>${one}</option>`)}</select>`}<//>
