@@ -174,3 +174,24 @@ def test_the_example_of_the_api_page(real_client):
     assert keys == ["UA"]
     table = real_client.read_table("flights", columns=["value"], live=True)
     assert table.to_pylist() == [{"value": '{"carrier":"UA","delay":12}'}]
+
+
+def test_a_process_that_crashed_gets_under_its_name_what_it_held_before_what_lies_behind(real_broker, real_client):
+    """10 and on were handled before 0 to 9."""
+    with real_client.producer("crashing") as producer:
+        for n in range(30):
+            producer.send(n, key="k")
+    program = (
+        "import os, sys; from seaweedq import Client; "
+        "got = Client(sys.argv[1]).subscribe('crashing', 's', start='earliest', max_messages=10, consumer='mine'); "
+        "print([next(got).value for _ in range(12)], flush=True); os._exit(9)"
+    )
+    crashed = subprocess.run(
+        [sys.executable, "-c", program, real_broker.url], capture_output=True, text=True, timeout=60
+    )
+    assert (crashed.returncode, crashed.stdout) == (9, f"{list(range(12))}\n")
+    seen = []
+    for message in real_client.subscribe("crashing", "s", idle_timeout_s=1, max_messages=8, consumer="mine"):
+        seen.append(message.value)
+        message.ack()
+    assert seen == list(range(30))

@@ -166,3 +166,17 @@ async def test_closing_the_async_client_sends_what_was_acked(cluster):
             message.ack()
             break
     assert cluster.acked == ["0-0"]
+
+
+def test_once_it_holds_messages_it_prefetches_and_says_so(cluster, client):
+    """Its first pull gets what one of its name held that has crashed."""
+    for _ in range(2):
+        messages = client.subscribe("t", "s", idle_timeout_s=0, max_messages=100, consumer="mine")
+        for message in messages:
+            message.ack()
+            if message.offset % 500 == 499:
+                break
+    pulls = _posted(cluster, "/pull")
+    first = next(at for at, body in enumerate(pulls) if at and not body.get("ahead"))
+    assert [body.get("ahead", False) for body in pulls] == [False, *[True] * (first - 1), False, *[True] * 4]
+    assert {body["consumer"] for body in pulls} == {"mine"}

@@ -61,6 +61,7 @@ class RedriveRun:
 
     def _take(self, message: "Message") -> None:
         if message.id in self.left:
+            self.left[message.id] = message  # under another lease by now
             return
         outcome = self._redriving.redrive(message)
         if outcome is None:

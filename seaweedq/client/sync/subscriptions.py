@@ -58,8 +58,9 @@ class Subscriptions:
         or {"timestamp": ...}, for a new subscription. `mode`: "ordered" (the default of a new one: a segment has one
         consumer at a time), "shared" (no order) or "keyed" (the order of each key). `settings`: max_attempts,
         dead_letter_topic, backoff_s, max_in_flight, filter, expires_after_s. `consumer` is this consumer's name, by
-        default a random one. Raises SubscriptionConflict where the subscription exists in another mode, or with other
-        settings, than are named; `start` and `ack_deadline_s` count for a new one alone.
+        default a random one: one that comes back under its name gets first what it held in "ordered", and no two may
+        share one. Raises SubscriptionConflict where the subscription exists in another mode, or with other settings,
+        than are named; `start` and `ack_deadline_s` count for a new one alone.
         """
         wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
         pulling = self._pulling(topic, subscription, consumer, wanted)

@@ -31,7 +31,7 @@ async def create(http: httpx.AsyncClient, start: Any = "earliest") -> None:
 
 
 async def pull(http: httpx.AsyncClient, count: int = 100, consumer: str = "c", wait_s: float = 0) -> list[Any]:
-    body = {"max_messages": count, "consumer": consumer, "wait_s": wait_s}
+    body = {"max_messages": count, "consumer": consumer, "wait_s": wait_s, "ahead": True}
     answer = await http.post(f"{SUBSCRIPTION}/pull", json=body)
     assert answer.status_code == 200, answer.text
     found: list[Any] = answer.json()["messages"]

@@ -52,12 +52,14 @@ Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How many messages are wanted, how long to wait for the first one (seconds), for whom, and under which lease."""
+    """How many messages are wanted, how long to wait for the first one (seconds), for whom, and under which lease;
+    `ahead` goes on behind what the consumer holds in `ordered`, which comes again first else."""
 
     max_messages: Annotated[int, Meta(ge=1, le=MAX_PULL)] = 100
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0
     consumer: Consumer | None = None
     lease: LeaseName | None = None
+    ahead: bool = False
 
 
 class PullAnswer(msgspec.Struct):
@@ -166,6 +168,7 @@ class Pulls:
         until, queue = Deadline(clock, target.wait_s), None
         if target.wait_s > 0:
             queue = await self.waits.queue(topic, name, wanted.consumer)
+            may_hold |= queue.is_of_one and wanted.consumer is not None and not wanted.ahead
         if queue is None or (queue.is_taken and (may_hold or not queue.is_dry(clock.monotonic_s()))):
             answer = await self._hand_on(scope, target, wanted, 0)
             if queue is None or not _is_empty(answer):
@@ -200,7 +203,7 @@ def check_count(content: bytes) -> None:
 
 
 def _pull(wanted: PullRequest, wait_s: float) -> Pull:
-    return Pull(wanted.max_messages, wait_s, wanted.consumer, wanted.lease)
+    return Pull(wanted.max_messages, wait_s, wanted.consumer, wanted.lease, wanted.ahead)
 
 
 def _is_empty(answer: Answer) -> bool:

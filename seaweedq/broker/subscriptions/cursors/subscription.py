@@ -263,6 +263,15 @@ class Subscription:
         held = {number: cursor.delivery.held_by(lease.number) for number, cursor in cursors.items()}
         return {number: offsets for number, offsets in held.items() if len(offsets)}
 
+    def give_again(self, consumer: int) -> None:
+        """Lets a consumer that has come back get again what it holds, before anything else."""
+        again = [
+            cursor.delivery.give_again(consumer) for cursor in self.cursors.values() if not cursor.delivery.is_idle
+        ]
+        if any(again):
+            self.room.event()
+            self.leases.streams.wake_all()
+
     def sweep(self, now_s: float, records: Records = MappingProxyType({})) -> None:
         """Forgets the leases that ended long ago, and warns of what nobody would see."""
         held, consumers = set[int](), set[int]()

@@ -76,10 +76,11 @@ class Holds(Progress):
         """Returns the lease that each of these offsets had last."""
         return self._window.of("lease", offsets)
 
-    def last_had_by(self, lease: int) -> Offsets:
-        """Returns what a lease may ack: what it has, what it had last and is with nobody, and what is being acked."""
+    def last_had_by(self, asker: Asker) -> Offsets:
+        """Returns what a lease may ack: what it has, what it had last and is with nobody, or again with its consumer,
+        and what is being acked."""
         here = self._window.find(self.acked_to, HELD, FREE, DELAYED, ACKING)
-        mine: Offsets = here[self._window.of("lease", here) == lease]
+        mine: Offsets = here[self._is_of(here, asker)]
         return mine
 
     def holders(self) -> set[int]:
@@ -111,10 +112,10 @@ class Holds(Progress):
         return lease, consumer, self._window.of("due_s", offsets)
 
     def held_among(self, offsets: Offsets, asker: Asker) -> Offsets:
-        """Returns those of these offsets that the asker holds, sorted."""
+        """Returns those of these offsets that the asker holds, sorted: not what its consumer has again by now."""
         here = self._here(np.unique(offsets))
         mine: Offsets = here[(self._window.of("state", here) == HELD) & self._is_of(here, asker)]
-        return mine
+        return mine if asker.lease is None else mine[self._window.of("lease", mine) == asker.lease]
 
     def extend(self, held: Offsets, due_s: float) -> None:
         """Gives leased offsets another deadline."""
@@ -126,6 +127,9 @@ class Holds(Progress):
         if len(offsets):
             self._window.reach(int(offsets[-1]) + 1)
         self._window.move(offsets, HELD)
+        others = offsets[self._window.of("consumer", offsets) != consumer]
+        if len(others):
+            self._window.put("before", others, NOBODY)
         for name, value in (("lease", lease), ("consumer", consumer), ("due_s", due_s)):
             self._window.put(name, offsets, value)
         self._next_s = min(self._next_s, due_s)
@@ -158,4 +162,8 @@ class Holds(Progress):
             return given | (offsets >= self.sought_below)
         consumer = self._window.of("consumer", offsets)
         mine: Array = consumer != NOBODY if asker.consumer is None else consumer == asker.consumer
-        return mine if asker.lease is None else mine & (self._window.of("lease", offsets) == asker.lease)
+        if asker.lease is None:
+            return mine
+        now, before = self._window.of("lease", offsets), self._window.of("before", offsets)
+        named: Array = mine & ((now == asker.lease) | (before == asker.lease))
+        return named

@@ -24,9 +24,9 @@ EMPTY: Offsets = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The consumer or lease in whose name something is acked, nacked or extended; None for any. `anything`: it may ack
-    whatever lies in the window, delivered by this dispatcher or not, unless it may have been delivered before a
-    seek."""
+    """The consumer or lease in whose name something is acked, nacked or extended; None for any. A lease comes with its
+    consumer. `anything`: it may ack whatever lies in the window, delivered by this dispatcher or not, unless it may
+    have been delivered before a seek."""
 
     consumer: int | None = None
     lease: int | None = None

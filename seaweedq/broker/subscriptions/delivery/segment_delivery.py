@@ -10,7 +10,7 @@ what may be delivered next, and how a delivery ends.
 An ack counts once the journal has it: until then its offsets are `acking`, neither due nor acked. An ack after the
 deadline is *late*: it counts as long as the message was not delivered again. A delivery that is nacked or expires
 counts as an attempt. In `ordered` and `keyed` the leases of all that must come after it (of the segment, of the key)
-end with it, and those deliveries do not count.
+end with it, and those deliveries do not count. In `ordered` a consumer that comes back gets what it holds again.
 
 All work is by arrays (delivery/window): the cost of an ack of any offsets does not depend on the leases.
 """
@@ -159,10 +159,12 @@ class Delivery(Holds):
         self.deaths.take(offsets[self._window.of("state", offsets) == FREE], death, now_s)
 
     def cancel_leases(self) -> None:
-        """Takes the leases back that have no deadline: nobody got those messages."""
+        """Takes the leases back that have no deadline: nobody got those messages. A consumer that was to have them
+        again has had them last."""
         for offsets in self._not_begun():
-            self._window.put("lease", offsets, NOBODY)
-            self._window.put("consumer", offsets, NOBODY)
+            before = self._window.of("before", offsets)
+            self._window.put("lease", offsets, before)
+            self._window.put("consumer", offsets[before == NOBODY], NOBODY)
             self._window.count(offsets, -1)
             self._free(offsets)
 
@@ -177,6 +179,18 @@ class Delivery(Holds):
         self._window.count(held, -1)
         self._drag(held)
         self._free(held)
+
+    def give_again(self, consumer: int) -> bool:
+        """Ends the leases of a consumer, so that it gets their messages again: it has come back. These deliveries
+        count, and so do acks of those leases, until others are acked or somebody else has the messages. What has had
+        its last attempt stays leased, since it does not come again. Returns whether there is anything."""
+        held = self._window.find(self.acked_to, HELD)
+        mine = held[self._window.of("consumer", held) == consumer]
+        mine = mine[~self.rules.gives_up(self.attempts_of(mine))]
+        if len(mine):
+            self._window.put("before", mine, self._window.of("lease", mine))
+            self._free(mine)
+        return len(mine) > 0
 
     def reject(self, held: Offsets, now_s: float, reason: str = "") -> None:
         """Lets leased offsets die."""

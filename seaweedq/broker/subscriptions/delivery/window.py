@@ -1,4 +1,4 @@
-"""The state of each offset of a segment from the first unacked one on, in flat arrays: 31 bytes an offset, none while
+"""The state of each offset of a segment from the first unacked one on, in flat arrays: 39 bytes an offset, none while
 nothing is delivered.
 
 Pure. Offsets from `end` on were never given to anybody in this epoch, and are FREE.
@@ -31,6 +31,7 @@ TYPES = {
     "state": np.uint8,
     "lease": np.int64,  # the one that had the offset last
     "consumer": np.int64,  # the one that had the offset last
+    "before": np.int64,  # the lease from which that consumer has it again, if it does
     "attempts": np.uint16,  # deliveries that count, the present one included
     "due_s": np.float64,  # monotonic; of HELD and DELAYED ones
     "slot": np.int32,  # the hash of the key, where the mode asks for it

@@ -104,17 +104,20 @@ class Answering:
         LeaseEnded where it has acked nothing, and cannot any more."""
         subscription.check_readable(lease.segments)
         subscription.expire(lease.segments, self._clock.monotonic_s())
-        late = 0
+        late = again = 0
         durable: list[asyncio.Future[int]] = []
+        asker = Asker(lease.consumer, lease.number)
         for segment in sorted(lease.segments):
             if cursor := subscription.cursors.get(segment):
-                result = cursor.delivery.judge(cursor.delivery.last_had_by(lease.number), Asker(lease=lease.number))
+                result = cursor.delivery.judge(cursor.delivery.last_had_by(asker), asker)
                 late += result.late
                 if len(result.taken):
+                    again += int((cursor.delivery.newly_acked_leases(result.taken) != lease.number).sum())
                     durable.append(self._begin_ack(subscription, segment, cursor, result))
         if not durable and not lease.acked:
             raise _ended(lease.name)
         await self._wait(durable)
+        lease.acked += again  # what its consumer has under another name by now counts for that one as well
         return Answered(lease.acked, late)
 
     async def bury(self, subscription: Subscription, segment: int, cursor: SegmentCursor, dying: Offsets) -> None:
@@ -261,13 +264,16 @@ def _ended(lease: str | None) -> LeaseEnded:
 
 
 def _asker(subscription: Subscription, selection: Selection) -> Asker:
-    """Returns the numbers of a selection's consumer and lease. A lease that is not known holds nothing."""
-    leases, number = subscription.leases, None
-    if selection.lease is not None:
-        lease = leases.find(selection.lease)
-        number = lease.number if lease else UNKNOWN
+    """Returns the numbers of a selection's consumer and lease. A lease that is not known, or is another consumer's,
+    holds nothing."""
+    leases = subscription.leases
     consumer = None if selection.consumer is None else leases.known_consumer(selection.consumer)
-    return Asker(consumer, number)
+    if selection.lease is None:
+        return Asker(consumer)
+    lease = leases.find(selection.lease)
+    if lease is None or consumer not in (None, lease.consumer):
+        return Asker(consumer, UNKNOWN)
+    return Asker(lease.consumer, lease.number)
 
 
 def _held_among(

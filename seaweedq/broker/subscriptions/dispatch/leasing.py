@@ -3,6 +3,10 @@
 The messages of a pull are one lease, whose name the client chose, or the broker that took the request. The same name
 again gives what the lease still holds, with the same attempts and a new deadline; a name whose lease has ended gives
 nothing any more. So a pull that is repeated after a lost answer gets the same messages.
+
+In `ordered` a new name, of a consumer that has a name too, says that the consumer holds nothing that it knows of: it
+has crashed, and come back. So what it holds comes again first, else what is behind that would overtake it. One that
+does know of it, since it prefetches, goes `ahead`; so does a stream, but for its first lease.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +72,7 @@ class Leasing:
                 return Look(Leased(), held_back=True)
             if not isinstance(turn, Again):
                 count = min(turn.count, wanted.max_messages)
-                asked = replace(wanted, lease=turn.name, max_messages=count)
+                asked = replace(wanted, lease=turn.name, max_messages=count, ahead=not turn.is_first)
                 return await self._lease(subscription, asked, now_s, rows_left)
             with suppress(LeaseEnded):  # of all that it held the deadline was over, or the acks came, in between
                 found = await self._again(subscription, turn.lease, now_s)
@@ -103,7 +107,10 @@ class Leasing:
         that takes."""
         topic, record = subscription.topic, subscription.record
         subscription.expire(subscription.frontier.open, now_s)  # all: who waits is woken when the next one ends
-        mine = subscription.share_of(subscription.leases.consumer(wanted.consumer or ANYBODY), now_s)
+        consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
+        mine = subscription.share_of(consumer, now_s)
+        if wanted.consumer and wanted.lease and not (wanted.ahead or record.paused) and record.mode == "ordered":
+            subscription.give_again(consumer)
         if self._is_drained(subscription):
             subscription.full = False
             return Look(Leased(), check_hidden=partial(subscription.check_readable, subscription.frontier.hidden))

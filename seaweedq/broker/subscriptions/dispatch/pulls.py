@@ -17,12 +17,14 @@ PULL_BYTES = 8 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Pull:
     """The messages that a client wants: how many at most, for whom, under which lease, and how long it waits for the
-    first one. A stream names its position instead of a lease. Rows of `max_bytes` are enough."""
+    first one. With `ahead` it goes on behind what its consumer holds. A stream names its position instead of a lease.
+    Rows of `max_bytes` are enough."""
 
     max_messages: int = 100
     wait_s: float = 0.0
     consumer: str | None = None
     lease: str | None = None
+    ahead: bool = False
     position: Position | None = None
     max_bytes: int = PULL_BYTES
 

@@ -7,7 +7,7 @@ handed on without a wait, since an empty answer is the dispatcher's alone.
 
 A pull that finds somebody at the dispatcher asks first what there is now, unless that one has waited for DRY_S: then
 there is nothing. Thousands that come at once would cost both brokers a request each, and a slow machine its leases. One
-that may hold messages already, whose lease's name was used before, always asks.
+that may hold messages already, whose lease's name was used before, or whose consumer may have come back, always asks.
 
 In `ordered` each consumer has a queue of its own: what one consumer does not get says nothing of another.
 
@@ -41,9 +41,11 @@ class _Mode(NamedTuple):
 
 
 class Queue:
-    """The pulls that wait for one dispatcher's messages. `is_taken`: one of them is there."""
+    """The pulls that wait for one dispatcher's messages, in `ordered` those of one consumer. `is_taken`: one of them is
+    there."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_of_one: bool = False) -> None:
+        self.is_of_one = is_of_one
         self._turn = asyncio.Lock()  # the first that waits gets it
         self._moved = 0  # how often the dispatcher did not answer, or was another one
         self._since_s = inf  # monotonic: since when one waits there
@@ -101,7 +103,7 @@ class RelayedWaits:
         if found := self._queues.get(own):
             return found
         key = own if await self._is_ordered(topic, name) else (topic, name, None)
-        return self._queues.setdefault(key, Queue())
+        return self._queues.setdefault(key, Queue(is_of_one=key == own))
 
     async def _is_ordered(self, topic: Topic, name: str) -> bool:
         """Tells whether the subscription is `ordered`, as it was MODE_S ago at most; one that does not exist is."""

@@ -32,10 +32,11 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A new lease of at most so many messages."""
+    """A new lease of at most so many messages; the first one of a new stream does not go ahead (leasing)."""
 
     name: str
     count: int
+    is_first: bool
 
 
 Held = dict[int, tuple[Delivery, Offsets, Array]]  # by segment: what a stream holds, and the lease of each
@@ -68,7 +69,8 @@ def next_turn(subscription: Subscription, position: Position) -> Again | Fresh |
     in_flight = sum(len(offsets) for _, offsets, _ in held.values())
     if in_flight >= position.max_in_flight or (in_flight and _has_to_empty(subscription, held, position.consumer)):
         return None
-    return Fresh(_unused(subscription, position, max(stream.last, before)), position.max_in_flight - in_flight)
+    name = _unused(subscription, position, max(stream.last, before))
+    return Fresh(name, position.max_in_flight - in_flight, is_first=not (stream.last or before))
 
 
 def _numbers(held: Held) -> dict[int, None]:

@@ -69,7 +69,8 @@ class Pulled:
 
 @dataclass(slots=True)
 class Pulling:
-    """One consumer of a subscription. `lease` is the name of a pull that is not answered yet."""
+    """One consumer of a subscription. `lease` is the name of a pull that is not answered yet. What somebody of this
+    name held before comes first; `is_ahead` once messages came, since what it holds from then on is this one's."""
 
     topic: str
     subscription: str
@@ -79,6 +80,7 @@ class Pulling:
     names: LeaseNames
     late: LateAcks = field(default_factory=LateAcks, init=False)
     lease: str | None = field(default=None, init=False)
+    is_ahead: bool = field(default=False, init=False)
 
     def ensure(self) -> Steps[dict[str, Any] | None]:
         """Creates the subscription, and returns it; None where it exists with another configuration, which is used as
@@ -135,7 +137,7 @@ class Pulling:
         while True:
             self.lease = self.lease or self.names.new_name()
             body = {"max_messages": most, "wait_s": wait_s, "consumer": self.consumer}
-            body |= {"lease": self.lease} if self.lease else {}
+            body |= {"lease": self.lease, **({"ahead": True} if self.is_ahead else {})} if self.lease else {}
             try:
                 reply = yield from self.patience.send(self._post("pull", body, wait_s, accept))
             except LeaseEnded:
@@ -148,7 +150,9 @@ class Pulling:
                 self.names.refuse(error)
                 continue
             self.lease = None
-            return _pulled(reply, accept)
+            pulled = _pulled(reply, accept)
+            self.is_ahead |= bool(pulled.items)
+            return pulled
 
     def answer(self, items: Iterable[Item]) -> Steps[Answered]:
         """Sends acks, nacks and extensions; once a broker answers 200, the acks are durable, but for those of ended

@@ -71,7 +71,7 @@ async def test_a_pull_that_is_repeated_gets_the_same_messages(tmp_path: Path) ->
         assert await client.messages(3, lease="mine", consumer="c") == (lease, first)
         assert await client.tell("ack", [1]) == [1, 0, []]
         assert await client.pull(3, lease="mine", wait_s=30) == ("mine", [0, 2]), "what of it is unanswered, at once"
-        other, messages = await client.messages(1, consumer="c")
+        other, messages = await client.messages(1, consumer="c", ahead=True)
         assert other not in (None, "mine")
         assert [(message["value"], message["attempt"]) for message in messages] == [(3, 1)]
         assert await client.tell("ack", lease="mine") == [3, 0, []]
@@ -112,7 +112,7 @@ async def test_a_relay_that_loses_an_answer_does_not_take_the_next_messages(
         other = Client(second if open_at_first else first)
         _, values = await other.pull(5, consumer="c")
         assert (lost, values) == (1, [0, 1, 2, 3, 4])
-        assert (await other.pull(5, consumer="c"))[1] == [5, 6, 7, 8, 9]
+        assert (await other.pull(5, consumer="c", ahead=True))[1] == [5, 6, 7, 8, 9]
 
 
 async def test_a_repeat_that_comes_after_its_lease_has_ended_takes_another_name(

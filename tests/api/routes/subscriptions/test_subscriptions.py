@@ -156,7 +156,7 @@ def test_one_consumer_at_a_time_has_a_segment(http: httpx.Client, topic: str, su
     mine = ids(pull(http, sub, consumer="a", max_messages=4))
     assert pull(http, sub, consumer="b") == []
     assert pull(http, sub) == []
-    more = ids(pull(http, sub, consumer="a", max_messages=4))
+    more = ids(pull(http, sub, consumer="a", max_messages=4, ahead=True))
     assert mine + more == [f"0-{n}" for n in range(8)]
     assert ack(http, sub, *mine, consumer="b") == {"acked": 0, "late": 0, "unknown": mine}
     assert ack(http, sub, *mine, *more, consumer="a")["acked"] == 8

@@ -30,7 +30,8 @@ END = 40
 
 @dataclass
 class One:
-    """An offset: its state, whose it is or was last, until when, its attempts, the slot of its key, and why it died."""
+    """An offset: its state, whose it is or was last, until when, its attempts, the slot of its key, why it died, and
+    the lease `before`, of which its consumer has it again."""
 
     slot: int
     state: str = "free"
@@ -39,6 +40,7 @@ class One:
     due_s: float = inf
     attempts: int = 0
     why: str = ""
+    before: int = 0
 
 
 @dataclass
@@ -138,7 +140,7 @@ class Model:
     def is_of(self, offset: int, asker: Asker) -> bool:
         one = self.ones[offset]
         mine = one.consumer != 0 if asker.consumer is None else one.consumer == asker.consumer
-        return mine and asker.lease in (None, one.lease)
+        return mine and asker.lease in (None, one.lease, one.before)
 
 
 class DeliveryMachine(RuleBasedStateMachine):
@@ -207,13 +209,14 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.delivery.lease(found, self.leases, consumer)
         for offset in given:
             one = model.ones[offset]
+            one.before = one.before if one.consumer == consumer else 0
             one.state, one.lease, one.consumer, one.due_s = "held", self.leases, consumer, self.now_s + DEADLINE_S
             one.attempts += 1
         if data.draw(st.integers(0, 9)) == 0:  # the client went before it got them
             self.delivery.cancel_leases()
             for offset in given:
                 one = model.ones[offset]
-                one.state, one.lease, one.consumer = "free", 0, 0
+                one.state, one.lease, one.consumer = "free", one.before, consumer if one.before else 0
                 one.attempts -= 1
             return
         self.delivery.begin_leases(self.now_s + DEADLINE_S)
@@ -234,10 +237,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         model = self.model
         offsets, asker = self.draw_ids(data)
         if whole and asker.lease is not None:
-            asker = Asker(None, asker.lease)
-            offsets = self.delivery.last_had_by(asker.lease).tolist()
+            offsets = self.delivery.last_had_by(asker).tolist()
             mine = model.those("held", "free", "delayed", "acking")
-            assert offsets == [o for o in mine if model.ones[o].lease == asker.lease and o < model.end]
+            assert offsets == [o for o in mine if model.is_of(o, asker) and o < model.end]
             offsets = [o for o in offsets if model.ones[o].state != "acking"]
         if anything == 0:  # just taken over
             asker = Asker(None, None, anything=True)
@@ -283,6 +285,22 @@ class DeliveryMachine(RuleBasedStateMachine):
         for offset in held:
             self.model.ones[offset].state = "free"
             self.model.ones[offset].attempts -= 1
+
+    @rule(consumer=CONSUMERS)
+    def come_back(self, consumer: int) -> None:
+        """A consumer gets again what it holds, but for what has had its last attempt."""
+        self.expire()
+        model, most = self.model, self.model.rules.max_attempts
+        mine = [o for o in model.those("held") if model.ones[o].consumer == consumer]
+        mine = [o for o in mine if not most or model.ones[o].attempts < most]
+        assert self.delivery.give_again(consumer) == bool(mine)
+        for offset in mine:
+            one = model.ones[offset]
+            one.state, one.before = "free", one.lease
+        if mine and model.rules.mode == "ordered" and not model.those("delayed"):
+            first = min(model.those("free"))
+            assert first <= mine[0]
+            assert self.delivery.available(Want(consumer, 1), model.end).tolist() == [first]
 
     @rule(data=st.data())
     def reject(self, data: st.DataObject) -> None:
@@ -335,7 +353,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         held = self.delivery.held_among(np.array(offsets, np.int64), asker).tolist()
         ones = self.model.ones
         here = [o for o in set(offsets) if o < END and ones[o].state == "held"]
-        assert held == sorted(o for o in here if self.model.is_of(o, asker))
+        mine = [o for o in here if self.model.is_of(o, asker)]
+        assert held == sorted(o for o in mine if asker.lease in (None, ones[o].lease))
         return [int(offset) for offset in held]
 
     @rule(below=st.integers(0, END))
@@ -359,7 +378,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         record = cursor_after(Sought(0, model.end, to), self.epoch, before)
         assert record or before.acked_to == model.end
         for offset, one in model.ones.items():
-            one.lease, one.consumer, one.due_s = 0, 0, inf
+            one.lease, one.consumer, one.before, one.due_s = 0, 0, 0, inf
             if to is not None and record:
                 one.state, one.attempts = "acked" if offset < to else "free", 0
             elif one.state != "acked":
