@@ -12,11 +12,10 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
-from tests.support.installed import Installed, with_base, with_everything
+from tests.support.installed import MB, Installed, with_base, with_everything
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import free_port
 
-MB = 1_000_000
 MOST_BYTES = 40 * MB
 TEN_MESSAGES = """
 import os

@@ -1,7 +1,6 @@
 """Environments of their own, with the project's wheel and what it asks for, and nothing of the checkout. What a wheel
-asks for is copied from the environment that runs the tests, so that none of this needs a network."""
+asks for comes from the environment that runs the tests, so that none of this needs a network: its files are linked."""
 
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +14,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 HERE = Path(sysconfig.get_path("purelib"))
+MB = 1_000_000
+PIP = """#!{python}
+from pip._internal.cli.main import main
+
+raise SystemExit(main())
+"""
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,22 @@ def with_base(wheel: Path, folder: Path) -> Installed:
     """An environment with what `pip install` of a wheel brings, without extras."""
     made = _made(wheel, folder)
     [found] = metadata.distributions(name="seaweedq", path=[str(made.packages)])
-    for name in sorted(_closure(found.requires or [])):
-        for file in metadata.files(name) or []:
-            source = Path(str(file.locate()))
-            if source.is_file() and source.resolve().is_relative_to(HERE.resolve()):
-                target = made.packages / source.resolve().relative_to(HERE.resolve())
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, target)
+    _link(_closure(found.requires or []), made.packages)
     return made
+
+
+def for_pip(extras: str, folder: Path) -> tuple[Installed, dict[str, str]]:
+    """An environment in which `pip install .[extras]` finds all that it needs installed, and the variables with which
+    pip asks no index for it: of what builds the wheel only pip knows."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    made, builds = Installed(folder), folder / "builds"
+    _link(_closure(["pip", f"seaweedq[{extras}]"]) - {"seaweedq"}, made.packages)
+    _link(_closure(["hatchling"]), builds)
+    pip = folder / "bin" / "pip"
+    pip.write_text(PIP.format(python=folder / "bin" / "python"))
+    pip.chmod(0o755)
+    # pip reads this 0 as `--no-build-isolation`.
+    return made, {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PYTHONPATH": str(builds)}
 
 
 def with_everything(wheel: Path, folder: Path) -> Installed:
@@ -73,6 +86,14 @@ def _made(wheel: Path, folder: Path) -> Installed:
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel]
     subprocess.run(command, check=True, capture_output=True)
     return Installed(folder)
+
+
+def _link(names: set[str], packages: Path) -> None:
+    """Links the files of packages that the tests have, but for their programs."""
+    for file in [file for name in names for file in metadata.files(name) or [] if ".." not in file.parts]:
+        target = packages / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(HERE / file)
 
 
 def _closure(requirements: list[str]) -> set[str]:

@@ -1,0 +1,70 @@
+"""The commands of pages run as they are written, in order, against a real broker. Those of README and tutorial are in
+test_first_hour.py.
+
+A page without a block `seaweedq serve` gets a broker beforehand. Where a page has one, what stands above it runs after
+it: readers look first, and start a broker then.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.docs.page import FIRST_HOUR, SERVE, Page, blocks
+from tests.support.paths import ROOT
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.tiers import later
+
+PAGES = [
+    "docs/http.md",
+    "docs/python.md",
+    "docs/files.md",
+    "docs/cli.md",
+    "docs/operations.md",
+    "docs/scaling.md",
+    "docs/spark.md",
+    "docs/security.md",
+]
+
+
+def can_run(text: str) -> bool:
+    """Whether this machine has what the block needs; in CI a missing Java is a failure."""
+    return "pyspark" not in text or "CI" in os.environ or bool(shutil.which("java") or os.environ.get("JAVA_HOME"))
+
+
+@pytest.fixture
+def page(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Page:
+    return Page(tmp_path, broker_process(data_dir=tmp_path / "seaweedq-data", start=False))
+
+
+LATER = {  # many commands, each a process
+    "docs/python.md",
+    "docs/files.md",
+    "docs/cli.md",
+    "docs/operations.md",
+    "docs/spark.md",
+}
+
+
+@pytest.mark.parametrize("name", [later(name) if name in LATER else name for name in PAGES])
+def test_every_block_runs_as_written(name: str, page: Page) -> None:
+    todo = sorted(blocks(name), key=lambda block: not block.starts_broker)
+    assert todo, "a page in this list has blocks"
+    if not any(block.starts_broker for block in todo):
+        page.serve(SERVE)
+    for block in todo:
+        if block.starts_broker:
+            page.serve(block.text.strip())
+        elif can_run(block.text):
+            page.run(block)
+
+
+def test_no_other_page_has_blocks_that_nobody_runs() -> None:
+    pages = {str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
+    assert {name for name in pages if blocks(name)} == {*PAGES, *FIRST_HOUR}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 200
