@@ -9,16 +9,41 @@ from typing import TYPE_CHECKING, Any
 from seaweedq.levels import VERSION as __version__
 
 if TYPE_CHECKING:
-    from seaweedq.client import AsyncClient, Batch, Client, Message, Reject, Worked
+    from seaweedq.client import (
+        AsyncBatch,
+        AsyncClient,
+        AsyncMessage,
+        Batch,
+        Client,
+        Message,
+        Published,
+        Reject,
+        Worked,
+    )
     from seaweedq.errors import SeaweedqError
 
-__all__ = ["AsyncClient", "Batch", "Client", "Message", "Reject", "SeaweedqError", "Worked", "__version__"]
+__all__ = [
+    "AsyncBatch",
+    "AsyncClient",
+    "AsyncMessage",
+    "Batch",
+    "Client",
+    "Message",
+    "Published",
+    "Reject",
+    "SeaweedqError",
+    "Worked",
+    "__version__",
+]
 
 _HOMES = {
+    "AsyncBatch": "seaweedq.client",
     "AsyncClient": "seaweedq.client",
+    "AsyncMessage": "seaweedq.client",
     "Client": "seaweedq.client",
     "Batch": "seaweedq.client",
     "Message": "seaweedq.client",
+    "Published": "seaweedq.client",
     "Reject": "seaweedq.client",
     "Worked": "seaweedq.client",
     "SeaweedqError": "seaweedq.errors",

@@ -9,17 +9,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from seaweedq.client.aio.client import AsyncClient
     from seaweedq.client.core.consuming.working import Reject, Worked
-    from seaweedq.client.core.messages.batch import Batch
-    from seaweedq.client.core.messages.message import Message
+    from seaweedq.client.core.messages.batch import AsyncBatch, Batch
+    from seaweedq.client.core.messages.message import AsyncMessage, Message
+    from seaweedq.client.core.protocol.wire import Published
     from seaweedq.client.sync.client import Client
 
-__all__ = ["AsyncClient", "Batch", "Client", "Message", "Reject", "Worked"]
+__all__ = [
+    "AsyncBatch",
+    "AsyncClient",
+    "AsyncMessage",
+    "Batch",
+    "Client",
+    "Message",
+    "Published",
+    "Reject",
+    "Worked",
+]
 
 _HOMES = {
+    "AsyncBatch": "seaweedq.client.core.messages.batch",
     "AsyncClient": "seaweedq.client.aio.client",
+    "AsyncMessage": "seaweedq.client.core.messages.message",
     "Batch": "seaweedq.client.core.messages.batch",
     "Client": "seaweedq.client.sync.client",
     "Message": "seaweedq.client.core.messages.message",
+    "Published": "seaweedq.client.core.protocol.wire",
     "Reject": "seaweedq.client.core.consuming.working",
     "Worked": "seaweedq.client.core.consuming.working",
 }

@@ -24,10 +24,13 @@ from tests.support.tiers import examples
 
 def test_public_names():
     assert sorted(seaweedq.__all__) == [
+        "AsyncBatch",
         "AsyncClient",
+        "AsyncMessage",
         "Batch",
         "Client",
         "Message",
+        "Published",
         "Reject",
         "SeaweedqError",
         "Worked",

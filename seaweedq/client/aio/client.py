@@ -26,10 +26,11 @@ from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
 from seaweedq.client.core.protocol.retry import OnRetry, Patience, unhurried
 from seaweedq.client.core.protocol.wire import Published, WireMessage
 from seaweedq.client.core.topics import calls
+from seaweedq.client.core.topics.configuration import Bytes, Flush, Lines, Retention, Scaling, TopicFormat, named
 from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
 from seaweedq.client.files.upload_source import Progress, Source
 from seaweedq.client.http.credentials import Credentials
-from seaweedq.client.http.requests import check_options
+from seaweedq.client.http.requests import check_options, given_url
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
 from seaweedq.extras import needs
 
@@ -43,20 +44,20 @@ if TYPE_CHECKING:
 class AsyncClient(AsyncSubscriptions):
     """Talks to a cluster through any of its brokers. For one event loop.
 
-    `url` is that of one broker, or of several: separated by commas, or a sequence. They are tried in this order. After
-    a lost connection or a 502, 503 or 504, a request goes to the next one if it is safe to repeat or was never sent.
-    `timeout_s` is the timeout of one answer; a subscription retries for as long again while brokers are unreachable.
-    `headers` are sent with every request; `token`, or what `token_file` holds, read again when it changes, or by
-    default what SEAWEEDQ_TOKEN or SEAWEEDQ_TOKEN_FILE give, shows who asks. `ca_file` has the authorities of https,
-    PEM. Every method raises the broker's errors (`seaweedq.errors`), and ConnectionFailed if no broker answers. Only
-    producers and subscriptions retry after all brokers have failed: that publishes nothing twice. `on_retry` is called
-    before each repeat with the error and the seconds for which it is still tried, and with None once a broker has
-    answered again.
+    `url` is that of one broker, or of several: separated by commas, or a sequence; by default that of SEAWEEDQ_URL,
+    else http://127.0.0.1:8080. They are tried in this order. After a lost connection or a 502, 503 or 504, a request
+    goes to the next one if it is safe to repeat or was never sent. `timeout_s` is the timeout of one answer; a
+    subscription retries for as long again while brokers are unreachable. `headers` are sent with every request;
+    `token`, or what `token_file` holds, read again when it changes, or by default what SEAWEEDQ_TOKEN or
+    SEAWEEDQ_TOKEN_FILE give, shows who asks. `ca_file` has the authorities of https, PEM. Every method raises the
+    broker's errors (`seaweedq.errors`), and ConnectionFailed if no broker answers. Only producers and subscriptions
+    retry after all brokers have failed: that publishes nothing twice. `on_retry` is called before each repeat with the
+    error and the seconds for which it is still tried, and with None once a broker has answered again.
     """
 
     def __init__(
         self,
-        url: str | Sequence[str],
+        url: str | Sequence[str] | None = None,
         *,
         timeout_s: float = 30,
         headers: Mapping[str, str] | None = None,
@@ -69,7 +70,7 @@ class AsyncClient(AsyncSubscriptions):
         ids: Ids | None = None,
     ) -> None:
         self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
-        self._urls = parse_urls(url)
+        self._urls = parse_urls(given_url(url))
         check_options(timeout_s, headers)
         self._transport = AsyncTransport(
             Brokers(self._urls, self._clock.monotonic_s),
@@ -82,11 +83,41 @@ class AsyncClient(AsyncSubscriptions):
         self._producers: set[AsyncProducer] = set()
         self._begin_subscriptions(LeaseNames(self._ids.nonce, self._clock.monotonic_s))
 
-    async def create_topic(self, name: str, **config: Any) -> dict[str, Any]:
-        """Creates a topic, or checks that an existing one matches the given fields. Returns the topic as `topic` does.
+    def __repr__(self) -> str:
+        return f"AsyncClient({','.join(self._urls)!r})"
 
-        `config`: format, schema, key_field, initial_segments, scaling, flush, retention. Raises TopicConflict.
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        format: TopicFormat | None = None,
+        schema: Mapping[str, Any] | None = None,
+        key_field: str | None = None,
+        initial_segments: int | None = None,
+        ndjson: Lines | None = None,
+        max_payload_bytes: Bytes | None = None,
+        scaling: Scaling | None = None,
+        flush: Flush | None = None,
+        retention: Retention | None = None,
+        limits: Mapping[str, float | None] | None = None,
+    ) -> dict[str, Any]:
+        """Creates a topic, or checks that an existing one matches the fields that are given. Returns the topic as
+        `topic` does.
+
+        Durations and sizes may have units: `retention={"max_age_s": "7d"}`. Raises TopicConflict, InvalidRequest.
         """
+        config = named(
+            format=format,
+            schema=schema,
+            key_field=key_field,
+            initial_segments=initial_segments,
+            ndjson=ndjson,
+            max_payload_bytes=max_payload_bytes,
+            scaling=scaling,
+            flush=flush,
+            retention=retention,
+            limits=limits,
+        )
         return await self._run(calls.call("PUT", calls.topic_path(name), config))
 
     async def topic(self, name: str) -> dict[str, Any]:

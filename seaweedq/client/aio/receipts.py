@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Generator
 from typing import Any
 
-from seaweedq.client.core.producing.delivery import Outcome
+from seaweedq.client.core.producing.delivery import Outcome, shown
 from seaweedq.client.core.protocol.wire import Published
 
 
@@ -30,6 +30,10 @@ class AsyncDelivery:
     def done(self) -> bool:
         """Returns whether the outcome is known."""
         return self._done.is_set()
+
+    def known(self) -> Outcome | None:
+        """Returns the outcome; None while it is not known."""
+        return self._outcome if self.done() else None
 
     async def exception(self) -> Exception | None:
         """Returns the error if any of the messages failed, else None."""
@@ -69,3 +73,6 @@ class AsyncReceipt:
 
     def __await__(self) -> Generator[Any, None, str]:
         return self.result().__await__()
+
+    def __repr__(self) -> str:
+        return shown("AsyncReceipt", self._delivery.known(), self._index)

@@ -1,6 +1,6 @@
 """The part of the async client about subscriptions; `AsyncClient` inherits it."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -17,6 +17,7 @@ from seaweedq.client.core.messages.message import AsyncMessage, Make
 from seaweedq.client.core.protocol.effects import ARROW, JSON, Steps
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.topics import calls
+from seaweedq.client.core.topics.configuration import Filter, Seconds, Start, named
 from seaweedq.clock import Ids
 
 T = TypeVar("T")
@@ -43,13 +44,18 @@ class AsyncSubscriptions:
         self,
         topic: str,
         subscription: str,
-        start: str | Mapping[str, Any] = "latest",
+        start: Start = "latest",
         idle_timeout_s: float | None = None,
         max_messages: int = 500,
         ack_deadline_s: float = 30,
         mode: Mode | None = None,
         consumer: str | None = None,
-        **settings: Any,
+        max_attempts: int | None = None,
+        dead_letter_topic: str | None = None,
+        backoff_s: Sequence[Seconds] | None = None,
+        max_in_flight: int | None = None,
+        filter: Filter | None = None,
+        expires_after_s: Seconds | None = None,
     ) -> AsyncIterator[AsyncMessage]:
         """Iterates over the messages of a subscription; ends after `idle_timeout_s` without any.
 
@@ -57,12 +63,19 @@ class AsyncSubscriptions:
         `close`. At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what
         was acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
         `mode`: "ordered" (the default of a new one: a segment has one consumer at a time), "shared" (no order) or
-        "keyed" (the order of each key). `settings`: max_attempts, dead_letter_topic, backoff_s, max_in_flight, filter,
-        expires_after_s. `consumer` is this consumer's name, by default a random one: one that comes back under its name
-        gets first what it held in "ordered", and no two may share one. Raises SubscriptionConflict where the
-        subscription exists in another mode, or with other settings, than are named; `start` and `ack_deadline_s` count
-        for a new one alone.
+        "keyed" (the order of each key). The other settings are the subscription's; durations may have units. `consumer`
+        is this consumer's name, by default a random one: one that comes back under its name gets first what it held in
+        "ordered", and no two may share one. Raises SubscriptionConflict where the subscription exists in another mode,
+        or with other settings, than are named; `start` and `ack_deadline_s` count for a new one alone.
         """
+        settings = named(
+            max_attempts=max_attempts,
+            dead_letter_topic=dead_letter_topic,
+            backoff_s=backoff_s,
+            max_in_flight=max_in_flight,
+            filter=filter,
+            expires_after_s=expires_after_s,
+        )
         wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
         pulling = self._pulling(topic, subscription, consumer, wanted)
         return self._deliveries(pulling, JSON, self._message(topic))
@@ -71,19 +84,32 @@ class AsyncSubscriptions:
         self,
         topic: str,
         subscription: str,
-        start: str | Mapping[str, Any] = "latest",
+        start: Start = "latest",
         idle_timeout_s: float | None = None,
         max_messages: int = 5000,
         ack_deadline_s: float = 30,
         mode: Mode | None = None,
         consumer: str | None = None,
-        **settings: Any,
+        max_attempts: int | None = None,
+        dead_letter_topic: str | None = None,
+        backoff_s: Sequence[Seconds] | None = None,
+        max_in_flight: int | None = None,
+        filter: Filter | None = None,
+        expires_after_s: Seconds | None = None,
     ) -> AsyncIterator[Batch]:
         """Iterates over batches of a subscription: the rows of a pull as a pyarrow table, acked together by
         `batch.ack()`. At most `max_messages` (10,000) rows a batch, and 8 MiB.
 
         Parameters and guarantees are those of `subscribe`. Raises NeedsLevel below the cluster's level 3.
         """
+        settings = named(
+            max_attempts=max_attempts,
+            dead_letter_topic=dead_letter_topic,
+            backoff_s=backoff_s,
+            max_in_flight=max_in_flight,
+            filter=filter,
+            expires_after_s=expires_after_s,
+        )
         wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
         pulling = self._pulling(topic, subscription, consumer, wanted)
         return self._deliveries(pulling, ARROW, Batch)
@@ -94,14 +120,19 @@ class AsyncSubscriptions:
         subscription: str,
         handler: Callable[[AsyncMessage], Any],
         workers: int = 8,
-        start: str | Mapping[str, Any] = "latest",
+        start: Start = "latest",
         idle_timeout_s: float | None = None,
         max_messages: int | None = None,
         ack_deadline_s: float = 30,
         mode: Mode | None = None,
         consumer: str | None = None,
         max_extension_s: float = 3600,
-        **settings: Any,
+        max_attempts: int | None = None,
+        dead_letter_topic: str | None = None,
+        backoff_s: Sequence[Seconds] | None = None,
+        max_in_flight: int | None = None,
+        filter: Filter | None = None,
+        expires_after_s: Seconds | None = None,
     ) -> Worked:
         """Handles the messages of a subscription, up to `workers` at a time, and returns the counts once none came for
         `idle_timeout_s`, or the client is closed.
@@ -115,6 +146,14 @@ class AsyncSubscriptions:
         nothing be leased for long. Raises the errors of `subscribe`, and the first one of an ack.
         """
         most = check_work(handler, workers, max_messages, max_extension_s)
+        settings = named(
+            max_attempts=max_attempts,
+            dead_letter_topic=dead_letter_topic,
+            backoff_s=backoff_s,
+            max_in_flight=max_in_flight,
+            filter=filter,
+            expires_after_s=expires_after_s,
+        )
         wanted = Wanted(start, ack_deadline_s, mode, settings, most, idle_timeout_s)
         pulling = self._pulling(topic, subscription, consumer, wanted)
         work = AsyncWork(pulling, handler, self._message(topic), self._run, workers, max_extension_s)
@@ -132,13 +171,37 @@ class AsyncSubscriptions:
         """Returns all subscriptions of a topic."""
         return await self._run(calls.pages(f"{calls.topic_path(topic)}/subscriptions", "subscriptions"))
 
-    async def create_subscription(self, topic: str, name: str, **config: Any) -> dict[str, Any]:
-        """Creates a subscription, or checks that an existing one matches the given fields. Returns it as `subscription`
-        does.
+    async def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        *,
+        mode: Mode | None = None,
+        start: Start | None = None,
+        ack_deadline_s: Seconds | None = None,
+        max_attempts: int | None = None,
+        dead_letter_topic: str | None = None,
+        backoff_s: Sequence[Seconds] | None = None,
+        max_in_flight: int | None = None,
+        filter: Filter | None = None,
+        expires_after_s: Seconds | None = None,
+    ) -> dict[str, Any]:
+        """Creates a subscription, or checks that an existing one matches the fields that are given. Returns it as
+        `subscription` does.
 
-        `config`: mode, start, ack_deadline_s, max_attempts, dead_letter_topic, backoff_s, max_in_flight, filter,
-        expires_after_s. Raises SubscriptionConflict, InvalidRequest, NeedsLevel.
+        Durations may have units: `backoff_s=["1s", "5m"]`. Raises SubscriptionConflict, InvalidRequest, NeedsLevel.
         """
+        config = named(
+            mode=mode,
+            start=start,
+            ack_deadline_s=ack_deadline_s,
+            max_attempts=max_attempts,
+            dead_letter_topic=dead_letter_topic,
+            backoff_s=backoff_s,
+            max_in_flight=max_in_flight,
+            filter=filter,
+            expires_after_s=expires_after_s,
+        )
         return await self._run(calls.call("PUT", calls.subscription_path(topic, name), config))
 
     async def update_subscription(self, topic: str, name: str, **config: Any) -> dict[str, Any]:

@@ -14,7 +14,16 @@ from typing import Any
 
 from seaweedq.client.aio.subscriber import AsyncAcker
 from seaweedq.client.core.consuming.pulling import Pulling
-from seaweedq.client.core.consuming.working import Job, Worked, by_lease, failure_of, held_of, is_reject, without_reject
+from seaweedq.client.core.consuming.working import (
+    Job,
+    Worked,
+    by_lease,
+    failure_of,
+    held_of,
+    is_reject,
+    told_of,
+    without_reject,
+)
 from seaweedq.client.core.messages.answering import Answer, Item, Origin, extension_of, nack_of, return_of
 from seaweedq.client.core.messages.message import AsyncMessage, Make
 from seaweedq.client.core.protocol.effects import Steps
@@ -40,6 +49,7 @@ class AsyncWork:
         self._workers = workers
         self._acker = AsyncAcker(lambda items: run(pulling.answer(items)))
         self._monotonic_s = pulling.patience.monotonic_s
+        self._shown: dict[str, Any] = {}
         self._held = held_of({}, pulling.wanted, max_extension_s)
         self._max_extension_s = max_extension_s
         self._is_ending = False
@@ -53,8 +63,8 @@ class AsyncWork:
     async def run(self) -> Worked:
         """Handles messages until none came for `idle_timeout_s`, or until `stop`."""
         try:
-            shown = await self._run(self._pulling.shown())
-            self._held = held_of(shown, self._pulling.wanted, self._max_extension_s)
+            self._shown = await self._run(self._pulling.shown())
+            self._held = held_of(self._shown, self._pulling.wanted, self._max_extension_s)
             await self._pull_and_handle()
             if self._error:
                 raise self._error
@@ -186,7 +196,7 @@ class AsyncWork:
         except Exception as error:
             verdict = failure_of(job, error)
             if not is_reject(verdict):
-                logger.warning("the handler of message %s failed; it comes again", job.wire.id, exc_info=True)
+                logger.warning("%s", told_of(job, self._pulling, self._shown), exc_info=True)
         except asyncio.CancelledError:
             await self._settle(job, nack_of(job.wire.id, job.lease, 0))
             raise

@@ -1,7 +1,8 @@
 """Converts the core's requests to httpx, and httpx's answers to the core's; shared by both transports."""
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -16,6 +17,7 @@ from seaweedq.errors import ClientError, ConnectionFailed
 
 # Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3)
+DEFAULT_URL = "http://127.0.0.1:8080"
 _CLIENT = {"Seaweedq-Client": "python"}  # no web page sends it, so that brokers know that none has
 # A broker that takes longer is as good as gone, and there are others.
 _CONNECT_S = 5.0
@@ -29,6 +31,11 @@ class SecretUrl(httpx.URL):
 
     def __str__(self) -> str:
         return bare(super().__str__())
+
+
+def given_url(url: str | Sequence[str] | None) -> str | Sequence[str]:
+    """Returns the URL, by default that of the environment, else that of a broker on this machine."""
+    return os.environ.get("SEAWEEDQ_URL") or DEFAULT_URL if url is None else url
 
 
 def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:

@@ -4,7 +4,7 @@ import threading
 
 import msgspec
 
-from seaweedq.client.core.producing.delivery import Outcome
+from seaweedq.client.core.producing.delivery import Outcome, shown
 from seaweedq.client.core.protocol.wire import Published
 
 
@@ -31,6 +31,10 @@ class Delivery:
     def done(self) -> bool:
         """Returns whether the outcome is known."""
         return self._done.is_set()
+
+    def known(self) -> Outcome | None:
+        """Returns the outcome; None while it is not known."""
+        return self._outcome if self.done() else None
 
     def exception(self, timeout_s: float | None = None) -> Exception | None:
         """Returns the error if any of the messages failed, else None. Raises TimeoutError after `timeout_s`."""
@@ -62,3 +66,6 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     def result(self, timeout_s: float | None = None) -> str:
         """Returns the id `{segment}-{offset}`; raises the message's error. Raises TimeoutError after `timeout_s`."""
         return self._delivery.outcome(timeout_s).id_of(self._index)
+
+    def __repr__(self) -> str:
+        return shown("Receipt", self._delivery.known(), self._index)

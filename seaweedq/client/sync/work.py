@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from seaweedq.client.core.consuming.pulling import Pulling
 from seaweedq.client.core.consuming.working import (
@@ -19,6 +20,7 @@ from seaweedq.client.core.consuming.working import (
     failure_of,
     held_of,
     is_reject,
+    told_of,
     without_reject,
 )
 from seaweedq.client.core.messages.answering import Answer, Item, Origin, extension_of, return_of
@@ -45,6 +47,7 @@ class Work:
         self._workers = workers
         self._acker = Acker(lambda items: run(pulling.answer(items)))
         self._monotonic_s = pulling.patience.monotonic_s
+        self._shown: dict[str, Any] = {}
         self._held = held_of({}, pulling.wanted, max_extension_s)
         self._max_extension_s = max_extension_s
         self._changed = threading.Condition()
@@ -57,8 +60,8 @@ class Work:
     def run(self) -> Worked:
         """Handles messages until none came for `idle_timeout_s`, or until `stop`."""
         try:
-            shown = self._run(self._pulling.shown())
-            self._held = held_of(shown, self._pulling.wanted, self._max_extension_s)
+            self._shown = self._run(self._pulling.shown())
+            self._held = held_of(self._shown, self._pulling.wanted, self._max_extension_s)
             self._begin()
             try:
                 self._pull_all()
@@ -171,7 +174,7 @@ class Work:
             except Exception as error:
                 verdict = failure_of(job, error)
                 if not is_reject(verdict):
-                    logger.warning("the handler of message %s failed; it comes again", job.wire.id, exc_info=True)
+                    logger.warning("%s", told_of(job, self._pulling, self._shown), exc_info=True)
             except BaseException as error:
                 verdict = failure_of(job, error)
                 self._fail(error)

@@ -19,7 +19,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from seaweedq.client.core.consuming.pulling import Mode, Pulled, Wanted
+from msgspec import UnsetType
+
+from seaweedq.client.core.consuming.pulling import Mode, Pulled, Pulling, Wanted
 from seaweedq.client.core.messages.answering import Answer, nack_of
 from seaweedq.client.core.protocol.wire import WireMessage
 
@@ -244,6 +246,19 @@ def failure_of(job: Job, error: BaseException) -> Answer:
     if isinstance(error, Reject):
         return nack_of(job.wire.id, job.lease, reject=True, reason=str(error)[:REASON_CHARS] or None)
     return nack_of(job.wire.id, job.lease, reason=f"{type(error).__name__}: {error}"[:REASON_CHARS])
+
+
+def told_of(job: Job, pulling: Pulling, shown: Mapping[str, Any]) -> str:
+    """Returns the words for a handler's failure; `shown` is the subscription as a broker shows it."""
+    attempt = 1 if isinstance(job.wire.attempt, UnsetType) else job.wire.attempt
+    most, backoff_s = shown.get("max_attempts") or 0, shown.get("backoff_s") or [0]
+    if most and attempt >= most:
+        then = f"it becomes a dead letter in {shown.get('dead_letter_topic')}"
+    else:
+        delay_s = backoff_s[min(attempt, len(backoff_s)) - 1]
+        then = f"it comes again in {delay_s:g} s" if delay_s else "it comes again at once"
+    place = f"topic {pulling.topic}, subscription {pulling.subscription}, attempt {attempt}"
+    return f"the handler of message {job.wire.id} failed ({place}{f' of {most}' if most else ''}); {then}"
 
 
 def without_reject(verdict: Answer) -> Answer:

@@ -1,6 +1,6 @@
 """A batch as users see it: the rows of one pull as Arrow, answered by its lease."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from seaweedq.client.core.messages.answering import Answer, Origin, extension_of, nack_of
 from seaweedq.extras import needs
@@ -50,4 +50,8 @@ class Batch:
         self._origin.answer(extension_of(None, self._origin.lease, ack_deadline_s))
 
     def __repr__(self) -> str:
-        return f"Batch(lease={self.lease!r}, bytes={len(self._stream)})"
+        rows = "" if self._table is None else f", rows={self._table.num_rows}"
+        return f"Batch(lease={self.lease!r}, bytes={len(self._stream)}{rows})"
+
+
+AsyncBatch: TypeAlias = Batch  # nothing that a batch does waits

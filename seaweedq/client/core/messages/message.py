@@ -17,6 +17,8 @@ from seaweedq.client.files.atomic_file import AtomicFile
 from seaweedq.client.files.payload_file import AsyncPayload, reader
 from seaweedq.client.files.upload_source import CHUNK_BYTES, Progress
 
+SHOWN = 80  # bytes of a value that a repr shows
+
 
 class BaseMessage:
     """One message without its payload. Read only, apart from its answers."""
@@ -120,8 +122,17 @@ class BaseMessage:
         self._origin.answer(extension_of(self._wire.id, self._origin.lease, ack_deadline_s))
 
     def __repr__(self) -> str:
-        what = repr(self.reference) if self.reference else f"value={self.raw[:80]!r}"
-        return f"Message(id={self.id!r}, key={self.key!r}, {what})"
+        what = repr(self.reference) if self.reference else f"value={self._shown()}"
+        return f"{type(self).__name__}(id={self.id!r}, key={self.key!r}, {what})"
+
+    def _shown(self) -> str:
+        """Returns the value as Python writes it; a long one as the beginning of its text."""
+        raw = self.raw
+        if len(raw) <= SHOWN:
+            return repr(self.value)
+        is_text = not isinstance(self._wire.value, UnsetType)
+        beginning = raw[:SHOWN].decode(errors="replace") if is_text else repr(raw[:SHOWN])
+        return f"{beginning}... ({len(raw):,} bytes)"
 
 
 class Message(BaseMessage):

@@ -51,6 +51,14 @@ class Outcome:
         return self.published.ids[at]
 
 
+def shown(name: str, outcome: Outcome | None, index: int) -> str:
+    """Returns the repr of a receipt: the id of its message, or its error; without either while it waits."""
+    if outcome is None:
+        return f"{name}(waiting)"
+    error = outcome.error_of(index)
+    return f"{name}(error={error!r})" if error else f"{name}(id={outcome.id_of(index)!r})"
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """How a producer's batches reach their topic. `given` are the brokers that the user named."""

@@ -64,6 +64,9 @@ class SegmentRows(msgspec.Struct, frozen=True):
     count: int
 
 
+SHOWN = 5  # ids of a repr
+
+
 class Published(msgspec.Struct, dict=True):
     """The answer to a publish. `named` are the ids as the broker sent them: few ask for them."""
 
@@ -77,6 +80,12 @@ class Published(msgspec.Struct, dict=True):
         """Returns the ids in the order of the messages; None where the broker was not asked for them."""
         found: list[str] | None = _decode_ids(self.named)
         return found
+
+    def __repr__(self) -> str:
+        ids = self.ids or []
+        more = f", ... {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
+        shown = f"[{', '.join(map(repr, ids[:SHOWN]))}{more}]" if ids else None
+        return f"Published(count={self.count}, ids={shown}, duplicate={self.duplicate})"
 
 
 class Answered(msgspec.Struct, frozen=True):
