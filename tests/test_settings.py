@@ -158,9 +158,9 @@ def test_units_are_taken_from_each_source(tmp_path: Path, monkeypatch: pytest.Mo
     ("name", "value", "told"),
     [
         ("lease_s", "5x", "is not a duration; it must be a number of seconds, or .* ms, s, m, h, d or w"),
-        ("lease_s", "2m", "Input should be less than or equal to 60"),
+        ("lease_s", "2m", "it must be at most 60"),
         ("memory_budget_bytes", "1G", "is not a size; it must be a number of bytes, or .*GiB is 2.30"),
-        ("journal_puts_per_s", "5m", "valid number"),
+        ("journal_puts_per_s", "5m", "it must be a number"),
     ],
 )
 def test_an_error_about_a_unit_names_text_and_bound(name: str, value: str, told: str) -> None:
@@ -236,8 +236,7 @@ def test_names_are_those_that_fit_into_keys(name: str) -> None:
 
 def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
     named = CliRunner().invoke(app, ["serve"], env={"SEAWEEDQ_CONFIG": str(tmp_path / "none.toml")})
-    assert isinstance(named.exception, InvalidRequest)
-    assert "none.toml" in str(named.exception)
+    assert (named.exit_code, "none.toml: the file does not exist" in named.stderr) == (2, True)
 
 
 def test_help_says_the_default_of_each_setting() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
 import seaweedq
 from seaweedq.cli.shared.closed_pipe import ending_quietly
@@ -19,6 +18,7 @@ from seaweedq.cli.shared.interrupts import raise_when_loaded
 from seaweedq.cli.shared.light import lighten
 from seaweedq.cli.shared.option_names import naming_options
 from seaweedq.cli.shared.streams import open_streams
+from seaweedq.cli.shared.usage import OneLineErrors, in_plain_words
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
 
@@ -36,12 +36,19 @@ class _Listed(NamedTuple):
 
 
 _COMMANDS = {
-    "Brokers": {
+    "Start here": {
         "serve": _Listed("server.serve", "serve", "Run a broker.", cut_off=1),
+        "demo": _Listed(
+            "demo.demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1
+        ),
+        "help": _Listed("manual.manual", "manual", "Show a page about the queue, or a command's help."),
+    },
+    "Brokers": {
         "cluster": _Listed("cluster.cluster", "app", "Show the brokers; show and raise the cluster's level."),
         "doctor": _Listed(
             "doctor.doctor", "doctor", "Look at what a broker needs, and at brokers that run.", cut_off=1
         ),
+        "bench": _Listed("demo.bench", "bench", "Measure publishing, and delivery to consumers."),
     },
     "Topics": {
         "topic": _Listed("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
@@ -63,18 +70,11 @@ _COMMANDS = {
         "token": _Listed("access.token", "app", "Issue, list and revoke tokens."),
         "whoami": _Listed("access.token", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
     },
-    "To begin": {
-        "help": _Listed("manual.manual", "manual", "Show a page about the queue, or a command's help."),
-        "demo": _Listed(
-            "demo.demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1
-        ),
-        "bench": _Listed("demo.bench", "bench", "Measure publishing, and delivery to consumers."),
-    },
 }
 _LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}
 
 
-class _Commands(TyperGroup):
+class _Commands(OneLineErrors):
     """All commands; each is a placeholder until it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -96,16 +96,15 @@ def _load(name: str) -> Any:
     if isinstance(loaded, typer.Typer):
         alone.add_typer(loaded, name=name)
         alone.callback()(lambda: None)  # else Typer unwraps a group of one command
-        return lighten(naming_options(typer.main.get_group(alone).commands[name]))
+        return in_plain_words(lighten(naming_options(typer.main.get_group(alone).commands[name])))
     alone.command(name, epilog=getattr(module, listed.epilog))(loaded)
-    return lighten(naming_options(typer.main.get_command(alone)))
+    return in_plain_words(lighten(naming_options(typer.main.get_command(alone))))
 
 
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Start with: seaweedq serve    or watch everything work: seaweedq demo    or read: seaweedq help",
 )
 for panel, commands in _COMMANDS.items():
     for name, listed in commands.items():
@@ -124,7 +123,8 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A message queue whose storage is a directory of Parquet files."""
+    """A message queue whose storage is a directory of Parquet files. Start with `seaweedq serve`, watch everything
+    work with `seaweedq demo`, or read `seaweedq help`."""
 
 
 def _is_text(argument: str) -> bool:
@@ -148,10 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     called = next((_LISTED[argument] for argument in given if argument in _LISTED), None)
     try:
         with ending_quietly(called.cut_off if called else 0):
-            lighten(typer.main.get_command(app))(args=given, prog_name="seaweedq")
+            in_plain_words(lighten(typer.main.get_command(app)))(args=given, prog_name="seaweedq")
     except MissingExtra as error:
         complain(one_line(error))
         sys.exit(2)
     except (SeaweedqError, OSError) as error:
-        complain(one_line(error))
+        complain(one_line(error), str(getattr(error, "fields", {}).get("excerpt", "")))
         sys.exit(1)

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from seaweedq.cli.shared.usage import must
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 from seaweedq.units import unit_of, value_of
@@ -51,7 +52,7 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
         if field is None:
             raise InvalidRequest(f"{_origin(name, named, config)}: {_no_setting(name)}", field=name) from None
         shown = f"={_redacted(texts.get(name, first['input']))}" if field.repr else ""  # a secret is not printed
-        reason = first["msg"].removeprefix("Value error, ")
+        reason = f"it {must(first)}" if first["type"] != "value_error" else must(first)
         origin = _origin(name, named, config)
         raise InvalidRequest(f"setting {name}{shown}: {reason} (given by {origin})", field=name) from None
 

@@ -17,7 +17,9 @@ import typer
 from pydantic.fields import FieldInfo
 
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
+from seaweedq.cli.shared.common import complain, one_line
 from seaweedq.cli.shared.hidden import hidden
+from seaweedq.errors import InvalidRequest
 from seaweedq.extras import needs
 from seaweedq.settings import GROUPS, Settings
 from seaweedq.units import unit_of
@@ -80,7 +82,11 @@ def serve(
     A DURATION is a number of seconds, or has units: 500ms, 90s, 1h30m, 7d, 2w. A SIZE is a number of bytes, or has a
     unit: 10GB (10^9), 512MiB (2^20).
     """
-    settings = settings_of(config, given)
+    try:
+        settings = settings_of(config, given)
+    except InvalidRequest as error:
+        complain(one_line(error))
+        raise typer.Exit(2) from None
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import ConnectionFailed, SeaweedqError
 
 if TYPE_CHECKING:
     from seaweedq.client import Client
@@ -25,6 +25,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 CLIENT_S = 30.0
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 COMPLETION_S = 1.0
+_REFUSED = "Connection refused"
 
 
 def _topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -98,6 +99,8 @@ def one_line(error: BaseException) -> str:
         parts += [f"message {row.get('index')}: {row.get('reason')}" for row in shown]
     if (hint := fields.get("hint")) and str(hint) not in detail:
         parts.append(str(hint))
+    if isinstance(error, ConnectionFailed) and _REFUSED in detail:
+        parts.append("seaweedq serve starts a broker, and --url names another one")
     return "; ".join(" ".join(part.split()) for part in parts)
 
 
@@ -117,9 +120,10 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def complain(text: str) -> None:
-    """Prints an error to stderr, on one line."""
-    print(f"seaweedq: {printable(text)}", file=sys.stderr)  # noqa: T201
+def complain(text: str, excerpt: str = "") -> None:
+    """Prints an error to stderr, on one line; below it the lines of what it is about, which a caret may point into."""
+    for line in (f"seaweedq: {text}", *excerpt.splitlines()):
+        print(printable(line), file=sys.stderr)  # noqa: T201
 
 
 def say(text: str = "") -> None:

@@ -228,7 +228,8 @@ def _distinct(topics: Sequence[str]) -> list[str]:
 
 def refused(error: Exception, statement: str) -> InvalidRequest:
     """Returns the error for a statement that DuckDB does not take."""
-    return InvalidRequest(" ".join(str(error).split()) + unquoted(statement))
+    told, line, excerpt = str(error).partition("\nLINE ")
+    return InvalidRequest(" ".join(told.split()) + unquoted(statement), excerpt=(line + excerpt).strip("\n"))
 
 
 def of_store(error: Exception) -> str | None:

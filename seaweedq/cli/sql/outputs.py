@@ -48,7 +48,13 @@ class Shown(NamedTuple):
 def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> Shown:
     """Returns the first rows. DuckDB makes the texts: for a time of Python's it needs pytz, which no extra has, and
     Python has none for `infinity`."""
-    found = connection.sql(statement)
+    import duckdb
+
+    try:
+        found = connection.sql(statement)
+    except duckdb.Error:
+        connection.execute(statement)  # whose error has the line and the place in it
+        raise
     head = [
         Column(name, number=any(number in str(kind) for number in _NUMBERS))
         for name, kind in zip(found.columns, found.types, strict=True)

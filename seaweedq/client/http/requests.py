@@ -23,6 +23,7 @@ _CLIENT = {"Seaweedq-Client": "python"}  # no web page sends it, so that brokers
 _CONNECT_S = 5.0
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
 
@@ -116,5 +117,5 @@ def reply_of(url: str, response: httpx.Response, stream: Any = None) -> Reply:
 def failed(url: str, error: httpx.RequestError) -> ConnectionFailed:
     """Returns the error for a missing or incomplete answer."""
     url = bare(url)
-    reason = str(error) or type(error).__name__
+    reason = _ERRNO.sub("", str(error)) or type(error).__name__
     return ConnectionFailed(f"no answer from {url}: {reason}", url=url, sent=not isinstance(error, _UNSENT))

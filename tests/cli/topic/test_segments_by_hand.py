@@ -86,8 +86,8 @@ def test_what_could_not_be_is_one_line(run: Run, real_client: Client) -> None:
     assert "there is no broker 'b7'" in run("move", "not", "1", "--to", "b7", code=1)
     assert "topic 'nowhere' does not exist" in run("roll", "nowhere", "0", code=1)
     for wrong in (["--parts", "1"], ["--at", "0"], ["--parts", "2", "--at", "7"]):
-        assert "Usage" in run("split", "not", "1", *wrong, code=2)
-    assert "Invalid value for --url" in run("roll", "not", "1", "--url", "ftp://x", code=2)
+        assert "; see seaweedq topic split --help" in run("split", "not", "1", *wrong, code=2)
+    assert "--url: url is" in run("roll", "not", "1", "--url", "ftp://x", code=2)
 
 
 def test_one_picture_of_the_segments(run: Run, real_client: Client) -> None:

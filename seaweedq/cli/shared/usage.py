@@ -1,0 +1,140 @@
+"""Usage in the words of this program: errors are one line, with the value and what it must be, and help has the common
+options before the advanced ones.
+
+Typer draws a box for an error, and lets pydantic speak of values; its help has braces around required arguments. What
+it keeps for this is private to it in part: a version that keeps something else shows its own words.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from seaweedq.cli.shared.common import complain
+
+_MUST = {
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge:,}",
+    "greater_than": "must be more than {gt:,}",
+    "less_than_equal": "must be at most {le:,}",
+    "less_than": "must be less than {lt:,}",
+    "literal_error": "must be {expected}",
+    "string_pattern_mismatch": "must match {pattern}",
+    "value_error": "{error}",
+}
+_ADVANCED_PANEL = "Advanced options"
+_ADVANCED = frozenset("""
+    --backoff-s --batch --content-type --cool-down-s --default --envelope --every-s --expires-after-s --flush-max-age-s
+    --flush-max-bytes --header --install-completion --key-prefix --max-in-flight --max-payload-bytes --max-segments
+    --memory --min-segments --nack --ndjson --no-ack --s3-endpoint --sample --scaling --show-completion --skip-invalid
+    --store --target-bytes-per-s --target-messages-per-s
+    """.split())  # noqa: SIM905  # fmt: skip
+
+
+def in_plain_words(command: Any) -> Any:
+    """Returns a command, or a group with its commands, whose help shows an argument by its name in capitals, no type of
+    what takes no value, and advanced options apart."""
+    for inner in getattr(command, "commands", {}).values():
+        in_plain_words(inner)
+    for param in command.params:
+        _plain(param)
+    help_option = command.get_help_option
+    command.get_help_option = lambda context: _plain(help_option(context))
+    return command
+
+
+def _plain(param: Any) -> Any:
+    if param is None:
+        return None
+    if param.param_type_name == "argument":
+        param.metavar = param.name.upper()
+        more = "..." if param.nargs != 1 else ""
+        usage = param.metavar + more if param.required else f"[{param.metavar}{more}]"
+        param._usage_display_name = lambda: usage
+    if param.param_type_name == "argument" or param.is_flag:
+        param.display_type_rich = lambda ctx: None
+    if _ADVANCED & {*param.opts} and param.rich_help_panel is None:
+        param.rich_help_panel = _ADVANCED_PANEL
+    return param
+
+
+class OneLineErrors(TyperGroup):
+    """A group whose usage errors, and those of its commands, print one line to stderr and exit with code 2."""
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        """Runs a command."""
+        named = {**more, "prog_name": "seaweedq", "standalone_mode": False}
+        if not standalone_mode:
+            return super().main(args, **named)
+        try:
+            code = super().main(args, **named)
+        except typer.Abort:
+            complain("aborted")
+            raise SystemExit(1) from None
+        except typer.TyperException as error:
+            raise SystemExit(_told(error)) from None
+        raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _told(error: Any) -> int:
+    """Prints an error of usage. Returns the exit code: 2, also where a command without arguments has shown its help."""
+    if type(error).__name__ != "NoArgsIsHelpError":
+        path = error.ctx.command_path if getattr(error, "ctx", None) else "seaweedq"
+        complain(f"{usage(error).rstrip('.')}; see {path} --help")
+    return int(error.exit_code)
+
+
+def usage(error: Any) -> str:
+    """Returns what is wrong with what was given."""
+    name = type(error).__name__
+    if name == "NoSuchOption":
+        return f"there is no option {error.option_name}{_nearest(error.option_name, _options(error))}"
+    if name == "MissingParameter":
+        return f"{_of(error)} is missing"
+    if isinstance(error, typer.BadParameter):
+        return f"{_of(error)}: {_reason(error)}"
+    if (words := error.format_message()).startswith("No such command"):
+        given = words.split("'")[1]
+        return f"there is no command {given}{_nearest(given, getattr(error.ctx.command, 'commands', {}))}"
+    return str(words[:1].lower() + words[1:])
+
+
+def _of(error: Any) -> str:
+    """Returns the option or the argument that an error is about."""
+    if error.param_hint:
+        hint = error.param_hint if isinstance(error.param_hint, str) else error.param_hint[0]
+        return str(hint).strip("'")
+    param = error.param
+    if param is None:
+        return "usage"
+    return str(param.opts[0] if param.param_type_name == "option" else param.name.upper())
+
+
+def _reason(error: Any) -> str:
+    """Returns why a value is none, without pydantic's words."""
+    found: Callable[[], list[dict[str, Any]]] | None = getattr(error.__cause__, "errors", None)
+    if found is None:
+        return str(error.message)
+    first = found()[0]
+    return f"{str(first['input'])[:100]!r} {must(first)}"
+
+
+def must(first: Mapping[str, Any]) -> str:
+    """Returns what a value must be, which pydantic refuses with this error."""
+    return _MUST.get(first["type"], "is not valid").format(**first.get("ctx", {}))
+
+
+def _options(error: Any) -> Mapping[str, None]:
+    params = error.ctx.command.get_params(error.ctx) if error.ctx else ()
+    return {option: None for param in params for option in param.opts if option.startswith("--")}
+
+
+def _nearest(given: str, known: Mapping[str, Any]) -> str:
+    near = get_close_matches(given, known, 1)
+    return f"; the nearest is {near[0]}" if near else ""

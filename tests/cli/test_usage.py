@@ -1,0 +1,89 @@
+"""Errors have one form, one line on stderr, in words of this program; help begins with what is used most."""
+
+import pytest
+from typer.testing import CliRunner
+
+from seaweedq.cli.main import app
+from tests.support.processes.command import seaweedq
+
+NOBODY = ("--url", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    ("topic create", "TOPIC is missing; see seaweedq topic create --help"),
+    ("pull t", "--subscription is missing; see seaweedq pull --help"),
+    ("topic create t --segments x", "--segments: 'x' must be a whole number; see seaweedq topic create --help"),
+    ("bench --producers 1.5", "--producers: '1.5' must be a whole number; see seaweedq bench --help"),
+    ("bench --rate much", "--rate: 'much' must be a number; see seaweedq bench --help"),
+    ("topic tail t -n 99999", "--number: '99999' must be at most 1,000; see seaweedq topic tail --help"),
+    ("pull t -s s --max 0", "--max: '0' must be at least 1; see seaweedq pull --help"),
+    ("topic list -o yaml", "--output: 'yaml' is none of table, wide, json; see seaweedq topic list --help"),
+    ("topic list --outptu x", "there is no option --outptu; the nearest is --output; see seaweedq topic list --help"),
+    ("topcs", "there is no command topcs; the nearest is topic; see seaweedq --help"),
+    ("topic lsit", "there is no command lsit; the nearest is list; see seaweedq topic --help"),
+    ("topic show t --url ftp://x", "--url: url is 'ftp://x'"),
+    ("topic create t --schema /none", "--schema: file '/none' does not exist; see seaweedq topic create --help"),
+    ("topic list a", "got unexpected extra argument(s) (a); see seaweedq topic list --help"),
+    ("serve --port abc", "--port: 'abc' must be a whole number; see seaweedq serve --help"),
+    ("serve --port 99999", "setting port=99999: it must be at most 65,535 (given by --port)"),
+    ("serve --config /none", "--config /none: the file does not exist"),
+])  # fmt: skip
+def test_a_usage_error_is_one_line_and_exit_code_2(given: str, told: str) -> None:
+    ended = CliRunner().invoke(app, given.split())
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"seaweedq: {told}")
+
+
+def test_no_broker_is_a_failure_that_names_serve() -> None:
+    done = seaweedq("topic", "list", *NOBODY)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert "no answer from http://127.0.0.1:9: Connection refused; seaweedq serve starts a broker" in line
+    assert "Errno" not in line
+
+
+def test_a_question_that_is_not_answered_ends_as_a_failure(real_broker) -> None:
+    url = ("--url", real_broker.url)
+    seaweedq("topic", "create", "kept", *url)
+    done = seaweedq("topic", "delete", "kept", *url, stdin="n\n")
+    assert (done.returncode, done.stdout.strip()) == (1, "")
+    assert done.stderr.endswith("seaweedq: aborted\n")
+    again = seaweedq("topic", "create", "kept", "--segments", "2", *url)
+    assert again.returncode == 1
+    assert "2" in again.stderr
+    assert "1" in again.stderr
+    wrong = seaweedq("topic", "set", "kept", "--retention-max-age-s", "0", *url)
+    assert wrong.returncode == 1
+    assert "--retention-max-age-s is 0" in wrong.stderr
+
+
+def test_the_caret_of_sql_is_below_its_place(real_broker) -> None:
+    seaweedq("topic", "create", "caret", "--url", real_broker.url)
+    for statement in ("SELECT _key, nothing FROM caret", "SELECT _key FROM caret WHER nothing"):
+        done = seaweedq("sql", statement, "--url", real_broker.url)
+        assert done.returncode == 1
+        told, line, caret = done.stderr.splitlines()
+        assert told.startswith("seaweedq: ")
+        assert "LINE" not in told
+        assert line == f"LINE 1: {statement}"
+        assert set(caret) == {" ", "^"}
+        assert line[caret.index("^") :].startswith("nothing")
+
+
+def test_help_begins_with_the_start_and_shows_no_types_of_flags() -> None:
+    shown = seaweedq("--help").stdout
+    panels = [line.split()[1:-1] for line in shown.splitlines() if line.startswith("╭─")]
+    assert [" ".join(word for word in panel if "─" not in word) for panel in panels][:3] == [
+        "Options",
+        "Advanced options",
+        "Start here",
+    ]
+    assert "<bool>" not in shown
+    one = CliRunner().invoke(app, ["topic", "create", "--help"], env={"COLUMNS": "100"}).stdout
+    assert "Usage: seaweedq topic create [OPTIONS] TOPIC" in one
+    assert "{" not in one
+    assert "<bool>" not in one
+    common, advanced = one.split("Advanced options")
+    assert "--segments" in common
+    assert "--cool-down-s" in advanced
