@@ -19,6 +19,7 @@ RUN python -m venv /opt/build \
 
 FROM dependencies AS source
 COPY pyproject.toml README.md LICENSE pyspark_seaweedq.py ./
+COPY scripts/index_metadata.py scripts/
 COPY seaweedq seaweedq
 RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation -w /wheels . \
     && /opt/build/bin/pip --python /opt/seaweedq/bin/python install --no-index --no-deps --prefix /opt/source /wheels/*.whl
