@@ -65,6 +65,7 @@ def _source(spark: Any, path: str, url: str) -> Iterator[Result]:
             lambda: consume(source(columns=",".join(TWO))),
             lambda: consume(parquet().select(*TWO)),
         ),
+        ("counting", (None, None), lambda: source(columns="").count(), lambda: parquet().count()),
     )
     for name, targets, own, other in pairs:
         yield from _results(f"spark_topic, source, {name}", *_in_turns(own, other), targets, note)

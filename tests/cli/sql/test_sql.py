@@ -123,7 +123,7 @@ def test_what_has_expired_is_left_out_or_kept(sql: Shell, real_client: Client) -
         end = 20 if flushed else 10
         assert sql.rows(statement) == [(n,) for n in range(0, end, 2)]
         assert sql.rows("SELECT count(*) FROM sql_expiring") == [(end // 2,)]
-        kept = sql("SELECT count(*) AS n FROM sql_expiring", "--keep-expired", "--format", "csv")
+        kept = sql("SELECT count(*) AS n FROM sql_expiring", "--keep-expired", "-o", "csv")
         assert kept.split() == ["n", str(end)]
 
 
