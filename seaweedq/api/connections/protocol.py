@@ -41,6 +41,7 @@ from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
 MAX_HEAD_LINES = 128
+TOO_MANY_LINES = f"the request has over {MAX_HEAD_LINES} headers"
 LINE_BYTES = 256  # of a header's line, as Python holds it, beside its text
 MAX_BESIDE_BYTES = 8 * 1024  # of a body, between two pieces of its content and behind the last one; and one read more
 PIPELINED_BYTES = 4 * 1024
@@ -49,6 +50,13 @@ STEP_BYTES = 4 * 1024  # in which a connection holds memory for such, and for a 
 SOCKETS = b"/stream"  # paths that may become WebSockets
 UNREADABLE = "Invalid HTTP request received."
 BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
+
+
+class _Trailers(list[tuple[bytes, bytes]]):
+    """Where trailers go, which nobody asks for: none is kept."""
+
+    def append(self, one: tuple[bytes, bytes]) -> None:
+        """Forgets a trailer."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -60,8 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._head_open = False
         self._head_bytes = 0
-        self._refusal = UNREADABLE  # of bytes that cannot be parsed
-        self._body_open = self._has_content = False
+        self._is_chunked = False  # the body that comes now
         self._body_timer: asyncio.TimerHandle | None = None  # of a body that goes on behind its answer
         self._beside_bytes = 0
         self._early: Incomplete | None = None  # holds the memory of requests that have not begun
@@ -105,18 +112,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._head_open, self._head_bytes = True, 0
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a line of a head. Trailers are none: nobody asks for them, and a client could send any number."""
-        if not self._head_open:
-            return
-        if len(self.headers) >= MAX_HEAD_LINES:
-            self._refusal = f"the request has over {MAX_HEAD_LINES} header lines"
-            raise ValueError
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """Ends the wait for a head that is complete."""
-        self._head_open, self._body_open, self._beside_bytes = False, True, 0
+        self._head_open = False
         if self._early:
             self._release_early()
         if self._is_ignored_wish():
@@ -129,18 +127,22 @@ class BoundedProtocol(HttpToolsProtocol):
         has_codings = b"transfer-encoding" in headers_of(self.scope)  # type: ignore[arg-type]
         if has_codings and any(n == b"transfer-encoding" and value.lower() != b"chunked" for n, value in self.headers):
             self.app = partial(_refuse_with, UnreadableRequest("of transfer codings only chunked is taken"))
+        if len(self.headers) > MAX_HEAD_LINES:
+            self.app = partial(_refuse_with, UnreadableRequest(TOO_MANY_LINES))
         self._body_left = content_length(self.scope) or 0  # type: ignore[arg-type]
         super().on_headers_complete()
+        if has_codings and not self.parser.should_upgrade():
+            self._is_chunked, self._beside_bytes = True, 0
+            self.headers = _Trailers()
 
     def on_body(self, body: bytes) -> None:
         """Counts what is left of a body."""
         self._body_left -= len(body)
-        self._has_content = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Notes that it is the broker's turn."""
-        self._body_open = False
+        self._is_chunked = False
         if self._is_ignored_wish():
             return
         super().on_message_complete()
@@ -149,7 +151,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
-        if self._is_answering:
+        if self.cycle and not self.cycle.response_complete:
             self._bounds.connections.works(self)
 
     def data_received(self, data: bytes) -> None:
@@ -184,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.response_complete:
             self._bounds.connections.waits(self)
-            if self._body_open:
+            if self._is_chunked or self._body_left > 0:
                 self._body_timer = self.loop.call_later(self._bounds.message_timeout_s, self._body_too_slow)
         if self.transport.is_closing():
             self._abort_later()
@@ -296,7 +298,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._ignore_wish(data[wish.args[0] :])
         except HttpParserError:
             self.logger.warning(UNREADABLE)
-            self.send_400_response(self._refusal)
+            self.send_400_response(UNREADABLE)
 
     def _ignore_wish(self, rest: bytes | memoryview) -> None:
         """Parses a head once more without its wish, and what has come behind it."""
@@ -310,21 +312,27 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes | memoryview) -> None:
         """Parses, and counts the bytes that come before a head is complete, and those of a body beside its content."""
+        left = self._body_left
         self._parse(data)
+        if self._head_open:
+            self._count_head(len(data))
+        elif self._is_chunked:
+            self._beside_bytes = self._beside_bytes + len(data) if self._body_left == left else 0
+            if self._beside_bytes > MAX_BESIDE_BYTES and not self.transport.is_closing():
+                self._end_body(f"the body has over {MAX_BESIDE_BYTES} bytes of trailers, or of a chunk's extensions")
+
+    def _count_head(self, size: int) -> None:
+        """Counts bytes of a head that is not complete."""
         if self.transport.is_closing():
             return
-        if self._head_open:
-            self._head_bytes += len(data)
-            self._timer = self._timer or self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response(f"the request's line and headers are over {MAX_HEAD_BYTES} bytes")
-            else:
-                self._hold_early()
-        elif self._body_open:
-            self._beside_bytes = 0 if self._has_content else self._beside_bytes + len(data)
-            self._has_content = False
-            if self._beside_bytes > MAX_BESIDE_BYTES:
-                self._end_body(f"the body has over {MAX_BESIDE_BYTES} bytes of trailers, or of a chunk's extensions")
+        self._head_bytes += size
+        self._timer = self._timer or self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self.send_400_response(f"the request's line and headers are over {MAX_HEAD_BYTES} bytes")
+        elif len(self.headers) > MAX_HEAD_LINES:
+            self.send_400_response(TOO_MANY_LINES)
+        else:
+            self._hold_early()
 
     def _hold_early(self) -> None:
         """Holds the memory of a head that has come in part, and of requests that wait for their turn."""

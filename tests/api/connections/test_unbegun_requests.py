@@ -143,7 +143,7 @@ async def test_a_head_has_so_many_lines() -> None:
         await put(many, _get(MAX_HEAD_LINES + 1))
         data = await heard(many)
         assert data.startswith(b"HTTP/1.1 400 ")
-        assert f"over {MAX_HEAD_LINES} header lines".encode() in data
+        assert f"over {MAX_HEAD_LINES} headers".encode() in data
 
 
 async def test_heads_that_have_come_in_part_count_with_bodies() -> None:
