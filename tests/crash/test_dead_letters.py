@@ -1,4 +1,4 @@
-"""A broker is killed around the publish of dead letters: none is lost, and only a kill before the ack doubles some."""
+"""A broker is killed around the publish of dead letters: none is lost, and each is there once."""
 
 import time
 from collections import Counter
@@ -35,9 +35,10 @@ def letters(http: httpx.Client) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("place", "copies"), [later("letter.publish", 1), ("letter.published", 2), later("letter.acked", 1)]
+    "place", [later("letter.record"), later("letter.publish"), "letter.published", later("letter.acked")]
 )
-def test_a_killed_broker(broker_process: Callable[..., BrokerProcess], place: str, copies: int) -> None:
+def test_a_killed_broker(broker_process: Callable[..., BrokerProcess], place: str) -> None:
+    """Those that were published and not acked were there twice."""
     broker = broker_process()
     with httpx.Client(base_url=broker.url, trust_env=False, timeout=30) as http:
         http.put(TOPIC)
@@ -53,10 +54,10 @@ def test_a_killed_broker(broker_process: Callable[..., BrokerProcess], place: st
         end_s = time.monotonic() + 30
         while left(http):
             assert time.monotonic() < end_s, http.get(SUB).text
-            reject_all(http)  # the rejections were in no checkpoint
+            assert not reject_all(http) or place == "letter.record", "a checkpoint has what is dying before a letter"
             time.sleep(0.05)
         found = letters(http)
         assert Counter(letter["headers"]["dead-letter-id"] for letter in found) == dict.fromkeys(
-            ("0-0", "0-1", "0-2"), copies
+            ("0-0", "0-1", "0-2"), 1
         )
         assert {letter["headers"]["dead-letter-detail"] for letter in found} == {"no"}

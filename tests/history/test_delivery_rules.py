@@ -122,6 +122,11 @@ def died(run: Run, hash: str = ROWS[3].hash) -> None:
     run.events += called(26.0, "c", "reject", 720, segment=0, offset=3)
 
 
+def died_twice(run: Run) -> None:
+    died(run)
+    run.letters *= 2
+
+
 def another_one_died(run: Run) -> None:
     died(run, ROWS[2].hash)
 
@@ -133,6 +138,7 @@ DAMAGES: dict[Callable[[Run], None], str] = {
     unknown_to_the_only_ack: "remembered",
     sought_and_not_acked_again: "sought",
     another_one_died: "buried",
+    died_twice: "buried",
     wait_that_ends_early: "waited_out",
     wait_beside_a_message: "nothing_there",
     refused_beside_a_stranger: "undisturbed",

@@ -1,19 +1,25 @@
 """Dead letters: publishes what subscriptions of this broker have given up, and then acks it.
 
-Order of writes for some messages of one segment: 1. their payloads are copied (broker/letters/payload_copies); 2. the
-letters are published, by the same path as a client's messages, under an identity that makes a repeat known; 3. the
+Order of writes for some messages of one segment: 1. their payloads are copied (broker/letters/payload_copies); 2. a
+checkpoint of the segment's cursor says which messages they are, and the identity under which they go out; 3. the
+letters are published, by the same path as a client's messages, under that identity, which makes a repeat known; 4. the
 messages are acked, which is a frame in the journal as any ack. A crash before 2 leaves dying messages, which the next
-dispatcher knows from the checkpoint, or which are delivered once more; one between 2 and 3 doubles the letters, once;
-one after 3 leaves nothing to do.
+dispatcher knows from an earlier checkpoint, or which are delivered once more; behind 2 the next dispatcher finds the
+batch, and goes on with 3 under the same identity, so that each letter is there once; behind 4 nothing is left to do.
 
-Only who dispatches acks: after the publish it is asked again (Dispatcher.bury). `burying` is held from 1 to 3, and a
-handover waits for it. A dispatcher that was fenced in between cannot ack: its journal takes nothing.
+An identity is of one dispatcher, epoch and subscription: what else dies has another one, so a batch is repeated as it
+was, with no message more and none less. Where retention has taken some of its messages meanwhile that cannot be: the
+letters of the others are there twice if they were published.
+
+Only who dispatches writes 2, and acks: after the publish it is asked again (Dispatcher.bury). `burying` is held from 1
+to 4, and a handover waits for it. A dispatcher that was fenced in between cannot ack: its journal takes nothing.
 
 What is refused waits, longer each time, and is delivered to nobody meanwhile. Memory: AT_ONCE times one batch.
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -26,14 +32,17 @@ from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.cursors.subscription import Subscription, Tenure
+from seaweedq.broker.subscriptions.delivery.dying import Sent
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.errors import BelowRetention, SeaweedqError, SequenceOutOfOrder
+from seaweedq.errors import BelowRetention, NotReady, SeaweedqError, SequenceOutOfOrder
 from seaweedq.failpoints import reach
 from seaweedq.segments.producers import LETTERS
+from seaweedq.segments.rows import together
 
 TICK_S, LEAST_S = 1.0, 0.02  # between two looks for what died
 AT_ONCE = 4  # batches of this broker
@@ -45,28 +54,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Sender:
-    """The state of a subscription's letters: the identity under which they go to a topic's incarnation, the next
-    sequence, and the batch that has it already, since nobody knows whether it was taken."""
+    """The state of a subscription's letters: the identity of those that begin here, and the next sequence."""
 
-    producer: str = ""
+    producer: str
     sequence: int = 0
-    target: Topic | None = None
-    tried: tuple[int, tuple[int, ...]] | None = None  # segment and offsets
     failures: int = 0
     begun: int = 0  # the turn of its last batch
 
-    def identity(self, target: Topic, segment: int, offsets: Offsets, new: str) -> Producer:
-        """Returns the identity of a batch: that of the last one, if it is the same batch once more."""
-        batch = segment, tuple(offsets.tolist())
-        if self.target is not target or (self.tried is not None and self.tried != batch):
-            self.producer, self.sequence, self.target = new, 0, target
-        self.tried = batch
-        return Producer(self.producer, self.sequence)
-
-    def taken(self) -> None:
-        """Notes that the batch is durable."""
-        assert self.tried is not None
-        self.sequence, self.tried, self.failures = self.sequence + len(self.tried[1]), None, 0
+    def begin(self, offsets: Sequence[int]) -> Sent:
+        """Returns the identity of a new batch."""
+        sent = Sent(self.producer, self.sequence, tuple(offsets))
+        self.sequence += len(offsets)
+        return sent
 
     def pause_s(self) -> float:
         """Notes a failure. Returns the seconds until the next try."""
@@ -144,7 +143,11 @@ class DeadLetters:
         self._dispatcher.dying.wake()  # there may be more
 
     def _sender(self, subscription: Subscription) -> _Sender:
-        return self._senders.setdefault(subscription.tenure, _Sender())
+        found = self._senders.get(subscription.tenure)
+        if found is None:
+            self._identities += 1
+            found = self._senders[subscription.tenure] = _Sender(f"{LETTERS}{self._broker}.{self._identities}")
+        return found
 
     async def _send(self, subscription: Subscription) -> None:
         """Sends one batch. What fails waits."""
@@ -161,10 +164,10 @@ class DeadLetters:
         if subscription.closed:
             return
         sender, now_s = self._sender(subscription), self._clock.monotonic_s()
-        if isinstance(error, SequenceOutOfOrder):
-            sender.target = None  # under another identity
         pause_s = sender.pause_s()
         for cursor in subscription.cursors.values():
+            if isinstance(error, SequenceOutOfOrder):
+                cursor.delivery.deaths.sent = None  # under another identity
             if cursor.delivery.deaths:
                 cursor.delivery.deaths.postpone(cursor.delivery.deaths.due(now_s), now_s + pause_s)
         logger.warning(
@@ -186,36 +189,48 @@ class DeadLetters:
         if batch is None:
             return
         rows = await self._rows(subscription, batch, target)
-        sender = self._sender(subscription)
-        producer = sender.identity(target, batch.segment, batch.offsets, self._new_identity())
+        sent = await self._begun(subscription, batch)
         reach("letter.publish")
-        await self._publisher.batch(target, rows, producer)
-        sender.taken()
+        await self._publisher.batch(target, rows, Producer(sent.producer, sent.sequence))
+        self._sender(subscription).failures = 0
         self.published += rows.num_rows
         reach("letter.published")
         await self._dispatcher.bury(subscription, batch.segment, batch.offsets, epoch)
         reach("letter.acked")
 
-    def _new_identity(self) -> str:
-        self._identities += 1
-        return f"{LETTERS}{self._broker}.{self._identities}"
+    async def _begun(self, subscription: Subscription, batch: _Batch) -> Sent:
+        """Returns the identity of a batch, that which it had before if it is one once more. It is in the cursor's
+        record by then."""
+        subscription.check()
+        cursor, offsets = subscription.cursors.get(batch.segment), batch.offsets.tolist()
+        deaths = cursor.delivery.deaths if cursor else None
+        if cursor is None or deaths is None or len(deaths.still(batch.offsets)) < len(offsets):
+            raise NotReady(f"what was dying of segment {batch.segment} has changed")
+        sent = deaths.begun()
+        if sent is None:
+            sent = deaths.sent = self._sender(subscription).begin(offsets)
+        elif sent.offsets != tuple(offsets):
+            raise NotReady(f"some dead letters of segment {batch.segment} are being acked")
+        if not cursor.says(sent):
+            reach("letter.record")
+            await self._dispatcher.note_letters(subscription, batch.segment, sent)
+        return sent
 
     async def _read(self, subscription: Subscription) -> _Batch | None:
-        """Reads messages that die, of one segment; those that may have been published first. What retention has taken
-        is gone."""
+        """Reads messages that die, of one segment; a batch that may have been published first, and as it was. What
+        retention has taken is gone."""
         due = subscription.due_letters(self._clock.monotonic_s())
         if not due:
             return None
-        tried = self._sender(subscription).tried
-        segment = tried[0] if tried and tried[0] in due else min(due)
-        wanted = due[segment]
-        wanted = wanted[wanted < wanted[0] + MOST]
-        if tried and segment == tried[0] and np.isin(again := np.array(tried[1]), due[segment]).all():
-            wanted = again
+        sent = {n: one for n in due if (one := subscription.cursors[n].delivery.deaths.begun())}
+        segment = min(sent or due)
+        if segment in sent:
+            wanted = np.array(sent[segment].offsets, np.int64)
+        else:
+            wanted = due[segment][due[segment] < due[segment][0] + MOST]
         readable = (await self._readables.every(subscription.topic, [segment]))[segment]
-        low, high = int(wanted[0]), int(wanted[-1]) + 1
         try:
-            pieces = await readable.read(low, high - low, BATCH_BYTES)
+            read = await _read(readable, wanted, is_whole=segment in sent)
         except BelowRetention as error:
             start = int(error.fields["start_offset"])
             subscription.retire(segment, start)
@@ -226,15 +241,14 @@ class DeadLetters:
         if cursor is None:
             return None
         deaths = cursor.delivery.deaths
-        wanted = deaths.still(wanted)
-        first, rows = pieces[0]
-        here = wanted[(wanted >= first) & (wanted < first + rows.num_rows)]
+        offsets, rows = read
+        here = deaths.still(offsets)
         attempts = cursor.delivery.attempts_of(here).tolist()
         letters = [
             Letter(deaths.why(offset), count, f"{segment}-{offset}")
             for offset, count in zip(here.tolist(), attempts, strict=True)
         ]
-        return _Batch(segment, here, rows.take(pa.array(here - first)), letters) if letters else None
+        return _Batch(segment, here, rows.filter(pa.array(np.isin(offsets, here))), letters) if letters else None
 
     async def _rows(self, subscription: Subscription, batch: _Batch, target: Topic) -> pa.RecordBatch:
         topic, references = subscription.topic, references_of(batch.rows)
@@ -247,3 +261,20 @@ class DeadLetters:
         await gather_bounded(COPIES, copy, range(len(references)))
         origin = Origin(topic.name, subscription.name, self._clock.now_us())
         return letter_rows(batch.rows, batch.letters, origin, target.layout, references)
+
+
+async def _read(readable: Readable, wanted: Offsets, is_whole: bool) -> tuple[Offsets, pa.RecordBatch]:
+    """Returns the rows of rising offsets: of all of them, or of those that the first piece has. Raises BelowRetention,
+    Unavailable."""
+    parts: list[pa.RecordBatch] = []
+    found: list[Offsets] = []
+    left = wanted
+    while len(left) and (is_whole or not parts):
+        low = int(left[0])
+        for first, rows in await readable.read(low, int(left[-1]) + 1 - low, BATCH_BYTES):
+            here = left[(left >= first) & (left < first + rows.num_rows)]
+            if len(here) and (is_whole or not parts):
+                found.append(here)
+                parts.append(rows.take(pa.array(here - first)))
+                left = left[left > here[-1]]
+    return np.concatenate(found), together(parts, readable.layout)

@@ -113,10 +113,10 @@ def _bits(record: CursorRecord) -> bytes:
 
 
 def _smallest(held: tuple[HeldLease, ...], used: int) -> tuple[HeldLease, ...]:
-    """Returns the leases that fit beside `used` bytes, those of the fewest runs first: the messages of the others are
-    delivered again at once."""
+    """Returns the leases that fit beside `used` bytes, a batch of dead letters and then those of the fewest runs first:
+    the messages of the others are delivered again at once."""
     room, kept = MAX_BYTES - _FIXED_BYTES - used, []
-    for one in sorted(held, key=lambda one: len(one.runs)):
+    for one in sorted(held, key=lambda one: (not (one.dying and one.name), len(one.runs))):
         room -= len(msgspec.json.encode(one)) + 1
         if room < 0:
             break

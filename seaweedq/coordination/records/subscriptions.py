@@ -97,7 +97,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class HeldLease(msgspec.Struct, frozen=True, array_like=True):
     """The messages that a resigning dispatcher had leased to `consumer` under a name: runs of offsets, for the seconds
     that were left. One without name and consumer is a delay, which is a lease of nobody's; with `dying` (the reason,
-    and what was said of it) its messages are given up, and their dead letters not yet known to be durable."""
+    and what was said of it) its messages are given up, and their dead letters not yet known to be durable. One with
+    `dying` and a name is a batch of these that may have been published, under that identity; others have these too."""
 
     name: str
     consumer: str

@@ -6,7 +6,7 @@ any later one comes to anybody else. In `keyed` it excuses nothing: a key is wit
 """
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappush
 from typing import NamedTuple
@@ -103,7 +103,12 @@ def sought(run: Run) -> Iterator[str]:
 
 
 def buried(run: Run) -> Iterator[str]:
-    """A dead letter holds the message that it names, which came to somebody, and died of what it says."""
+    """A dead letter holds the message that it names, which came to somebody, and died of what it says; each dies once,
+    unless the subscription is moved back."""
+    sought = {event.subscription for event in run.lines("seek", "invoke")}
+    for (name, *id), count in Counter((one.subscription, one.segment, one.offset) for one in run.letters).items():
+        if count > 1 and name not in sought:
+            yield f"{name}: {id} has {count} dead letters"
     rejected = {(e.subscription, _id(e)) for e in run.lines("reject", "invoke")}
     came = {(e.subscription, _id(e)) for e in run.lines("deliver", "ok")}
     for letter in run.letters:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from seaweedq.broker.log.intervals import Run, runs_of
 from seaweedq.broker.subscriptions.consumers.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.delivery.choosing import Rules
-from seaweedq.broker.subscriptions.delivery.dying import Death
+from seaweedq.broker.subscriptions.delivery.dying import Death, Sent
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
 from seaweedq.broker.subscriptions.delivery.window import NOBODY
 from seaweedq.coordination.records.cursor_form import MAX_LEASES
@@ -37,6 +37,8 @@ class SegmentCursor:
         record = self.held.record
         held = [*_old_form(segment, record), *(record.held or ())]
         for one in held if record.epoch == epoch - 1 else filter(_is_dying, held):
+            if one.dying and one.name:
+                continue
             offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
             due_s = now_s + one.left_s
             if one.dying:
@@ -49,6 +51,11 @@ class SegmentCursor:
             lease.segments.add(segment)
             self._leases.add(lease)
             self.delivery.hold_again(offsets, lease.number, lease.consumer, due_s)
+        for one in held:
+            if one.dying and one.name:  # behind the reasons, of which some may not have fitted into the record
+                batch = [offset for low, high in one.runs for offset in range(low, high)]
+                self.delivery.take_dying(np.array(batch, np.int64), Death(*one.dying), now_s)
+                self.delivery.deaths.sent = Sent.parse(one.name, tuple(batch))
 
     def handed_over(self, epoch: int, level: int, now_s: float) -> CursorRecord:
         """Returns a checkpoint of the cursor, with its leases."""
@@ -58,7 +65,7 @@ class SegmentCursor:
             return record
         if level >= SUBSCRIPTION_LEVEL:
             return replace(record, held=tuple(held), needs_level=SUBSCRIPTION_LEVEL)
-        leased = [one for one in held if one.name]
+        leased = [one for one in held if one.name and not one.dying]
         if not leased:
             return record
         return replace(record, leases=_merged(leased), consumer=leased[0].consumer)
@@ -100,10 +107,16 @@ class SegmentCursor:
         """The newest commit that holds an ack, -1 for none."""
         return self._newest
 
+    def says(self, sent: Sent) -> bool:
+        """Tells whether the last checkpoint has a batch of dead letters."""
+        return any(one.name == sent.name and one.dying for one in self.held.record.held or ())
+
     def _dying(self) -> Iterator[HeldLease]:
-        """Yields what is dying, by the reason."""
+        """Yields the batch that may have been published, under its identity, and what is dying, by the reason."""
         deaths = self.delivery.deaths
-        offsets = sorted((deaths.why(offset), offset) for offset in deaths.all().tolist())
+        if sent := deaths.begun():
+            yield HeldLease(sent.name, ANYBODY, 0.0, tuple(runs_of(sent.offsets)), (*deaths.why(sent.offsets[0]),))
+        offsets = sorted((deaths.why(offset), offset) for offset in deaths.unacked())
         for death, group in groupby(offsets, itemgetter(0)):
             yield HeldLease("", ANYBODY, 0.0, tuple(runs_of(offset for _, offset in group)), (*death,))
 

@@ -25,10 +25,31 @@ class Death(NamedTuple):
     detail: str = ""
 
 
+class Sent(NamedTuple):
+    """A batch of dead letters that may have been published: under which identity, and of which offsets."""
+
+    producer: str
+    sequence: int
+    offsets: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Returns the identity as a text, which `parse` takes."""
+        return f"{self.producer}:{self.sequence}"
+
+    @staticmethod
+    def parse(name: str, offsets: tuple[int, ...]) -> "Sent":
+        """Returns the batch of an identity."""
+        producer, _, sequence = name.rpartition(":")
+        return Sent(producer, int(sequence), offsets)
+
+
 class Deaths:
-    """The offsets that die in a window, with their reasons."""
+    """The offsets that die in a window, with their reasons. `sent` is the batch of them that is published first, as it
+    was begun: at this dispatcher, or at one before."""
 
     def __init__(self, window: Window) -> None:
+        self.sent: Sent | None = None
         self._window = window
         self._why: dict[int, Death] = {}
 
@@ -58,6 +79,18 @@ class Deaths:
         self._why = {offset: self._why[offset] for offset in known[(states == DYING) | (states == ACKING)].tolist()}
         found: Offsets = known[states == DYING]
         return found
+
+    def unacked(self) -> list[int]:
+        """Returns the offsets that are dying, and those whose ack is on its way."""
+        self.all()
+        return sorted(self._why)
+
+    def begun(self) -> Sent | None:
+        """Returns the batch that may have been published. It forgets one of which some is gone or acked: that cannot be
+        repeated as it was."""
+        if self.sent and not set(self.sent.offsets) <= set(self.unacked()):
+            self.sent = None
+        return self.sent
 
     def due(self, now_s: float) -> Offsets:
         """Returns the offsets whose dead letters are to be published now."""

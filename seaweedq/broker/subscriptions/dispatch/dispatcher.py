@@ -26,6 +26,7 @@ from seaweedq.broker.subscriptions.consumers.stream_leases import Position
 from seaweedq.broker.subscriptions.cursors.assignment import Assignment
 from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.cursors.subscription import Subscription
+from seaweedq.broker.subscriptions.delivery.dying import Sent
 from seaweedq.broker.subscriptions.dispatch.answering import Answered, Answering, Refusal, Selection
 from seaweedq.broker.subscriptions.dispatch.leasing import Leasing
 from seaweedq.broker.subscriptions.dispatch.open_subscriptions import OpenSubscriptions
@@ -155,6 +156,17 @@ class Dispatcher:
             return
         if len(left := cursor.delivery.deaths.still(dying)):
             await self._answering.bury(subscription, segment, cursor, left)
+
+    async def note_letters(self, subscription: Subscription, segment: int, sent: Sent) -> None:
+        """Has the cursor of a segment say which dead letters may be published from now on. The caller holds `burying`.
+        Raises NotOwner where this broker does not dispatch them any more, Unavailable where that cannot be written."""
+        saved = await self._cursors.save(subscription)
+        if not saved and self._opened.is_here(subscription):
+            self.forget(subscription.topic, subscription.name)
+        subscription.check()
+        cursor = subscription.cursors.get(segment)
+        if cursor is None or not cursor.says(sent):
+            raise Unavailable(f"the cursor of segment {segment} cannot be written now, so its dead letters wait")
 
     async def extend(
         self, topic: Topic, name: str, selection: Selection, ack_deadline_s: float | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from msgspec import UNSET
 
@@ -15,6 +16,9 @@ from seaweedq.broker.letters import letters as module
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
+from seaweedq.broker.subscriptions.delivery.dying import Sent
+from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.coordination.records.cursor_form import packed, unpacked
 from seaweedq.coordination.records.seek_plan import Sought, cursor_after
 from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
 from seaweedq.coordination.records.versioned import Versioned
@@ -357,6 +361,111 @@ async def test_what_is_dying_goes_on_dying_at_the_next_dispatcher(
             (letter,) = await dead(other)
             assert (letter["value"], letter["headers"]["dead-letter-detail"]) == (1, "why")
         assert topic
+
+
+@pytest.mark.parametrize("end", ["handover", later("crash")])
+async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Its messages are in other pieces by then, and others are dying that come before and between."""
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(module, "TICK_S", 0.02)
+    bury, publish, published, open_ = Dispatcher.bury, Publisher.batch, list[Any](), asyncio.Event()
+
+    async def failing(self: Dispatcher, *more: Any) -> None:
+        if not open_.is_set():
+            raise Unavailable("the journal takes nothing")
+        await bury(self, *more)
+
+    async def noting(self: Publisher, topic: Any, rows: Any, producer: Any, *more: Any) -> Any:
+        if topic.name == "dead":
+            published.append((producer.id, producer.sequence, rows.num_rows))
+        return await publish(self, topic, rows, producer, *more)
+
+    monkeypatch.setattr(Dispatcher, "bury", failing)
+    monkeypatch.setattr(Publisher, "batch", noting)
+    async with in_loop(tmp_path, 2) as together, at(together, together.brokers[0]) as http:
+        await made(http, *({"value": n} for n in range(3)), mode="shared")
+        assert (await http.post(f"{TOPIC}/flush")).status_code == 200
+        await http.post(f"{TOPIC}/messages", json={"messages": [{"value": n} for n in range(3, 6)]})
+        assert [message["value"] for message in await pulled(http)] == [*range(6)]
+        await http.post(f"{TOPIC}/messages", json={"messages": [{"value": 6}, {"value": 7}]})
+        await nacked(http, "0-3", "0-5", reject=True, reason="first")
+        async with asyncio.timeout(10):
+            while not published:
+                await asyncio.sleep(0.01)
+        await nacked(http, "0-0", "0-4", reject=True, reason="then")
+        topics = [broker.core.catalog.topic("t") for broker in together.brokers]
+        dispatchers = [broker.serving.subscribing.dispatcher for broker in together.brokers]
+        (before,) = [at_ for at_, one_ in enumerate(dispatchers) if one_.has(topics[at_], "s")]
+        assert (await http.post(f"{TOPIC}/flush")).status_code == 200
+        if end == "handover":
+            await dispatchers[before].hand_over(topics[before], "s")
+        else:
+            await dispatchers[before].checkpoint()
+            await together.crash(together.brokers[before])
+        open_.set()
+        async with at(together, together.brokers[before if end == "handover" else 1 - before]) as other:
+            await pulled(other, wait_s=5)
+            await buried(other, messages=4)
+            letters = [(letter["value"], letter["headers"]["dead-letter-detail"]) for letter in await dead(other)]
+            assert letters == [(3, "first"), (5, "first"), (0, "then"), (4, "then")]
+    again = published.count(published[0])
+    assert again > 1, "the same identity, and as many"
+    assert published[0][0] not in [producer for producer, *_ in published[again:]], "what is new has another one"
+
+
+async def test_a_batch_of_many_pieces_is_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a successor reads lies in files, of which each has some."""
+    async with one(tmp_path) as (together, http):
+        await made(http)
+        for n in range(4):
+            await http.post(f"{TOPIC}/messages", json={"messages": [{"value": n, "key": "k" if n % 2 else None}]})
+            assert (await http.post(f"{TOPIC}/flush")).status_code == 200
+        broker = together.brokers[0]
+        topic = broker.core.catalog.topic("t")
+        readable = (await broker.serving.reading.readables.every(topic, [0]))[0]
+        offsets, rows = await module._read(readable, np.array([0, 1, 3]), is_whole=True)
+        assert (offsets.tolist(), rows.column("_key").to_pylist()) == ([0, 1, 3], [None, "k", "k"])
+        offsets, rows = await module._read(readable, np.array([0, 1, 3]), is_whole=False)
+        assert (offsets.tolist(), rows.num_rows) == ([0], 1)
+
+
+def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() -> None:
+    """It had nothing of what was being acked: a crash then had it delivered, and published, again."""
+    cursor = SegmentCursor(Versioned.new(CursorRecord(7, 0, delivered_to=0)))
+    offsets = np.arange(3)
+    cursor.delivery.lease(offsets, 1, 1, 9.0)
+    cursor.delivery.reject(offsets, 0.0, "no")
+    cursor.delivery.deaths.sent = Sent("~letter.b.1", 40, (0, 2))
+    for begins in (False, True):
+        if begins:
+            cursor.delivery.begin_ack(np.array([0, 2]))
+        record = cursor.changed(7, 3)
+        assert record is not None
+        after = SegmentCursor(Versioned.new(unpacked(packed(record))))
+        after.take_over(0, 9, 0.0)
+        assert after.delivery.deaths.begun() == Sent("~letter.b.1", 40, (0, 2))
+        assert after.delivery.deaths.all().tolist() == [0, 1, 2]
+        assert after.delivery.deaths.why(2) == ("rejected", "no")
+    cursor.delivery.end_ack(np.array([0, 2]), durable=True)
+    record = cursor.changed(7, 3)
+    assert record is not None
+    assert record.held == (HeldLease("", "", 0.0, ((1, 2),), ("rejected", "no")),)
+
+
+def test_a_batch_stays_in_a_record_that_its_reasons_do_not_fit_into() -> None:
+    cursor = SegmentCursor(Versioned.new(CursorRecord(7, 0, delivered_to=0)))
+    cursor.delivery.lease(np.arange(2_000), 1, 1, 9.0)
+    for offset in range(2_000):
+        cursor.delivery.reject(np.array([offset]), 0.0, f"{offset} {'x' * 240}")
+    cursor.delivery.deaths.sent = sent = Sent("~letter.b.1", 0, tuple(range(1, 2_000, 20)))
+    record = cursor.changed(7, 3)
+    assert record is not None
+    after = SegmentCursor(Versioned.new(unpacked(packed(record))))
+    after.take_over(0, 9, 0.0)
+    assert after.delivery.deaths.begun() == sent
+    assert 100 < len(after.delivery.deaths.all()) < 2_000
 
 
 def topic_of(together: InLoop, number: int) -> Any:
