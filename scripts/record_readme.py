@@ -1,13 +1,16 @@
 """Records docs/images/readme.svg: a broker, and three terminals in which commands run that publish, count and watch.
 
-What is drawn is what the commands printed, at the pace at which they did. It needs nothing but this package with its
-extras `server` and `sql`: `python scripts/record_readme.py`.
+What is drawn is what the commands printed, at the pace at which they did. One clock is read for all panes, and a frame
+is one at which they agree on how many messages there are: between two frames one of them is behind, by as long as its
+query and the pause after it take. It needs nothing but this package with its extras `server` and `sql`:
+`python scripts/record_readme.py`.
 """
 
 import codecs
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -16,21 +19,23 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from terminal_svg import Frame, Pane, Screen, film
+from terminal_svg import Frame, Lines, Pane, Screen, film
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "readme.svg"
 TITLE = (
     "Three terminals: one publishes some thousand messages a second, one counts them with DuckDB, "
     "and one shows how the topic splits into four segments"
 )
-PUBLISH = """while sleep 0.2; do seq -f '{"sensor": "s%g"}' 300; done | seaweedq publish readings"""
-COUNT = 'seaweedq sql --watch --every-s 1 "SELECT count(*) AS messages FROM readings"'
+PUBLISH = """while sleep 1; do seq -f '{"sensor": "s%g"}' 1500; done | seaweedq publish readings"""
+COUNT = 'seaweedq sql --watch --every-s 0.1 "SELECT count(*) AS messages FROM readings"'
 WATCH = "seaweedq topic watch readings"
 SCALING = "--target-messages-per-s 100 --max-segments 4 --cool-down-s 2"
 CREATE = f"seaweedq topic create readings --key-field sensor {SCALING}"
 SECONDS, BETWEEN_S = 24.0, 0.3
+COUNTS = (r"acknowledged ([\d,]+)", r"messages\s+(\d+)\s*$", r"([\d.]+k) messages")  # of each pane
 
 
 class Terminal:
@@ -63,6 +68,14 @@ class Terminal:
         os.close(self.fd)
 
 
+def agree(shown: Sequence[Lines]) -> bool:
+    """Whether all panes show the same number of messages; the last one shows thousands."""
+    texts = ["\n".join("".join(cell for cell, _ in line) for line in lines) for lines in shown]
+    found = [re.search(pattern, text) for pattern, text in zip(COUNTS, texts, strict=True)]
+    acknowledged, counted, watched = (one[1].replace(",", "") if one else "" for one in found)
+    return bool(acknowledged) and acknowledged == counted and f"{int(counted) / 1000:.1f}k" == watched
+
+
 def record(panes: list[Pane], environment: dict[str, str], folder: str) -> list[Frame]:
     """Runs the commands of all panes, and returns what was to be seen."""
     terminals = [Terminal(pane, environment, folder) for pane in panes]
@@ -74,7 +87,7 @@ def record(panes: list[Pane], environment: dict[str, str], folder: str) -> list[
                 if terminal.fd in ready:
                     terminal.read()
             shown = tuple(terminal.screen.lines() for terminal in terminals)
-            if not frames or (shown != frames[-1].shown and now - frames[-1].at_s > BETWEEN_S):
+            if not frames or (agree(shown) and shown != frames[-1].shown and now - frames[-1].at_s > BETWEEN_S):
                 frames.append(Frame(now, shown))
     finally:
         for terminal in terminals:
