@@ -29,7 +29,7 @@ def brokers(request: httpx.Request) -> httpx.Response:
     """Brokers of a topic with the segment 1, which came from the removed 0."""
     path = request.url.path
     if path.endswith("/segments"):
-        return httpx.Response(200, json={"segments": [OPEN | LINEAGE[1]]})
+        return httpx.Response(200, json={"segments": [OPEN | LINEAGE[1]], "now": CREATED["created_at"]})
     if path.endswith("/segments/0"):
         return httpx.Response(200, json=REMOVED | LINEAGE[0])
     if "/segments/" in path:
@@ -64,7 +64,7 @@ def test_a_stream_goes_on_with_its_successors() -> None:
     reader: Any = object.__new__(StreamReader)
     reader._client, reader.options = client(), Options("http://test", "t", starting={0: 6})
     reader.facts = FACTS
-    assert reader.initialOffset() == {"0": 6}
+    assert reader.initialOffset() == {"0": 6, "now": CREATED["created_at"]}
     assert reader._known({0: 6}).keys() == {0, 1}
     reader.options = Options("http://test", "t", starting={9: 0})
     with pytest.raises(ValueError, match="segment 9"):
