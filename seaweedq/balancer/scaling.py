@@ -12,15 +12,17 @@ decisions out.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import msgspec
 import numpy as np
 
 from seaweedq.balancer.columns import Columns, Flags, Floats, Segment, TopicId
 from seaweedq.balancer.cutting import Cut, cut
-from seaweedq.balancer.load import MESSAGE_BYTES
+from seaweedq.balancer.load import MESSAGE_BYTES, SegmentLoad
 from seaweedq.balancer.placement import Host, SegmentId, spread
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.balancer.rates import WINDOWS_S, Averages
 
 SPLIT_OVER = np.array([5.0, 2.0, 1.0, np.inf])
 """Multiples of the target, by window: a flood splits at once, a slight excess only if it lasts."""
@@ -74,6 +76,31 @@ class HotKey:
 
 
 Plan = Split | Merge | Gather | HotKey
+Measure = Literal["messages_per_s", "bytes_per_s"]
+
+
+class NearestSplit(msgspec.Struct, array_like=True, frozen=True):
+    """The plain average of a load that is nearest to its bound, over which the segment is split."""
+
+    measure: Measure
+    window_s: float
+    splits_at: float
+    now: float
+
+
+def nearest_split(load: SegmentLoad, policy: ScalingPolicy) -> NearestSplit:
+    """Returns what `decide` goes by in the first place; of an idle segment the longest average."""
+    measures: tuple[tuple[Measure, int, Averages], ...] = (
+        ("messages_per_s", policy.target_messages_per_s, load.messages_per_s),
+        ("bytes_per_s", policy.target_bytes_per_s, load.bytes_per_s),
+    )
+    windows = [one for one in zip(range(len(WINDOWS_S)), SPLIT_OVER.tolist(), strict=True) if one[1] < np.inf]
+    found = (
+        NearestSplit(measure, WINDOWS_S[at], over * target, rates[at])
+        for measure, target, rates in measures
+        for at, over in reversed(windows)
+    )
+    return max(found, key=lambda one: one.now / one.splits_at)
 
 
 def decide(

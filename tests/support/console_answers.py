@@ -8,6 +8,7 @@ from typing import Any
 
 KEY_SPACE = 2**31 - 1
 OWNERS = ("b0.1f2e", "b1.77aa", "b2.9c01")
+SPLIT = {"measure": "messages_per_s", "window_s": 600.0, "splits_at": 400.0}
 
 
 def text(moment: datetime) -> str:
@@ -94,6 +95,7 @@ class Past:
             "emptied": False,
             "rates": None if end else {"messages_per_s": [rate] * 4, "bytes_per_s": [rate * 120] * 4},
             "hot_key": {"hash": high // 3, "share": 0.75} if is_hot else None,
+            "next_split": None if end else SPLIT | {"now": rate, "held_by": "hot_key" if is_hot else None},
             "created_at": text(begin),
             "sealed_at": text(end) if end else None,
         }

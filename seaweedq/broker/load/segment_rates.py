@@ -10,7 +10,7 @@ import msgspec
 from seaweedq.balancer.load import SegmentLoad
 from seaweedq.balancer.placement import Host
 from seaweedq.balancer.rates import IDLE, Averages
-from seaweedq.balancer.scaling import hot_keys
+from seaweedq.balancer.scaling import NearestSplit, hot_keys, nearest_split
 from seaweedq.broker.load.meters import policy_of, segment_of
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
@@ -18,18 +18,28 @@ from seaweedq.broker.topics.segment_records import Records
 
 class Observed(msgspec.Struct, array_like=True, frozen=True):
     """The rates of an open segment a second, by window, corrected. `hot_key` is the hash, with its share (0 to 1), of
-    the one key because of which an overloaded segment is not split."""
+    the one key because of which an overloaded segment is not split. `nearest` is None where the topic does not split by
+    itself; `is_full` tells that it has as many segments as it may have."""
 
     messages_per_s: Averages = IDLE
     bytes_per_s: Averages = IDLE
     hot_key: tuple[int, float] | None = None
+    nearest: NearestSplit | None = None
+    is_full: bool = False
 
 
 def observed(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int) -> dict[int, Observed]:
     """Returns the rates of the segments of a topic that have these loads, by number."""
-    hot = _hot(topic, records, loads, now_us)
+    hot, policy = _hot(topic, records, loads, now_us), policy_of(topic)
+    is_full = sum(known.record.state == "open" for known in records.values()) >= policy.max_segments
     return {
-        number: Observed(load.corrected_messages_per_s, load.corrected_bytes_per_s, hot.get(number))
+        number: Observed(
+            load.corrected_messages_per_s,
+            load.corrected_bytes_per_s,
+            hot.get(number),
+            nearest_split(load, policy) if policy.enabled else None,
+            is_full,
+        )
         for number, load in loads.items()
     }
 

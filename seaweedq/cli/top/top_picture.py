@@ -77,6 +77,6 @@ def _segments(segments: Sequence[tuple[str, Segment]]) -> Table:
             f"{one.bytes_per_s[0] / 1e6:.2f}",
             f"{share(one.low)} - {share(one.high)}",
             Text(one.owner or "nobody"),
-            f"one key has {one.hot_key[1]:.0%}" if one.hot_key else "",
+            f"one key has {one.hot_key[1]:.0%}" if one.hot_key else str(one.next_split or ""),
         )
     return table

@@ -10,6 +10,36 @@ KEY_SPACE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
+class NextSplit:
+    """The average by which a segment is nearest to a split."""
+
+    measure: str
+    window_s: float
+    splits_at: float
+    now: float
+    held_by: str | None
+
+    @staticmethod
+    def of(answer: Mapping[str, Any]) -> "NextSplit":
+        """Parses that of one of the answer's segments."""
+        return NextSplit(*(answer[name] for name in ("measure", "window_s", "splits_at", "now", "held_by")))
+
+    @property
+    def nearness(self) -> float:
+        """Returns the share of the bound that is reached."""
+        return self.now / self.splits_at
+
+    def __str__(self) -> str:
+        if self.measure == "messages_per_s":
+            bound, now = f"{self.splits_at:,.0f}", f"{int(self.now):,}"
+        else:
+            bound, now = f"{self.splits_at / 1e6:,.1f} MB/s", f"{self.now / 1e6:,.1f}"
+        window = f"{self.window_s:.0f} s" if self.window_s < 60 else f"{self.window_s / 60:.0f} min"
+        held = f", held by {self.held_by}" if self.held_by else ""
+        return f"splits at {bound}, now {now} ({window}){held}"
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A segment of the map. `messages_per_s` and `bytes_per_s` are over 10 s, 1, 10 and 20 minutes; empty if the broker
     does not report them. `hot_key` is the hash that prevents a split, and its share of the messages."""
@@ -27,6 +57,7 @@ class Segment:
     messages_per_s: tuple[float, ...] = ()
     bytes_per_s: tuple[float, ...] = ()
     hot_key: tuple[int, float] | None = None
+    next_split: NextSplit | None = None
 
     @staticmethod
     def of(answer: Mapping[str, Any]) -> "Segment":
@@ -47,6 +78,7 @@ class Segment:
             messages_per_s=tuple(rates.get("messages_per_s") or ()),
             bytes_per_s=tuple(rates.get("bytes_per_s") or ()),
             hot_key=(hot["hash"], hot["share"]) if hot else None,
+            next_split=NextSplit.of(split) if (split := answer.get("next_split")) else None,
         )
 
     def lived_s(self, now: datetime) -> float:

@@ -9,6 +9,7 @@ import typer
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, first_url, printable, say
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
 from seaweedq.cli.topic import configure, files, history, reshape, tail, watch
+from seaweedq.cli.topic.lineage import NextSplit
 
 app = typer.Typer(
     no_args_is_help=True, help="Create, change, list, show, flush and delete topics; change their segments."
@@ -94,6 +95,8 @@ def _segment(segment: dict[str, Any]) -> str:
     )
     if rates := segment.get("rates"):
         said += f", {rates['messages_per_s'][0]:,.1f} messages/s"
+    if split := segment.get("next_split"):
+        said += f", {NextSplit.of(split)}"
     if hot := segment.get("hot_key"):
         said += f", over the target but not split: one key, of hash {hot['hash']}, has {hot['share']:.0%} of it"
     return said

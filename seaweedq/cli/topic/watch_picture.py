@@ -14,8 +14,10 @@ from seaweedq.cli.topic.watch_bar import Block, blocks, colour, legend, shade, s
 from seaweedq.cli.topic.watched import Watched
 
 OWNERS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
-WIDE = 120  # columns from which there is room for everything
-HOT = 3  # segments with a hot key are named at most
+WIDE = 120  # columns from which there is room for what leads to a split, bytes and age
+WIDEST = 150  # columns from which there is room for the hashes, too
+HOT = 3  # segments with a hot key, or near a split, are named at most
+NEAR = 0.5  # a share of the load that splits a segment
 PAST, PAST_LINES = timedelta(minutes=10), 5  # above the bar, and a line that says so
 ROOMY = 32  # lines from which there is room for it
 FIXED = 12  # lines beside those of table and log
@@ -36,7 +38,7 @@ def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> Re
     rates = watched.rates()
     owners = sorted({segment.owner for segment in segments if segment.owner})
     styles = {owner: OWNERS[at % len(OWNERS)] if frame.colours else "" for at, owner in enumerate(owners)}
-    told = [*_log(watched.log()), *_hot(segments)]
+    told = [*_log(watched.log()), *_hot(segments), *(_near(segments) if frame.columns < WIDE else ())]
     rows, lines = _room(frame, len(segments), len(told), len(_past(watched, frame)))
     shown = _hottest(segments, rates, rows)
     return Group(
@@ -146,31 +148,39 @@ def _legend(colours: bool) -> Text:
 def _table(
     segments: Sequence[Segment], watched: Watched, rates: dict[int, float | None], styles: dict[str, str], frame: Frame
 ) -> Table:
-    wide = frame.columns >= WIDE
+    wide, widest = frame.columns >= WIDE, frame.columns >= WIDEST
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("segment", "keys", "messages/s", *(("1 min", "10 min", "MB/s") if wide else ()), "end offset"):
-        table.add_column(name, justify="left" if name == "keys" else "right", no_wrap=True)
+    for name in ("segment", "keys", "messages/s", *(("MB/s", "nearest split") if wide else ()), "end offset"):
+        table.add_column(name, justify="left" if name in ("keys", "nearest split") else "right", no_wrap=True)
     if wide:
         table.add_column("age", justify="right", no_wrap=True)
+    if widest:
         table.add_column("key hashes", no_wrap=True)
     table.add_column("owner", no_wrap=True, overflow="ellipsis")
     for segment in segments:
-        table.add_row(*_cells(segment, watched.now.at, rates[segment.id], styles, frame.colours, wide))
+        table.add_row(*_cells(segment, watched.now.at, rates[segment.id], styles, frame.colours, wide, widest))
     return table
 
 
 def _cells(
-    segment: Segment, now: datetime, rate: float | None, styles: dict[str, str], colours: bool, wide: bool
+    segment: Segment,
+    now: datetime,
+    rate: float | None,
+    styles: dict[str, str],
+    colours: bool,
+    wide: bool,
+    widest: bool,
 ) -> list[Text]:
     said = Text("" if rate is None else short(rate), style=colour(rate or 0.0) if colours else "")
     cells = [Text(str(segment.id)), Text(f"{share(segment.low)} - {share(segment.high)}"), said]
     if wide:
-        slow = [short(segment.messages_per_s[at]) if len(segment.messages_per_s) > at else "" for at in (1, 2)]
         mb = f"{segment.bytes_per_s[0] / 1e6:.2f}" if segment.bytes_per_s else ""
-        cells += [Text(text) for text in (*slow, mb)]
+        cells += [Text(mb), Text(str(segment.next_split or ""))]
     cells.append(Text(f"{segment.end_offset:,}"))
     if wide:
-        cells += [Text(_age(segment.lived_s(now))), Text(f"{segment.low} - {segment.high}")]
+        cells.append(Text(_age(segment.lived_s(now))))
+    if widest:
+        cells.append(Text(f"{segment.low} - {segment.high}"))
     owner = segment.owner or "nobody"
     return [*cells, Text(owner, style=styles.get(owner, "red" if colours else ""))]
 
@@ -187,6 +197,13 @@ def _hot(segments: Sequence[Segment]) -> list[Text]:
         for one in segments
         if one.hot_key
     ][:HOT]
+
+
+def _near(segments: Sequence[Segment]) -> list[Text]:
+    """Names the segments that are nearest to a split, where the table has no room to say it of each."""
+    near = [(one.next_split.nearness, one) for one in segments if one.next_split and not one.hot_key]
+    nearest = sorted((one for one in near if one[0] >= NEAR), key=lambda one: -one[0])[:HOT]
+    return [_line(Text(f"segment {one.id} {one.next_split}")) for _, one in nearest]
 
 
 def _clock(at: datetime) -> str:

@@ -10,6 +10,7 @@ import pytest
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.balancer.scaling import HotKey
 from seaweedq.segments.keyhash import hash_key
+from tests.support.brokers.changing import at
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.looks import LEFT, RIGHT, Hand, in_hand, made
 
@@ -54,6 +55,27 @@ async def test_averages_are_of_their_windows(hand: Hand) -> None:
     expected = [1000 * -expm1(-1 / w) * exp(-30 / w) / -expm1(-31 / w) for w in WINDOWS_S]
     assert told == pytest.approx(expected, abs=1e-3)
     assert expected[3] == pytest.approx(1000 / 31, rel=0.02)
+
+
+async def test_the_nearest_split_is_told_with_what_holds_it_back(hand: Hand) -> None:
+    one = hand.together.brokers[0]
+    topic = await made(hand.together, 1, target_messages_per_s=100, max_segments=1)
+    hand.look(1)
+    await hand.publish(one, *LEFT[:20], *RIGHT[:20], each=25)
+    hand.look(1)
+    told = (await hand.segments(one))[0]
+    plain = 1000 * -expm1(-1 / 10)  # of ten seconds one was seen
+    expected = {"measure": "messages_per_s", "window_s": 10, "splits_at": 500, "now": pytest.approx(plain, rel=0.01)}
+    assert told["next_split"] == {**expected, "held_by": None}
+    assert told["rates"]["messages_per_s"][0] == pytest.approx(1000)
+    for _ in range(12):
+        await hand.publish(one, *LEFT[:20], *RIGHT[:20], each=25)
+        hand.look(1)
+    told = (await hand.segments(one))[0]["next_split"]
+    assert (told["now"] > told["splits_at"], told["held_by"]) == (True, "max_segments")
+    async with at(hand.together, one) as http:
+        await http.patch(f"/v1/topics/{topic.name}", json={"scaling": {"enabled": False}})
+    assert (await hand.segments(one))[0]["next_split"] is None
 
 
 async def test_metrics_are_the_sum_of_a_brokers_segments_without_one_of_each(hand: Hand) -> None:

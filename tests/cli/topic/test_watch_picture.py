@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from seaweedq.cli.topic.lineage import KEY_SPACE, Segment
+from seaweedq.cli.topic.lineage import KEY_SPACE, NextSplit, Segment
 from seaweedq.cli.topic.watch_bar import blocks, colour, legend, shade, short, short_names
 from seaweedq.cli.topic.watch_picture import FIXED, Frame, picture
 from seaweedq.cli.topic.watched import Look, Watched
@@ -124,12 +124,29 @@ def test_no_line_is_longer_than_the_terminal(columns: int) -> None:
     assert lines[3].count(" ") < columns / 2
 
 
-def test_a_wide_terminal_shows_slower_rates_bytes_age_and_hashes() -> None:
-    rated = segment(0, end_offset=5, messages_per_s=(1e4, 2e4, 3e4, 4e4), bytes_per_s=(5e6, 1, 1, 1))
-    found = Watched(Look(0, after(3_700), by_id(rated)))
-    (row,) = [line for line in drawn(found, 130) if line.startswith("      0")]
-    assert " ".join(row.split()) == "0 0.0% - 100.0% 10.0k 20.0k 30.0k 5.00 5 1 h 0 - 2147483647 broker.aa11"
-    assert "10.0k/s" in drawn(found, 130)[0]
+def test_a_wide_terminal_shows_the_nearest_split_bytes_age_and_hashes() -> None:
+    nearest = NextSplit("messages_per_s", 600, 20_000, 9_999.9, None)
+    rates = {"messages_per_s": (1e4, 2e4, 3e4, 4e4), "bytes_per_s": (5e6, 1, 1, 1)}
+    found = Watched(Look(0, after(3_700), by_id(segment(0, end_offset=5, next_split=nearest, **rates))))
+    (row,) = [line for line in drawn(found, 150) if line.startswith("      0")]
+    words = "0 0.0% - 100.0% 10.0k 5.00 splits at 20,000, now 9,999 (10 min) 5 1 h"
+    assert " ".join(row.split()) == f"{words} 0 - 2147483647 broker.aa11"
+    (row,) = [line for line in drawn(found, 120) if line.startswith("      0")]
+    assert " ".join(row.split()) == f"{words} broker.aa11"
+    assert "10.0k/s" in drawn(found, 120)[0]
+
+
+def test_a_narrow_terminal_names_the_segments_that_are_nearest_to_a_split() -> None:
+    near = [NextSplit("messages_per_s", 600, 400, now, None) for now in (199, 201, 362.9, 250)]
+    many = [segment(n, n / 8, (n + 1) / 8, next_split=one) for n, one in enumerate(near)]
+    many.append(segment(4, 4 / 8, 5 / 8, next_split=NextSplit("bytes_per_s", 10, 5e6, 4.9e6, None)))
+    many.append(segment(5, 5 / 8, 1, next_split=NextSplit("messages_per_s", 60, 800, 900, "max_segments")))
+    shown = drawn(Watched(Look(0, after(60), by_id(*many))), 80)
+    assert shown[-3:] == [
+        "segment 5 splits at 800, now 900 (1 min), held by max_segments",
+        "segment 4 splits at 5.0 MB/s, now 4.9 (10 s)",
+        "segment 2 splits at 400, now 362 (10 min)",
+    ]
 
 
 @pytest.mark.parametrize("lines", [12, 14, 20, 24, 50])

@@ -17,6 +17,7 @@ export function Segments({ map, rates }) {
     { title: "State", of: (one) => html`${one.state}${one.hot_key && html` <span class="mark" title=${`hash ${one.hot_key.hash}`}>hot key: ${Math.round(one.hot_key.share * 100)}%</span>`}` },
     { title: "Messages/s", number: true, of: (one) => (one.rates ? rate(one.rates.messages_per_s[0]) : NONE) },
     { title: "Bytes/s", number: true, of: (one) => (one.rates ? size(one.rates.bytes_per_s[0]) : NONE) },
+    { title: "Nearest split", of: (one) => (one.next_split ? nearestSplit(one.next_split) : NONE) },
     { title: "From", number: true, of: (one) => count(one.start_offset) },
     { title: "In files to", number: true, of: (one) => count(one.flushed_offset) },
     { title: "To", number: true, of: (one) => count(one.end_offset) },
@@ -30,6 +31,13 @@ export function Segments({ map, rates }) {
     <h2>Segments</h2>
     <label><input type="checkbox" role="switch" checked=${withSealed} onChange=${(event) => show(event.target.checked)} />Show ${counted(sealed, "sealed segment")}, which others have replaced</label>
     <${Table} label="Segments" columns=${columns} rows=${rows} keyOf=${(one) => one.id} />${buttons}`;
+}
+
+/** Says of the average that is nearest to a split how far it is from that. */
+function nearestSplit({ measure, window_s, splits_at, now, held_by }) {
+  const [shown, unit] = measure === "messages_per_s" ? [count, ""] : [size, "/s"];
+  const over = window_s < 60 ? `${window_s} s` : `${window_s / 60} min`;
+  return `splits at ${shown(splits_at)}${unit}, now ${shown(Math.floor(now))}${unit} (${over})${held_by ? `, held by ${held_by}` : ""}`;
 }
 
 function sorted(segments, withSealed) {

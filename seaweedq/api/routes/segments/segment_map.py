@@ -3,7 +3,7 @@ after retention has removed it."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -13,6 +13,7 @@ from seaweedq.api.asgi.services import given
 from seaweedq.api.asgi.shown_values import DIGITS, moment
 from seaweedq.api.openapi.document import described, json_answer
 from seaweedq.balancer.rates import WINDOWS_S, Averages
+from seaweedq.balancer.scaling import Measure
 from seaweedq.broker.load.segment_rates import Observed
 from seaweedq.broker.read.cluster_time import ClusterTime
 from seaweedq.broker.read.local_positions import Position
@@ -44,13 +45,27 @@ class HotKey(Struct):
     share: float
 
 
+class NextSplit(Struct):
+    """The average by which an open segment is nearest to a split: of `messages_per_s` or `bytes_per_s`, over `window_s`
+    seconds. It counts the time before the segment as idle, as the balancer does, so it is below that of `rates` at
+    first. The segment is split when `now` is over `splits_at`; `held_by` says what holds that back: `hot_key` or
+    `max_segments`."""
+
+    measure: Measure
+    window_s: float
+    splits_at: float
+    now: float
+    held_by: Literal["hot_key", "max_segments"] | None
+
+
 class SegmentAnswer(Struct):
     """A segment: the half-open range of key hashes, lineage, owner, offsets, rates while it is open.
 
     Retention has removed the messages below `start_offset`, the files whose names are below `start_file` (null: it has
     taken none), and all files of a sealed segment that is `emptied`; those below `flushed_offset` are in Parquet files,
     or were.
-    `hot_key` is the key because of which a segment with too much load is not split.
+    `hot_key` is the key because of which a segment with too much load is not split. `next_split` is null where the
+    topic does not split by itself.
     """
 
     id: int
@@ -68,6 +83,7 @@ class SegmentAnswer(Struct):
     emptied: bool
     rates: Rates | None
     hot_key: HotKey | None
+    next_split: NextSplit | None
     created_at: datetime
     sealed_at: datetime | None
 
@@ -122,6 +138,13 @@ _SEGMENT = {
     "emptied": False,
     "rates": {"messages_per_s": [1.5, 0.9, 0.9, 0.9], "bytes_per_s": [78.0, 46.8, 46.8, 46.8]},
     "hot_key": None,
+    "next_split": {
+        "measure": "messages_per_s",
+        "window_s": 600.0,
+        "splits_at": 200000.0,
+        "now": 0.7,
+        "held_by": None,
+    },
     "created_at": "2026-01-31T12:00:00Z",
     "sealed_at": None,
 }
@@ -263,6 +286,7 @@ def _answer(
         emptied=emptied,
         rates=_rates(observed) if observed else None,
         hot_key=_hot_key(observed) if observed else None,
+        next_split=_next_split(observed) if observed else None,
         created_at=moment(record.created_us),
         sealed_at=None if record.sealed_us is None else moment(record.sealed_us),
     )
@@ -274,6 +298,16 @@ def _rates(observed: Observed) -> Rates:
 
 def _hot_key(observed: Observed) -> HotKey | None:
     return HotKey(observed.hot_key[0], round(observed.hot_key[1], DIGITS)) if observed.hot_key else None
+
+
+def _next_split(observed: Observed) -> NextSplit | None:
+    found = observed.nearest
+    if found is None:
+        return None
+    held: Literal["hot_key", "max_segments"] | None = None
+    if found.now > found.splits_at:
+        held = "hot_key" if observed.hot_key else "max_segments" if observed.is_full else None
+    return NextSplit(found.measure, found.window_s, found.splits_at, round(found.now, DIGITS), held)
 
 
 def _rounded(averages: Averages) -> list[float]:
