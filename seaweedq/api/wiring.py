@@ -36,7 +36,6 @@ from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.broker.access.principals import Principals
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
 
 
 def groups_of(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
@@ -63,7 +62,7 @@ def _other_calls(broker: Broker) -> Iterator[Any]:
     mover, marks, histories = serving.reshaping.mover, serving.leading.marks, serving.leading.histories
     yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, mover, marks, histories)
     yield SegmentCalls(catalog, serving.reading.server)
-    yield StreamCalls(catalog, serving.subscription_streams)
+    yield StreamCalls(catalog, serving.subscription_streams, serving.subscribing.reports)
 
 
 def _cluster(broker: Broker, reader: RequestReader, calls: BrokerCalls) -> Iterator[Any]:
@@ -106,12 +105,12 @@ def _messages(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[A
 def _subscriptions(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
     """Yields what shows and changes subscriptions, and what delivers their messages."""
     core, serving, environment = broker.core, broker.serving, broker.environment
-    catalog, subscribing, clock, ids = core.catalog, serving.subscribing, environment.clock, environment.ids
+    catalog, subscribing, ids = core.catalog, serving.subscribing, environment.ids
     dispatcher, finder = subscribing.dispatcher, subscribing.finder
     calls = SubscriptionCalls(catalog, dispatcher, finder, proxy, reader, core.level)
     acks = Acks(calls)
     yield acks
-    yield Pulls(calls, serving.payloads, RelayedWaits(subscribing.assignment, clock), ids)
+    yield Pulls(calls, serving.payloads, subscribing.waits, ids)
     yield from _streams(broker, reader, acks)
     admin, meter, letters = subscribing.admin, subscribing.meter, serving.letters.topics
     yield SubscriptionServices(catalog, admin, dispatcher, finder, proxy, reader, core.level, meter, letters)

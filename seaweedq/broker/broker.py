@@ -130,6 +130,7 @@ class Broker:
         self._spawn(serving.log.commit.run(), "group commit")
         self._spawn(serving.reshaping.reshaper.run(), "reshaping")
         self._spawn(serving.subscribing.handoff.run(), "handover")
+        self._spawn(serving.subscribing.reports.run(), "reports of waits")
         self._spawn(serving.letters.run(), "dead letters")
         if self.core.audit.mode == "topic":
             self._spawn(serving.audit.run(), "audit")

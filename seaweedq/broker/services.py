@@ -59,6 +59,8 @@ from seaweedq.broker.subscriptions.cursors.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
+from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
+from seaweedq.broker.subscriptions.dispatch.wait_reports import WaitReports
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.suspicion.marks import Marks
@@ -183,6 +185,8 @@ class Subscribing:
     admin: SubscriptionAdmin
     seeking: Seeking
     handoff: Handoff
+    waits: RelayedWaits
+    reports: WaitReports
     finder: DispatcherFinder
     meter: LagMeter
 

@@ -31,8 +31,10 @@ from seaweedq.broker.rpc.messages import (
     StreamCall,
     TopicCall,
     UseReport,
+    WaitsCall,
 )
 from seaweedq.broker.streams.subscription_streams import LEAVE, NEXT, SubscriptionStreams
+from seaweedq.broker.subscriptions.dispatch.wait_reports import WAITS, WaitReports
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.topic_deletion import TopicClosing
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -180,14 +182,18 @@ class SegmentCalls:
 
 @dataclass(frozen=True)
 class StreamCalls:
-    """Calls for streams of subscriptions that this broker dispatches."""
+    """Calls for subscriptions that this broker dispatches: of their streams, and of what waits for them elsewhere."""
 
     catalog: Catalog
     streams: SubscriptionStreams
+    reports: WaitReports
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
-        return {NEXT: self._next, LEAVE: self._leave}
+        return {NEXT: self._next, LEAVE: self._leave, WAITS: self._waits}
+
+    async def _waits(self, content: bytes) -> bool:
+        return self.reports.hear(decode(content, type=WaitsCall))
 
     async def _next(self, content: bytes) -> Any:
         call = decode(content, type=StreamCall)

@@ -33,13 +33,15 @@ OF_BEHIND = {  # by the member of Behind
         "Messages that retention took before they were acked, since this broker dispatches them",
         "any",
     ),
-    "consumers": _of_each("consumers", "Consumers that wait, pulled within the last second, or hold messages"),
+    "consumers": _of_each(
+        "consumers", "Consumers that wait at any broker, pulled within the last second, or hold messages"
+    ),
     "idle_consumers": _of_each(
         "idle_consumers",
         "Consumers that get nothing, since an ordered subscription has fewer segments",
         "any: use `keyed` or `shared`, or more segments",
     ),
-    "waiting_pulls": _of_each("waiting_pulls", "Pulls that wait for messages"),
+    "waiting_pulls": _of_each("waiting_pulls", "Pulls that wait for messages, at any broker"),
     "held_up_s": _of_each(
         "held_up_seconds",
         "Time for which the successors of a segment have waited for the same unacked message; the log names it",

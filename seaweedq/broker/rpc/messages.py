@@ -88,6 +88,25 @@ class StreamCall(msgspec.Struct, array_like=True):
     links_until_us: Time = NEVER_US  # when the token of the stream ends, and so do links in what it gets
 
 
+class Waits(msgspec.Struct, array_like=True):
+    """The pulls that queue at a broker for one subscription, and their consumers; "" stands for those without a
+    name."""
+
+    topic: TopicName
+    incarnation: Id
+    subscription: TopicName
+    pulls: Count
+    consumers: list[str]
+
+
+class WaitsCall(msgspec.Struct, array_like=True):
+    """Tells the dispatcher of some subscriptions what queues for them at a broker
+    (broker/subscriptions/dispatch/wait_reports)."""
+
+    broker: str
+    waits: list[Waits]
+
+
 class StreamAnswer(msgspec.Struct, array_like=True):
     """Messages of a stream: the rows of a batch, encoded (broker/streams/batches), and their lease; both are empty
     where the wait has ended."""

@@ -45,6 +45,8 @@ from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
+from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
+from seaweedq.broker.subscriptions.dispatch.wait_reports import WaitReports
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.restored_coordination import RestoredCoordination
@@ -129,12 +131,15 @@ def _subscribing(
     cursors = CursorStore(coordination, lambda: level.written, view.catalog.end_of)
     dispatcher = Dispatcher(view, assignment, cursors, readables, log.commit, timeout_s)
     starts = Starts(readables, positions, Tombstones(coordination))
+    waits = RelayedWaits(assignment, view.clock)
     return Subscribing(
         assignment=assignment,
         dispatcher=dispatcher,
         admin=SubscriptionAdmin(coordination, assignment, dispatcher, starts),
         seeking=Seeking(dispatcher, starts),
         handoff=Handoff(dispatcher, assignment, view.membership, view.clock),
+        waits=waits,
+        reports=WaitReports(view, waits, assignment, dispatcher, environment.peers),
         finder=DispatcherFinder(reading.finder.context, assignment, dispatcher),
         meter=LagMeter(dispatcher, readables, positions, view.clock),
     )

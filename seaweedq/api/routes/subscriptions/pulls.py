@@ -173,7 +173,7 @@ class Pulls:
             answer = await self._hand_on(scope, target, wanted, 0)
             if queue is None or not _is_empty(answer):
                 return answer
-        async with queue.turn(until, target.check) as left_s:
+        async with queue.turn(until, target.check, wanted.consumer or "") as left_s:
             return await self._hand_on(scope, target, wanted, left_s)
 
     async def _hand_on(self, scope: Scope, target: Target, wanted: PullRequest, wait_s: float) -> Answer:

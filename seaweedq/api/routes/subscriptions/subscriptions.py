@@ -359,7 +359,7 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
         record.paused,
         opened.consumers(now_s),
         opened.idle_consumers(now_s),
-        len(opened.room),
+        opened.waiting_pulls(now_s),
         created,
         record.seek.epoch if record.seek else record.created_us,
         TotalLagAnswer(**_named(total(lags, opened))),

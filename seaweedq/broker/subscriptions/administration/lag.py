@@ -186,7 +186,7 @@ def _behind(subscription: Subscription, backlogs: Sequence[Backlog], weight: tup
         skipped=subscription.skipped.total(),
         consumers=subscription.consumers(now_s),
         idle_consumers=subscription.idle_consumers(now_s),
-        waiting_pulls=len(subscription.room),
+        waiting_pulls=subscription.waiting_pulls(now_s),
         held_up_s=subscription.hold_ups.longest_s(now_s),
     )
 

@@ -16,6 +16,7 @@ import msgspec
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.subscriptions.consumers.elsewhere import Elsewhere
 from seaweedq.broker.subscriptions.consumers.leases import Lease, Leases
 from seaweedq.broker.subscriptions.consumers.sharing import Turns
 from seaweedq.broker.subscriptions.consumers.waiting import ALL, Place, Room
@@ -85,6 +86,7 @@ class Subscription:
         self.cursors = cursors
         self.leases = Leases()
         self.turns = Turns()
+        self.elsewhere = Elsewhere()
         self.room = Room(lambda: None)
         self.unreadable = set(unreadable)
         self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable, in_order=self._in_order)
@@ -321,9 +323,15 @@ class Subscription:
         return {number: holder for number, one in cursors.items() if (holder := one.delivery.consumer()) != NOBODY}
 
     def consumers(self, now_s: float) -> int:
-        """Returns how many consumers there are: they wait, pulled lately, or hold messages."""
-        held = set[int]().union(*(cursor.delivery.consumers() for cursor in self.cursors.values()))
-        return len(self.turns.active(now_s) | held)
+        """Returns how many consumers there are: they wait, here or at another broker, pulled lately, or hold
+        messages."""
+        here = self.turns.active(now_s).union(*(cursor.delivery.consumers() for cursor in self.cursors.values()))
+        return len(here) + sum(self.leases.known_consumer(name) not in here for name in self.elsewhere.consumers(now_s))
+
+    def waiting_pulls(self, now_s: float) -> int:
+        """Returns how many pulls wait for messages, here or at another broker; those that other brokers have handed on
+        wait here."""
+        return len(self.room) + self.elsewhere.pulls(now_s)
 
     def idle_consumers(self, now_s: float) -> int:
         """Returns how many consumers get nothing, since there are more of them than open segments."""

@@ -16,6 +16,7 @@ look for it anew. Nothing is kept here: a broker that dies takes its queues with
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from math import inf
@@ -46,6 +47,7 @@ class Queue:
 
     def __init__(self, is_of_one: bool = False) -> None:
         self.is_of_one = is_of_one
+        self.consumers: Counter[str] = Counter()  # of those that queue here
         self._turn = asyncio.Lock()  # the first that waits gets it
         self._moved = 0  # how often the dispatcher did not answer, or was another one
         self._since_s = inf  # monotonic: since when one waits there
@@ -60,14 +62,23 @@ class Queue:
         return now_s - self._since_s >= DRY_S
 
     @asynccontextmanager
-    async def turn(self, until: Deadline, check: Callable[[], None]) -> AsyncIterator[float]:
+    async def turn(self, until: Deadline, check: Callable[[], None], consumer: str = "") -> AsyncIterator[float]:
         """Waits for the turn, until the deadline at most, and yields the seconds that are left then. Raises what
         `check` does, and NotOwner where the dispatcher has moved meanwhile."""
         moved = self._moved
+        self.consumers[consumer] += 1
         try:
             async with asyncio.timeout(until.left_s):
                 await self._turn.acquire()
         except TimeoutError:
+            is_over = True
+        else:
+            is_over = False
+        finally:
+            self.consumers[consumer] -= 1
+            if not self.consumers[consumer]:
+                del self.consumers[consumer]
+        if is_over:
             yield 0.0
             return
         try:
@@ -104,6 +115,15 @@ class RelayedWaits:
             return found
         key = own if await self._is_ordered(topic, name) else (topic, name, None)
         return self._queues.setdefault(key, Queue(is_of_one=key == own))
+
+    def queued(self) -> dict[tuple[Topic, str], Counter[str]]:
+        """Returns the consumers of the pulls that queue here, by subscription; those at a dispatcher are not among
+        them."""
+        found: dict[tuple[Topic, str], Counter[str]] = {}
+        for (topic, name, _), queue in list(self._queues.items()):
+            if queue.consumers:
+                found.setdefault((topic, name), Counter()).update(queue.consumers)
+        return found
 
     async def _is_ordered(self, topic: Topic, name: str) -> bool:
         """Tells whether the subscription is `ordered`, as it was MODE_S ago at most; one that does not exist is."""

@@ -37,9 +37,11 @@ class Under:
             finally:
                 self.now -= is_pull
 
-        def queueing(queue: Queue, until: Deadline, check: Callable[[], None]) -> AbstractAsyncContextManager[float]:
+        def queueing(
+            queue: Queue, until: Deadline, check: Callable[[], None], consumer: str
+        ) -> AbstractAsyncContextManager[float]:
             self.queued += 1
-            return turn(queue, until, check)
+            return turn(queue, until, check, consumer)
 
         monkeypatch.setattr(DirectPeers, "relay", counted)
         monkeypatch.setattr(Queue, "turn", queueing)
