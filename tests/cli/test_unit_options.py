@@ -55,18 +55,18 @@ def test_a_seek_goes_back_by_a_duration(real_broker: BrokerProcess, real_client:
     [
         (
             [*TOPIC, "--retention-max-age-s", "7x"],
-            "'--retention-max-age-s': '7x' is not a duration; it must be a number",
+            "--retention-max-age-s: '7x' is not a duration; it must be a number",
         ),
-        ([*TOPIC, "--retention-max-bytes", "10G"], "'--retention-max-bytes': '10G' is not a size; it must be a number"),
-        ([*SUBSCRIPTION, "--backoff-s", "1s", "--backoff-s", "1y"], "'--backoff-s': '1y' is not a duration"),
+        ([*TOPIC, "--retention-max-bytes", "10G"], "--retention-max-bytes: '10G' is not a size; it must be a number"),
+        ([*SUBSCRIPTION, "--backoff-s", "1s", "--backoff-s", "1y"], "--backoff-s: '1y' is not a duration"),
         ([*SUBSCRIPTION, "--start", "5"], "--start: '5' is not a time; it must be a time of RFC 3339"),
         (["subscription", "seek", "t", "s", "--to", "-5x"], "--to: '-5x' is not a time"),
         (["pull", "t", "-s", "s", "--start", "now"], "--start: 'now' is not a time"),
-        (["top", "--every-s", "10ms"], "'--every-s': '10ms' is 0.01 seconds; it must be at least 0.5"),
-        (["sql", "SELECT 1", "--every-s", "-1s"], "'--every-s': '-1s' is not a duration"),
-        (["bench", "--size", "2MB"], "'--size': '2MB' is 2,000,000 bytes; it must be from 1 to 1,000,000"),
-        (["bench", "--seconds", "0"], "'--seconds': '0' is 0 seconds; it must be at least 0.1"),
-        (["token", "create", "--expires", "1y"], "'--expires': '1y' is not a duration"),
+        (["top", "--every-s", "10ms"], "--every-s: '10ms' is 0.01 seconds; it must be at least 0.5"),
+        (["sql", "SELECT 1", "--every-s", "-1s"], "--every-s: '-1s' is not a duration"),
+        (["bench", "--size", "2MB"], "--size: '2MB' is 2,000,000 bytes; it must be from 1 to 1,000,000"),
+        (["bench", "--seconds", "0"], "--seconds: '0' is 0 seconds; it must be at least 0.1"),
+        (["token", "create", "--expires", "1y"], "--expires: '1y' is not a duration"),
     ],
 )
 def test_what_is_wrong_is_told_with_value_and_form(arguments: list[str], told: str) -> None:

@@ -133,10 +133,13 @@ def _message(given: str | None) -> bytes | None:
         return None
     import msgspec
 
+    from seaweedq.cli.data.records import BadRecord, checked
+
     try:
-        return msgspec.json.format(given.encode(), indent=-1)
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"{given[:80]!r} is no file, and no JSON: {error}", param_hint="FILE") from None
+        checked(msgspec.Raw(given.encode()))
+    except BadRecord as error:
+        raise typer.BadParameter(f"{given[:80]!r} is no file, and as a message {error}", param_hint="FILE") from None
+    return msgspec.json.format(given.encode(), indent=-1)
 
 
 def _is_file(given: str) -> bool:

@@ -66,10 +66,9 @@ def pull(
         client = stack.enter_context(connect(url, Outage()))
         batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
         idle_s = None if follow else _IDLE_S
+        begin = place(start, "--start")
         is_new = _is_new(client, topic, subscription)
-        messages = client.subscribe(
-            topic, subscription, place(start, "--start"), idle_s, batch, deadline_s, cast("Mode | None", mode)
-        )
+        messages = client.subscribe(topic, subscription, begin, idle_s, batch, deadline_s, cast("Mode | None", mode))
         if follow and is_new and start == "latest":
             _tell_begin(topic, subscription)
         lines = _lines(messages, output) if payloads is None else _downloaded(messages, payloads, output, stack)

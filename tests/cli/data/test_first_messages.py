@@ -36,7 +36,7 @@ def test_an_argument_that_is_json_is_the_message(real_broker: BrokerProcess, rea
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (['{"a":1'], "'{\"a\":1' is no file, and no JSON"),
+        (['{"a":1'], "'{\"a\":1' is no file, and as a message not JSON (cut off)"),
         (["a=1"], "'a=1' does not exist; a message is JSON, such as '{\"a\": 1}'"),
         (["x" * 5000], "does not exist; a message is JSON"),
         (['{"a":1}', "--input-format", "csv"], "it is for files, but FILE is a message"),
