@@ -48,10 +48,12 @@ def test_a_topic_from_creation_to_deletion(run, tmp_path):
     assert "one" in listed
     assert "two" in listed
     shown = run("topic", "show", "two")
-    assert "segment 1: open" in shown
-    assert "max_age_s 9" in shown
+    assert "segments  2 open" in shown
+    assert "no subscription" in shown
+    assert "max_age_s" not in shown
     assert "seaweedq sql 'SELECT" in shown
     assert "spark.read.parquet(" in shown
+    assert ["flush.max_age_s", "9"] in [line.split() for line in run("topic", "show", "two", "--config").splitlines()]
     assert "in files" in run("topic", "flush", "two")
     assert "seaweedq: aborted" in run("topic", "delete", "two", stdin="n\n", code=1)
     run("topic", "delete", "two", stdin="y\n")

@@ -198,3 +198,73 @@ def test_a_long_name_is_cut_at_a_terminal_alone(real_broker):
     assert "-end" in shown
     assert name in _at_terminal(*arguments, "-o", "wide", columns=80)
     assert name in seaweedq(*arguments).stdout  # which is no terminal
+
+
+def test_the_list_of_topics_has_their_figures(run, real_client):
+    real_client.create_topic("figures", initial_segments=2)
+    real_client.create_subscription("figures", "near")
+    real_client.create_subscription("figures", "far", start="earliest")
+    real_client.publish("figures", [{"value": n} for n in range(1_500)])
+    real_client.flush("figures")
+    (facts,) = (one for one in map(json.loads, run("topic", "list", "-o", "json")) if one["name"] == "figures")
+    assert (facts["messages"], facts["segments"], facts["tail_bytes"]) == (1_500, 2, 0)
+    assert facts["bytes"] > 0
+    assert facts["messages_per_s"] >= 0
+    assert facts["behind"]["messages"] == 1_500
+    head, *rows = run("topic", "list")
+    assert head.split() == ["name", "messages", "size", "unflushed", "messages/s", "segments", "behind"]
+    (row,) = (line.split("  ") for line in rows if line.startswith("figures"))
+    assert "1,500" in row
+    assert row[-1].strip() == "1,500"
+    wide = next(line for line in run("topic", "list", "-o", "wide") if line.startswith("figures"))
+    assert " far " in wide or " near " in wide
+
+
+def test_the_page_of_a_topic_has_rates_segments_and_lag_and_its_configuration_apart(run, real_client):
+    real_client.create_topic("page", key_field="k", flush={"max_age_s": 7})
+    real_client.create_subscription("page", "lagging", start="earliest")
+    real_client.publish("page", [{"value": {"k": "a"}}] * 3)
+    seaweedq("topic", "roll", "page", "0", "--url", run.url)
+    page = run("topic", "show", "page")
+    assert any(line.startswith("rate ") and "messages/s" in line for line in page)
+    assert "-o wide shows 1 sealed segment, and topic history what replaced them" in page
+    (lag,) = (line.split() for line in page if line.startswith("lagging "))
+    assert lag[3] == "3"
+    assert not [line for line in page if "max_age_s" in line]
+    assert [line.split()[1] for line in run("topic", "show", "page", "-o", "wide") if line.startswith("      ")] == [
+        "sealed",
+        "open",
+    ]
+    config = dict(line.split(maxsplit=1) for line in run("topic", "show", "page", "--config"))
+    assert (config["flush.max_age_s"], config["key_field"]) == ("7", "k")
+
+
+def test_empty_lists_say_so(run, real_client):
+    real_client.create_topic("bare")
+    for words, told in (
+        ("subscription list bare", "topic bare has no subscription"),
+        ("dead-letters list bare", "topic bare has no dead letters"),
+        ("topic files bare", "topic bare has no file yet"),
+        ("principal list", "no principal yet; seaweedq principal put NAME makes one"),
+        ("token list", "no token"),
+    ):
+        done = seaweedq(*words.split(), "--url", run.url)
+        assert done.stderr == f"{told}\n", words
+
+
+def test_pictures_are_whole_where_stdout_is_no_terminal(run, real_client):
+    name = "pictured-" + "n" * 110
+    real_client.publish(name, {"value": 1})
+    assert any(line.startswith(name) for line in run("top", "--once"))
+    assert any("broker." in line and line.rstrip()[-1] != "…" for line in run("topic", "watch", name, "--once"))
+
+
+@pytest.fixture
+def run(real_broker):
+    def command(*arguments):
+        done = seaweedq(*arguments, "--url", real_broker.url)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    command.url = real_broker.url
+    return command

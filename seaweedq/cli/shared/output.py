@@ -10,16 +10,21 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from seaweedq.cli.shared.common import printable, say
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 TABLE, WIDE, JSON = FORMATS = ("table", "wide", "json")
 GAP = "  "
 FEWEST = 8  # characters of a cell that is cut
 _CUT = "…"
+UNCUT = 100_000  # columns of what is no terminal
 _OF_MESSAGES = "json, one object a line; table or wide, a line for each message."
 
 
@@ -109,6 +114,24 @@ def message_line(message: bytes, output: str) -> bytes:
 def terminal_width() -> int | None:
     """Returns the columns of the terminal; None where stdout is none, and nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def drawing() -> "Console":
+    """Returns a console for the pictures of live commands; where stdout is no terminal, it cuts nothing."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = UNCUT
+    return console
+
+
+def with_whole_numbers(table: "Table") -> "Table":
+    """Returns a table of a picture whose columns on the right are never cut."""
+    for column in table.columns:
+        if column.justify == "right":
+            column.min_width = max(_wide(str(cell)) for cell in (column.header, *column.cells))
+    return table
 
 
 def layout(head: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, wide: bool = False) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, calling, complain, one_line, say
 from seaweedq.cli.shared.hidden import hidden
-from seaweedq.cli.shared.output import JSON, TABLE, WIDE, layout, output_option, say_table, terminal_width
+from seaweedq.cli.shared.output import JSON, TABLE, WIDE, drawing, layout, output_option, say_table, terminal_width
 from seaweedq.cli.shared.units import duration
 from seaweedq.errors import ConnectionFailed, FileMissing, TopicNotFound, Unavailable
 
@@ -27,7 +27,6 @@ seaweedq sql "SHOW TABLES" · seaweedq sql --explain "SELECT count(*) FROM fligh
 FILES = ("csv", JSON, "parquet")
 FORMATS = (TABLE, WIDE, *FILES)
 _ABOUT_OUTPUT = "table; wide: uncut; csv; json, an object a line; parquet; by default that of FILE."
-UNCUT = 100_000  # columns of what is no terminal
 PLANS = 3  # retention may take files between a plan and its read
 
 
@@ -138,14 +137,11 @@ def _explain(database: "Database", statement: str) -> None:
 
 
 def _watch(database: "Database", statement: str, rows: int, every_s: float, wide: bool) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     from seaweedq.cli.data.pull import Interrupts
 
-    console, shown = Console(), None
-    if not console.is_terminal:
-        console.width = UNCUT
+    console, shown = drawing(), None
     with Interrupts() as interrupts:
         looks = interrupts.until_stopped(_looks(database, statement, rows, every_s, wide))
         if not console.is_terminal:

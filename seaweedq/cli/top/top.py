@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, one_line
-from seaweedq.cli.shared.output import JSON, TABLE, Output, say_json
+from seaweedq.cli.shared.output import JSON, TABLE, Output, drawing, say_json
 from seaweedq.cli.shared.units import duration
 from seaweedq.errors import ConnectionFailed, TopicNotFound, Unavailable
 
@@ -29,12 +29,10 @@ def top(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show the busiest topics and segments with their rates and owners, until Ctrl-C."""
-    from rich.console import Console
-
     from seaweedq.cli.data.pull import Interrupts
     from seaweedq.cli.top.busiest import Loads
 
-    console, loads = Console(), Loads()
+    console, loads = drawing(), Loads()
     with connect(url) as client:
         count = _look(client, loads)
         if once:

@@ -8,12 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from seaweedq.cli.shared.common import counted, printable
+from seaweedq.cli.shared.output import cut, with_whole_numbers
 from seaweedq.cli.top.busiest import Loads, TopicLoad
 from seaweedq.cli.topic.lineage import Segment, share
 from seaweedq.cli.topic.watch_bar import colour, short
 
 FIXED = 6  # lines beside those of the tables
 FEWEST = 3  # rows of each
+NAME = 32  # characters of a name in a terminal, which lacks its middle if it is longer
 
 
 def picture(loads: Loads, topics: int, now: datetime, lines: int | None, trouble: str = "") -> RenderableType:
@@ -26,9 +28,9 @@ def picture(loads: Loads, topics: int, now: datetime, lines: int | None, trouble
     return Group(
         _head(loads, topics, now),
         Text(trouble, style="red"),
-        _topics(shown),
+        _topics(shown, lines is not None),
         more,
-        *([_segments(segments[:for_segments])] if for_segments else []),
+        *([_segments(segments[:for_segments], lines is not None)] if for_segments else []),
     )
 
 
@@ -51,11 +53,11 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _topics(loads: Sequence[TopicLoad]) -> Table:
+def _topics(loads: Sequence[TopicLoad], cuts: bool) -> Table:
     table = _table("topic", "messages/s", "1 min", "MB/s", "segments", "owners", "messages")
     for load in loads:
         table.add_row(
-            Text(printable(load.name)),
+            Text(cut(printable(load.name), NAME) if cuts else printable(load.name)),
             Text(short(load.rate()), style=colour(load.rate())),
             short(load.rate(minutes=True)),
             f"{load.bytes_per_s / 1e6:.2f}",
@@ -63,15 +65,15 @@ def _topics(loads: Sequence[TopicLoad]) -> Table:
             f"{len(load.owners):,}",
             f"{load.messages:,}",
         )
-    return table
+    return with_whole_numbers(table)
 
 
-def _segments(segments: Sequence[tuple[str, Segment]]) -> Table:
+def _segments(segments: Sequence[tuple[str, Segment]], cuts: bool) -> Table:
     table = _table("topic", "segment", "messages/s", "MB/s", "keys", "owner", "")
     for topic, one in segments:
         rate = one.messages_per_s[0]
         table.add_row(
-            Text(printable(topic)),
+            Text(cut(printable(topic), NAME) if cuts else printable(topic)),
             str(one.id),
             Text(short(rate), style=colour(rate)),
             f"{one.bytes_per_s[0] / 1e6:.2f}",
@@ -79,4 +81,4 @@ def _segments(segments: Sequence[tuple[str, Segment]]) -> Table:
             Text(one.owner or "nobody"),
             f"one key has {one.hot_key[1]:.0%}" if one.hot_key else str(one.next_split or ""),
         )
-    return table
+    return with_whole_numbers(table)

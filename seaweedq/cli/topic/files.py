@@ -27,7 +27,7 @@ def files(
         for one in found:
             say_json(one)
         return
-    say_table(output, _HEAD, map(_row, found), "no file yet: all messages are in journals" if facts["messages"] else "")
+    say_table(output, _HEAD, map(_row, found), f"topic {topic} has no file yet")
     rows, size = sum(one.next_offset - one.first_offset for one in found), sum(one.bytes for one in found)
     say(f"{counted(len(found), 'file')}, {counted(rows, 'row')}, {counted(size, 'byte')} in {facts['path']}")
 

@@ -2,56 +2,74 @@
 of segments."""
 
 import os
-from typing import Annotated, Any
+from contextlib import suppress
+from typing import Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, first_url, printable, say
-from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, first_url, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done, say_json, say_table
 from seaweedq.cli.topic import configure, files, history, reshape, tail, watch
-from seaweedq.cli.topic.lineage import NextSplit
+from seaweedq.errors import TopicNotFound
 
 app = typer.Typer(
     no_args_is_help=True, help="Create, change, list, show, flush and delete topics; change their segments."
 )
 
-_LISTED = columns("name, format, state, created_at")
+MEASURED = 100  # topics of a table; each takes three requests
 
 
 app.command(epilog=configure.CREATE)(configure.create)
 app.command("set", epilog=configure.SET)(configure.change)
 
 
-@app.command("list", epilog="Example: seaweedq topic list -o json | jq .name")
+@app.command("list", epilog="Examples: seaweedq topic list · seaweedq topic list -o json | jq .name")
 def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List all topics."""
+    """List all topics with their messages, sizes, rates and segments, and how far behind the subscription is that is
+    furthest behind."""
+    from seaweedq.cli.topic.measured import HEAD, measure
+
     with connect(url) as client:
-        topics, unreadable = client.topics(), client.unreadable_topics()
-    if unreadable:
-        typer.echo(f"left out, since they need a newer broker: {', '.join(unreadable)}", err=True)
+        names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()
+        if unreadable:
+            typer.echo(f"left out, since they need a newer broker: {', '.join(unreadable)}", err=True)
+        found = []
+        for name in names if output != TABLE else names[:MEASURED]:
+            with suppress(TopicNotFound):  # it was deleted meanwhile
+                found.append(measure(client, name))
     if output == JSON:
-        for topic in topics:
-            say_json(topic)
+        for one in found:
+            say_json(one.summary())
         return
-    rows = [[_text(topic[column.name]) for column in _LISTED] for topic in topics]
-    say_table(output, _LISTED, rows, "no topic yet; seaweedq topic create NAME makes one")
+    say_table(output, HEAD, (one.row() for one in found), "no topic yet; seaweedq topic create NAME makes one")
+    if len(found) < len(names):
+        typer.echo(f"these are the first {len(found):,} of {counted(len(names), 'topic')}; -o wide has all", err=True)
 
 
-@app.command(epilog="Example: seaweedq topic show flights")
-def show(topic: Topic, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Show a topic's configuration and segments, and commands to paste for curl, DuckDB and Spark."""
+@app.command(epilog="Examples: seaweedq topic show flights · seaweedq topic show flights --config")
+def show(
+    topic: Topic,
+    config: Annotated[bool, typer.Option("--config", help="Show the configuration instead.")] = False,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show a topic: its rates, segments and subscriptions, and commands to paste for curl, DuckDB and Spark."""
+    from seaweedq.cli.topic.measured import measure
+    from seaweedq.cli.topic.topic_page import print_config, print_page
+
     with connect(url) as client:
-        facts, segments = client.topic(topic), client.segments(topic)
+        if config and output != JSON:
+            print_config(client.topic(topic))
+            return
+        found = measure(client, topic)
     if output == JSON:
-        say_json({**facts, "segments": segments})
+        say_json({**found.topic, "segments": found.segments, "subscriptions": found.subscriptions})
         return
-    say_page((name, _text(value)) for name, value in facts.items())
-    for segment in segments:
-        say(_segment(segment))
+    print_page(found, output)
     from seaweedq.cli.shared.shell_hints import header_of, lines
 
-    value = '{"n": 1}' if facts["format"] == "json" else ""
-    say("\n" + "\n".join(lines(first_url(url), topic, facts["path"], value, header_of(os.environ))))
+    value = '{"n": 1}' if found.topic["format"] == "json" else ""
+    say("\n" + "\n".join(lines(first_url(url), topic, found.topic["path"], value, header_of(os.environ))))
 
 
 @app.command(epilog="Example: seaweedq topic flush flights")
@@ -86,27 +104,3 @@ app.command(epilog=watch.EXAMPLES)(watch.watch)
 app.command(epilog=tail.EXAMPLES)(tail.tail)
 app.command(epilog=files.EXAMPLES)(files.files)
 app.command(epilog=history.EXAMPLES)(history.history)
-
-
-def _segment(segment: dict[str, Any]) -> str:
-    said = (
-        f"segment {segment['id']}: {segment['state']}, keys {segment['low']} to {segment['high']}, "
-        f"offsets {segment['start_offset']} to {segment['end_offset']}"
-    )
-    if rates := segment.get("rates"):
-        said += f", {rates['messages_per_s'][0]:,.1f} messages/s"
-    if split := segment.get("next_split"):
-        said += f", {NextSplit.of(split)}"
-    if hot := segment.get("hot_key"):
-        said += f", over the target but not split: one key, of hash {hot['hash']}, has {hot['share']:.0%} of it"
-    return said
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_text(item)}" for name, item in value.items() if item is not None)
-    return "" if value is None else printable(str(value))

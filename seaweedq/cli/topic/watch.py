@@ -1,5 +1,6 @@
 """`seaweedq topic watch`: shows a topic's segments, live in the terminal."""
 
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
-from seaweedq.cli.shared.output import JSON, TABLE, Output, say_json
+from seaweedq.cli.shared.output import JSON, TABLE, Output, drawing, say_json
 from seaweedq.errors import ConnectionFailed, RouteNotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -36,12 +37,10 @@ def watch(
 
     Runs until Ctrl-C. Without a terminal it prints one picture, then a line for each change.
     """
-    from rich.console import Console
-
     from seaweedq.cli.data.pull import Interrupts
     from seaweedq.cli.topic.watched import Watched
 
-    console = Console()
+    console = drawing()
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))
         watched = Watched(_look(client, topic, history=output != JSON))
@@ -135,4 +134,4 @@ def _picture(
     from seaweedq.cli.topic.watch_picture import Frame, picture
 
     colours = console.is_terminal and not console.no_color
-    return picture(topic, watched, Frame(console.width, lines, colours), trouble)
+    return picture(topic, watched, Frame(shutil.get_terminal_size().columns, lines, colours), trouble)

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from seaweedq.cli.shared.output import with_whole_numbers
 from seaweedq.cli.topic.lineage import Segment, by_range, share
 from seaweedq.cli.topic.watch_bar import Block, blocks, colour, legend, shade, short, short_names
 from seaweedq.cli.topic.watched import Watched
@@ -159,7 +160,7 @@ def _table(
     table.add_column("owner", no_wrap=True, overflow="ellipsis")
     for segment in segments:
         table.add_row(*_cells(segment, watched.now.at, rates[segment.id], styles, frame.colours, wide, widest))
-    return table
+    return with_whole_numbers(table)
 
 
 def _cells(

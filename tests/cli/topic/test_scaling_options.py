@@ -68,16 +68,17 @@ def test_show_says_what_segments_take_and_which_key_is_too_hot(real_broker: Brok
         assert time.monotonic() < end
         time.sleep(0.1)
     shown = run(real_broker, "show", "shown")
-    cool, hot = (line for line in shown.splitlines() if line.startswith("segment "))
+    head = next(number for number, line in enumerate(shown.splitlines()) if line.startswith("segment "))
+    cool, hot = shown.splitlines()[head + 1 : head + 3]
     if hash_key("same") < 2**30:
         cool, hot = hot, cool
-    assert f"over the target but not split: one key, of hash {hash_key('same')}, has 100% of it" in hot
-    assert ", splits at " in hot
-    assert "held by hot_key, over the target but not split" in hot
-    assert cool.endswith(", 0.0 messages/s, splits at 10, now 0 (10 min)")
+    assert hot.endswith(f"not split: one key, of hash {hash_key('same')}, has 100% of it")
+    assert "  splits at " in hot
+    assert "held by hot_key" in hot
+    assert cool.split()[4:7] == ["0", "0.0", "0.00"]
+    assert "  splits at 10, now 0 (10 min)  " in cool
     facts: dict[str, Any] = json.loads(run(real_broker, "show", "shown", "-o", "json"))
     assert facts["hot_segments"] == [s["id"] for s in facts["segments"] if s["hot_key"]]
-    assert ["hot_segments", str(facts["hot_segments"][0])] in [line.split() for line in shown.splitlines()]
 
 
 async def test_the_python_client_takes_and_changes_a_policy(real_broker: BrokerProcess, real_client: Client) -> None:
