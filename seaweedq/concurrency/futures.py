@@ -35,7 +35,10 @@ def empty_frames(error: BaseException) -> None:
     An error that refers to its frames, and is referred to by one of them, stays until a full collection, with all of
     their variables: 500 bytes of a request held 25 MiB. All frames have to be over: one that is suspended would end.
     """
-    behind: BaseException | None = error
-    while behind is not None:
-        traceback.clear_frames(behind.__traceback__)
-        behind = behind.__cause__ or behind.__context__
+    seen, behind = set[int](), [error]
+    while behind:
+        one = behind.pop()
+        if id(one) not in seen:  # two errors may be each other's cause
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            behind += filter(None, (one.__cause__, one.__context__))

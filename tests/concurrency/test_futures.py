@@ -2,11 +2,12 @@
 
 import asyncio
 import gc
+import traceback
 from typing import Any
 
 import pytest
 
-from seaweedq.concurrency.futures import fail, mark_retrieved, resolve
+from seaweedq.concurrency.futures import empty_frames, fail, mark_retrieved, resolve
 
 
 async def test_the_first_end_counts() -> None:
@@ -48,3 +49,21 @@ async def test_an_error_that_nobody_waits_for_is_not_logged() -> None:
     del forsaken, task, cancelled
     gc.collect()
     assert not logged
+
+
+def test_errors_that_are_each_others_cause_are_emptied() -> None:
+    def broken(error: Exception, cause: Exception) -> None:
+        content = bytearray()
+        if not content:
+            raise error from cause
+
+    first, second = ValueError(), KeyError()
+    for error, cause in ((first, second), (second, first)):
+        with pytest.raises(type(error)):
+            broken(error, cause)
+    empty_frames(first)
+    for error in (first, second):
+        assert error.__traceback__
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code is broken.__code__]
+        assert frames
+        assert not any("content" in frame.f_locals for frame in frames)

@@ -78,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deferred: tuple[Any, Any] | None = None
         self._place = Place.NONE
         self._running: Any = None  # the request that is being answered
-        self._held_back = False  # reading is paused until all of _unparsed is parsed
+        self._held_back = False  # reading is paused until all that came is parsed, and has begun
         self._extensions = {CONNECTION: self}
         self.account: Account | None = None
 
@@ -109,6 +109,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Counts from the begin of a head."""
         super().on_message_begin()
+        if self.timeout_keep_alive_task:  # begun by the end of a body behind its answer, in the same read
+            self._unset_keepalive_if_required()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._head_open, self._head_bytes = True, 0
 
@@ -162,6 +164,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._hold_back()
         elif len(data) <= max(self._body_left, PIPELINED_BYTES):
             self._feed(data)
+            if self.pipeline:
+                self._hold_back()
         else:
             self._unparsed = memoryview(data)
             self._feed_more()
@@ -190,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._body_timer = self.loop.call_later(self._bounds.message_timeout_s, self._body_too_slow)
         if self.transport.is_closing():
             self._abort_later()
-        elif self._unparsed is not None:
+        elif self._held_back:
             self.loop.call_soon(self._feed_more)
 
     def handle_websocket_upgrade(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seaweedq.api.asgi.http import Answer, Receive, Scope, Send, send
-from seaweedq.api.connections.protocol import MAX_BESIDE_BYTES, MAX_HEAD_LINES
+from seaweedq.api.connections.protocol import AHEAD_BYTES, MAX_BESIDE_BYTES, MAX_HEAD_LINES
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.serving_protocol import Limits, serving
 
@@ -123,6 +123,19 @@ async def test_a_body_behind_its_answer_has_its_time() -> None:
         assert limits.refusals.counts["unread_body"] == 1
 
 
+async def test_a_request_in_one_read_with_the_end_of_such_a_body_has_its_time() -> None:
+    limits, app = Limits(keep_alive_s=0.2), App()
+    async with connected(app, limits) as [client]:
+        await put(client, CHUNKED % b"at-once" + b"1\r\na\r\n")
+        await heard(client, b"\r\n\r\n")
+        app.may_answer.clear()
+        await put(client, b"0\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+        await until(lambda: len(app.scopes) == 2)
+        await asyncio.sleep(0.4)  # a connection without a request would be closed by now
+        app.may_answer.set()
+        assert b"200 OK" in await heard(client, b"\r\n\r\n")
+
+
 async def _drip(client: socket.socket) -> None:
     try:
         while True:
@@ -181,16 +194,17 @@ async def test_slow_heads_make_room() -> None:
     assert limits.budget.incomplete == 0
 
 
-async def test_requests_that_wait_for_their_turn_count_with_bodies() -> None:
+@pytest.mark.parametrize("requests", [100, 1_000])  # in one read that is parsed at once, and in several
+async def test_requests_that_wait_for_their_turn_count_with_bodies(requests: int) -> None:
     limits, app = Limits(), App()
     app.may_answer.clear()
     async with connected(app, limits) as [client]:
-        await put(client, b"GET / HTTP/1.1\r\n\r\n" * 1_000)
-        await until(lambda: limits.budget.incomplete > 18 * 700)
+        await put(client, b"GET / HTTP/1.1\r\n\r\n" * requests)
+        await until(lambda: limits.budget.incomplete > min(18 * 700, AHEAD_BYTES * 90))
         assert len(app.scopes) == 1
         app.may_answer.set()
         data, count = b"", 0
-        while count < 1_000:
+        while count < requests:
             data = await heard(client, b"\r\n\r\n")
             count += data.count(b"200 OK")
         await until(lambda: limits.budget.incomplete == 0)

@@ -40,6 +40,7 @@ class Limits:
     timeout_s: float = 60.0
     head_timeout_s: float = 10.0
     message_timeout_s: float = 60.0
+    keep_alive_s: float = 75.0
 
     def __post_init__(self) -> None:
         self.refusals = Refusals(self.clock)
@@ -50,7 +51,14 @@ class Limits:
 @asynccontextmanager
 async def serving(app: Any, limits: Limits) -> AsyncIterator[int]:
     """The server's port."""
-    config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, **socket_options(limits.timeout_s))
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]
+        **socket_options(limits.timeout_s),
+    )
     bounds = ConnectionBounds(
         limits.head_timeout_s,
         limits.timeout_s,
