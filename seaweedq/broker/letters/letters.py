@@ -39,7 +39,7 @@ from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.errors import BelowRetention, NotReady, SeaweedqError, SequenceOutOfOrder
+from seaweedq.errors import BelowRetention, NotReady, SeaweedqError, SequenceOutOfOrder, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.segments.producers import LETTERS
 from seaweedq.segments.rows import together
@@ -271,7 +271,10 @@ async def _read(readable: Readable, wanted: Offsets, is_whole: bool) -> tuple[Of
     left = wanted
     while len(left) and (is_whole or not parts):
         low = int(left[0])
-        for first, rows in await readable.read(low, int(left[-1]) + 1 - low, BATCH_BYTES):
+        pieces = await readable.read(low, int(left[-1]) + 1 - low, BATCH_BYTES)
+        if not pieces:
+            raise Unavailable(f"segment {readable.id} cannot be read to offset {low} now, so its dead letters wait")
+        for first, rows in pieces:
             here = left[(left >= first) & (left < first + rows.num_rows)]
             if len(here) and (is_whole or not parts):
                 found.append(here)

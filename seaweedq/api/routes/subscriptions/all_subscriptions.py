@@ -82,5 +82,5 @@ def _place(text: str) -> tuple[str, int, str]:
         place = topic, int(incarnation), name
         keys.SUBSCRIPTIONS.key(*place)
     except ValueError:
-        raise InvalidRequest(f"page_token is {text!r}, not one of a page before", field="page_token") from None
+        raise InvalidRequest(f"page_token is {text[:100]!r}, not one of a page before", field="page_token") from None
     return place

@@ -415,6 +415,25 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
     assert published[0][0] not in [producer for producer, *_ in published[again:]], "what is new has another one"
 
 
+async def test_what_cannot_be_read_now_waits() -> None:
+    """A reader that does not know of the rows yet returns none: to ask it again at once would hold up all others."""
+
+    class Behind:
+        id = 0
+        asked = 0
+
+        async def read(self, *_: int) -> list[Any]:
+            self.asked += 1
+            assert self.asked == 1
+            return []
+
+    readable: Any = Behind()
+    for is_whole in (True, False):
+        readable.asked = 0
+        with pytest.raises(Unavailable, match="offset 5"):
+            await module._read(readable, np.array([5]), is_whole)
+
+
 async def test_a_batch_of_many_pieces_is_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a successor reads lies in files, of which each has some."""
     async with one(tmp_path) as (together, http):
