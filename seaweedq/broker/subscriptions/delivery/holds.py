@@ -23,6 +23,7 @@ class Holds(Progress):
         self._position = acked_to  # no offset between `acked_to` and this one is FREE
         self._next_s = inf  # no lease and no delay ends before
         self._pending: list[Offsets] = []  # leases that are not begun
+        self.has_given_again = False  # else no offset has a lease *before*, which an ack need not look for
         super().__init__(acked_to, acked, attempts, delivered_to)
 
     @property
@@ -164,6 +165,7 @@ class Holds(Progress):
         mine: Array = consumer != NOBODY if asker.consumer is None else consumer == asker.consumer
         if asker.lease is None:
             return mine
-        now, before = self._window.of("lease", offsets), self._window.of("before", offsets)
-        named: Array = mine & ((now == asker.lease) | (before == asker.lease))
-        return named
+        named: Array = self._window.of("lease", offsets) == asker.lease
+        if self.has_given_again:
+            named |= self._window.of("before", offsets) == asker.lease
+        return mine & named

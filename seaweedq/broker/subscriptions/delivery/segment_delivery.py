@@ -188,6 +188,7 @@ class Delivery(Holds):
         mine = held[self._window.of("consumer", held) == consumer]
         mine = mine[~self.rules.gives_up(self.attempts_of(mine))]
         if len(mine):
+            self.has_given_again = True
             self._window.put("before", mine, self._window.of("lease", mine))
             self._free(mine)
         return len(mine) > 0

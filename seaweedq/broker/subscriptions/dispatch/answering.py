@@ -112,7 +112,8 @@ class Answering:
                 result = cursor.delivery.judge(cursor.delivery.last_had_by(asker), asker)
                 late += result.late
                 if len(result.taken):
-                    again += int((cursor.delivery.newly_acked_leases(result.taken) != lease.number).sum())
+                    if cursor.delivery.has_given_again:
+                        again += int((cursor.delivery.newly_acked_leases(result.taken) != lease.number).sum())
                     durable.append(self._begin_ack(subscription, segment, cursor, result))
         if not durable and not lease.acked:
             raise _ended(lease.name)
