@@ -7,9 +7,10 @@ messages are acked, which is a frame in the journal as any ack. A crash before 2
 dispatcher knows from an earlier checkpoint, or which are delivered once more; behind 2 the next dispatcher finds the
 batch, and goes on with 3 under the same identity, so that each letter is there once; behind 4 nothing is left to do.
 
-An identity is of one dispatcher, epoch and subscription: what else dies has another one, so a batch is repeated as it
-was, with no message more and none less. Where retention has taken some of its messages meanwhile that cannot be: the
-letters of the others are there twice if they were published.
+An identity is of one dispatcher, epoch, subscription and segment, and a segment has one batch at a time. So a batch is
+repeated as it was, with no message more and none less, before the next one of its identity: a topic remembers few
+requests of a producer, and would refuse a repeat behind later ones. If retention has taken some messages of a batch
+meanwhile, that cannot be: the letters of the others are there twice if they were published.
 
 Only who dispatches writes 2, and acks: after the publish it is asked again (Dispatcher.bury). `burying` is held from 1
 to 4, and a handover waits for it. A dispatcher that was fenced in between cannot ack: its journal takes nothing.
@@ -19,7 +20,8 @@ What is refused waits, longer each time, and is delivered to nobody meanwhile. M
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -54,18 +56,25 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Sender:
-    """The state of a subscription's letters: the identity of those that begin here, and the next sequence."""
+    """The state of a subscription's letters: the beginning of the identities of those that begin here, and the next
+    sequence of each segment."""
 
     producer: str
-    sequence: int = 0
+    sequences: Counter[int] = field(default_factory=Counter)
     failures: int = 0
     begun: int = 0  # the turn of its last batch
+    segment: int = -1  # of its last batch
 
-    def begin(self, offsets: Sequence[int]) -> Sent:
-        """Returns the identity of a new batch."""
-        sent = Sent(self.producer, self.sequence, tuple(offsets))
-        self.sequence += len(offsets)
+    def begin(self, segment: int, offsets: Sequence[int]) -> Sent:
+        """Returns the identity of a new batch of a segment."""
+        sent = Sent(f"{self.producer}.{segment}", self.sequences[segment], tuple(offsets))
+        self.sequences[segment] += len(offsets)
         return sent
+
+    def next_of(self, segments: Collection[int]) -> int:
+        """Returns the segment whose turn it is, so that none waits behind one that fails."""
+        self.segment = min(segments, key=lambda number: (number <= self.segment, number))
+        return self.segment
 
     def pause_s(self) -> float:
         """Notes a failure. Returns the seconds until the next try."""
@@ -165,8 +174,8 @@ class DeadLetters:
             return
         sender, now_s = self._sender(subscription), self._clock.monotonic_s()
         pause_s = sender.pause_s()
-        for cursor in subscription.cursors.values():
-            if isinstance(error, SequenceOutOfOrder):
+        for segment, cursor in subscription.cursors.items():
+            if isinstance(error, SequenceOutOfOrder) and segment == sender.segment:
                 cursor.delivery.deaths.sent = None  # under another identity
             if cursor.delivery.deaths:
                 cursor.delivery.deaths.postpone(cursor.delivery.deaths.due(now_s), now_s + pause_s)
@@ -208,7 +217,7 @@ class DeadLetters:
             raise NotReady(f"what was dying of segment {batch.segment} has changed")
         sent = deaths.begun()
         if sent is None:
-            sent = deaths.sent = self._sender(subscription).begin(offsets)
+            sent = deaths.sent = self._sender(subscription).begin(batch.segment, offsets)
         elif sent.offsets != tuple(offsets):
             raise NotReady(f"some dead letters of segment {batch.segment} are being acked")
         if not cursor.says(sent):
@@ -217,20 +226,18 @@ class DeadLetters:
         return sent
 
     async def _read(self, subscription: Subscription) -> _Batch | None:
-        """Reads messages that die, of one segment; a batch that may have been published first, and as it was. What
+        """Reads messages that die, of one segment; its batch that may have been published first, and as it was. What
         retention has taken is gone."""
         due = subscription.due_letters(self._clock.monotonic_s())
         if not due:
             return None
-        sent = {n: one for n in due if (one := subscription.cursors[n].delivery.deaths.begun())}
-        segment = min(sent or due)
-        if segment in sent:
-            wanted = np.array(sent[segment].offsets, np.int64)
-        else:
-            wanted = due[segment][due[segment] < due[segment][0] + MOST]
+        segment = self._sender(subscription).next_of(due)
+        sent = subscription.cursors[segment].delivery.deaths.begun()
+        first = due[segment][due[segment] < due[segment][0] + MOST]
+        wanted = np.array(sent.offsets, np.int64) if sent else first
         readable = (await self._readables.every(subscription.topic, [segment]))[segment]
         try:
-            read = await _read(readable, wanted, is_whole=segment in sent)
+            read = await _read(readable, wanted, is_whole=sent is not None)
         except BelowRetention as error:
             start = int(error.fields["start_offset"])
             subscription.retire(segment, start)

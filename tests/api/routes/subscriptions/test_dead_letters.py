@@ -415,6 +415,37 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
     assert published[0][0] not in [producer for producer, *_ in published[again:]], "what is new has another one"
 
 
+async def test_a_batch_that_waits_for_its_ack_is_repeated_behind_those_of_other_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of all segments had one producer, of which a topic remembers few requests: a repeat was a new letter."""
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.02)
+    bury, open_ = Dispatcher.bury, asyncio.Event()
+
+    async def failing(self: Dispatcher, subscription: Any, segment: int, *more: Any) -> None:
+        if segment == 0 and not open_.is_set():
+            raise Unavailable("the journal takes nothing")
+        await bury(self, subscription, segment, *more)
+
+    monkeypatch.setattr(Dispatcher, "bury", failing)
+    async with one(tmp_path) as (_, http):
+        await http.put(TOPIC, json={"initial_segments": 2})
+        await made(http, *({"value": n, "key": f"k{n}"} for n in range(20)), mode="shared")
+        ids = [message["id"] for message in await pulled(http, max_messages=100)]
+        held, *_ = [id for id in ids if id.startswith("0-")]
+        others = [id for id in ids if id.startswith("1-")]
+        await nacked(http, held, reject=True)
+        for count, id in enumerate(others[:5], 2):  # more than the topic remembers of a producer
+            await nacked(http, id, reject=True)
+            async with asyncio.timeout(10):
+                while len(await dead(http)) < count:
+                    await asyncio.sleep(0.01)
+        open_.set()
+        await buried(http, messages=14)
+        letters = [letter["headers"]["dead-letter-id"] for letter in await dead(http)]
+        assert sorted(letters) == sorted([held, *others[:5]])
+
+
 async def test_what_cannot_be_read_now_waits() -> None:
     """A reader that does not know of the rows yet returns none: to ask it again at once would hold up all others."""
 
