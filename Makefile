@@ -17,7 +17,7 @@ WORKERS := 3
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all test-versions soak chaos minio weed kafka kube prometheus generator chromium check sbom audit bench format clean help
+.PHONY: demo test test-fast test-all test-versions mutants soak chaos minio weed kafka kube prometheus generator chromium check sbom audit bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -53,6 +53,9 @@ test-versions: $(STAMP) ## `make test` with each package at its lowest version t
 	  touch $$other/.installed; \
 	  $(MAKE) test VENV=$$other; \
 	done
+
+mutants: $(STAMP) ## the tests that find each rule's absence, over copies of the package without it; NAMES='...' some of them
+	$(BIN)/python -m tests.mutants.run $(NAMES)
 
 chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new one each time), and the judgement of its history
 	$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
