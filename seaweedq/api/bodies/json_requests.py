@@ -2,7 +2,7 @@
 
 Python's own json is not used, because it accepts more than JSON. Texts of durations and sizes (`"7d"`, `"10GB"`) are
 taken by fields whose names end in their unit: they become numbers once a body was refused, so that a body of numbers
-costs what it did.
+costs what it did. Each such field has the body decoded anew, so a body with texts may have MAX_BYTES_OF_TEXTS.
 """
 
 import re
@@ -17,6 +17,7 @@ from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentTy
 from seaweedq.units import value_of
 
 T = TypeVar("T")
+MAX_BYTES_OF_TEXTS = 256 * 1024
 SHOWN = 100  # characters of a value that an error shows
 _AT = re.compile(r"^(?P<reason>.*) - at `\$\.(?P<path>[^`]+)`$", re.DOTALL)
 _TEXT = re.compile(r"Expected `(float|int)\b.*, got `str`")
@@ -38,6 +39,8 @@ def decode_request(content: bytes, scope: Scope, decoder: msgspec.json.Decoder[T
         try:
             return decoder.decode(content or b"{}")
         except msgspec.ValidationError as error:
+            if len(content) > MAX_BYTES_OF_TEXTS:
+                raise _invalid(str(error), content, decoder.type) from None
             return _with_units(str(error), content, decoder)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableBody(f"the body is not JSON: {error}") from None
@@ -78,18 +81,15 @@ def _with_numbers(reason: str, content: bytes) -> bytes | None:
     name = next(step for step in reversed(steps) if isinstance(step, str))
     for place in range(len(at)) if isinstance(at, list) else steps[-1:]:
         if isinstance(text := at[place], str):
-            path = re.sub(r"\d+(?=\]$)", str(place), found["path"])
-            if (number := _number(path, name, text)) is None:
+            try:
+                number = value_of(name, text)
+            except ValueError as error:
+                path = re.sub(r"\d+(?=\]$)", str(place), found["path"])
+                raise InvalidRequest(f"{path}: {error}", field=path, value=text[:SHOWN], bound=str(error)) from None
+            if number is None:
                 return None
             at[place] = number
     return msgspec.json.encode(whole)
-
-
-def _number(path: str, name: str, text: str) -> float | None:
-    try:
-        return value_of(name, text)
-    except ValueError as error:
-        raise InvalidRequest(f"{path}: {error}", field=path, value=text[:SHOWN], bound=str(error)) from None
 
 
 def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:
