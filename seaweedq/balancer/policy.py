@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Meta
 
 from seaweedq.errors import InvalidRequest
+from seaweedq.json_reasons import apart, of
 
 DEFAULT_MAX_SEGMENTS = 256
-_AT = re.compile(r"(?P<bound>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
 _UNKNOWN = re.compile(r".*unknown field `(?P<field>.*)`", re.DOTALL)
 _SHOWN = 100
 
@@ -53,13 +53,12 @@ def scaling_policy(config: dict[str, Any], initial_segments: int) -> ScalingPoli
 
 
 def _invalid(reason: str, config: dict[str, Any]) -> InvalidRequest:
-    """Adds the value to msgspec's error, which has the expectation and the field."""
+    """Adds the value to the decoder's reason, which has the bound and the field."""
     if found := _UNKNOWN.match(reason):
         field, bound = found["field"], f"the field does not exist; use {', '.join(ScalingPolicy.__struct_fields__)}"
-    elif found := _AT.match(reason):
-        field, bound = found["field"], found["bound"]
     else:
-        field, bound = "", reason
+        what, field = apart(reason)
+        bound = of(what)
     return _refused(field, config.get(field), bound)
 
 

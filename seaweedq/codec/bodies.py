@@ -21,6 +21,7 @@ from seaweedq.codec.arrow_bodies import decode_arrow
 from seaweedq.codec.intake import Doubt, Intake, Refused, check_count, refuse, too_large
 from seaweedq.codec.messages import Envelope
 from seaweedq.errors import InvalidMessages, InvalidRequest, UnreadableBody, UnsupportedContentType
+from seaweedq.json_reasons import in_words
 from seaweedq.segments.layout import Format
 from seaweedq.segments.rows import Single, binaries, rows_of_singles, together
 
@@ -154,9 +155,9 @@ def _messages(body: bytes) -> list[Any]:
             raise InvalidRequest("the body has other fields beside `messages`", field="messages")
         return _raws.decode(fields["messages"])
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f'the body is neither a message nor {{"messages": [...]}}: {error}') from None
+        raise InvalidRequest(f'the body is neither a message nor {{"messages": [...]}}: {in_words(error)}') from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableBody(f"the body is not valid JSON: {error}") from None
+        raise UnreadableBody(f"the body is {in_words(error)}") from None
     except RecursionError:
         raise InvalidRequest(f"the body is {json_texts.TOO_DEEP}", bound=json_texts.MAX_DEPTH) from None
 

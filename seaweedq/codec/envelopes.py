@@ -32,6 +32,7 @@ from seaweedq.codec.intake import (
     too_large,
 )
 from seaweedq.codec.messages import Envelope, Message, ReferenceEnvelope, decode_one, decode_reference
+from seaweedq.json_reasons import in_words
 from seaweedq.segments.layout import TIMESTAMP, Format
 from seaweedq.segments.rows import (
     Single,
@@ -51,6 +52,7 @@ SHOWN = 50
 TOGETHER, ALONE = 4_096, 8  # typed values that are checked together, and that are not worth it
 GIVEN_UP = (Doubt, Refused, msgspec.DecodeError, RecursionError, ValueError, OverflowError, pa.ArrowException)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NAMES = (*Envelope.__struct_fields__, "value_base64", "reference")  # the first message alone is told the nearest
 
 
 def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
@@ -100,7 +102,7 @@ def _decoded(raw: Any, index: int, intake: Intake) -> Message | Single:
     except msgspec.DecodeError as error:
         fields = _fields_of(raw)
         if "reference" not in fields:
-            raise Refused(str(error)) from None
+            raise Refused(in_words(error, _NAMES if index == 0 else ())) from None
         return _read_reference(raw, fields, index, intake)
 
 
@@ -115,7 +117,7 @@ def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Int
     try:
         message = decode_reference(raw)
     except msgspec.DecodeError as error:
-        raise Refused(str(error)) from None
+        raise Refused(in_words(error)) from None
     headers = message.headers or None
     _check_beside(message.key, headers, index, intake)
     timestamp_us, expires_us = _times(message, intake)
@@ -172,7 +174,7 @@ def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
             return keys.agreed(key, typed_values.keys_of(row, layout.values, field)[0].as_py(), field)
         return keys.agreed(key, keys.key_in(value, field), field)
     except msgspec.ValidationError as error:
-        raise Refused(f"{field}: {error}") from None
+        raise Refused(f"{field}: {in_words(error)}") from None
     except ValueError as error:
         raise Refused(str(error)) from None
 

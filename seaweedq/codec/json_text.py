@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seaweedq.json_reasons import in_words
+
 MAX_DEPTH = 128
 MAX_NUMBER_CHARACTERS = 1000
 
@@ -39,7 +41,7 @@ def blemish(text: bytes | msgspec.Raw) -> str | None:
     except UnicodeDecodeError:
         return NOT_UTF8
     except (msgspec.DecodeError, ValueError) as error:
-        return str(error)
+        return in_words(error)
     if len(text) <= 2 * MAX_DEPTH:
         return None  # too short for both of what follows
     bare = _STRINGS.sub(b"", memoryview(text))

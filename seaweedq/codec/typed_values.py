@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from seaweedq.codec.intake import MAX_US, MIN_US, Refused
 from seaweedq.codec.json_text import NOT_UTF8
+from seaweedq.json_reasons import apart, of
 from seaweedq.segments.schema import is_time, is_uuid
 
 _FLOAT32_MAX = 3.4028235677973366e38
-_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _DECIMAL = re.compile(rb'("?)-?[0-9]{1,76}(\.[0-9]{1,76})?([eE][+-]?[0-9]{1,3})?\1')
 _ABOUT_FIELD = re.compile(r"^Object (missing required|contains unknown) field `(.*)`$", re.DOTALL)
 
@@ -100,12 +100,10 @@ def keys_of(values: Sequence[pa.Array], fields: pa.Schema, key_field: str) -> pa
 
 
 def _reason(error: str) -> str:
-    match = _PATH.match(error)
-    assert match is not None
-    what, path = match["what"], match["path"]
+    what, path = apart(error)
     if about := _ABOUT_FIELD.match(what):
         return f"{about[2]}: {'missing' if about[1].startswith('missing') else 'unknown field'}"
-    return f"{path}: {what}" if path else what
+    return f"{path}: {of(what)}" if path else of(what)
 
 
 @lru_cache(1024)

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq.errors import InvalidRequest
+from seaweedq.json_reasons import in_words
 from seaweedq.segments.field_ids import FIELD_ID, MAX_USER_ID
 from seaweedq.segments.layout import PARTITION_COLUMN
 
@@ -114,7 +115,7 @@ def _converted(model: Any, stated: Any, name: str) -> Any:
     try:
         return msgspec.convert(stated, model)
     except msgspec.ValidationError as error:
-        raise _refused(name, f"it is not valid in an Iceberg schema: {str(error)[:500]}") from None
+        raise _refused(name, f"it is not valid in an Iceberg schema: {in_words(error)[:500]}") from None
 
 
 def _arrow_field(field: _Field) -> pa.Field:

@@ -75,7 +75,7 @@ def test_a_null_is_no_reference() -> None:
         ({"reference": {"upload_id": ID}, "value": None}, "the message also has value;"),
         ({"reference": {"upload_id": ID}, "value_base64": ""}, "the message also has value_base64;"),
         ({"reference": {}}, "upload_id"),
-        ({"reference": ID}, "$.reference"),
+        ({"reference": ID}, "reference: must be an object"),
         ({"reference": {"upload_id": 5}}, "upload_id"),
         ({"reference": {"upload_id": ""}}, "upload_id"),
         ({"reference": {"upload_id": "x" * 65}}, "upload_id"),

@@ -14,6 +14,7 @@ import msgspec
 from seaweedq.api.asgi.http import Scope, header
 from seaweedq.codec.json_text import MAX_DEPTH, blemish
 from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentType
+from seaweedq.json_reasons import apart, in_words, of
 from seaweedq.units import value_of
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ def decode_request(content: bytes, scope: Scope, decoder: msgspec.json.Decoder[T
                 raise _invalid(str(error), content, decoder.type) from None
             return _with_units(str(error), content, decoder)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableBody(f"the body is not JSON: {error}") from None
+        raise UnreadableBody(f"the body is {in_words(error)}") from None
     except RecursionError:
         raise UnreadableBody(f"the body is nested deeper than {MAX_DEPTH} levels", bound=MAX_DEPTH) from None
 
@@ -94,13 +95,13 @@ def _with_numbers(reason: str, content: bytes) -> bytes | None:
 
 def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:
     """Returns the error with the value at the path that msgspec names, and the allowed values of an enum."""
-    found = _AT.match(reason)
-    if not found:
-        return InvalidRequest(f"the request is not valid: {reason}", reason=reason)
-    path, reason = found["path"], found["reason"]
+    reason, path = apart(reason)
+    said = of(reason, _members(kind, path) if "unknown field" in reason else ())
+    if not path:
+        return InvalidRequest(f"the request is not valid: {said}", reason=said)
     value = _at(content, path)
     choices = _choices(kind, path) if "enum" in reason else []
-    bound = f"one of {', '.join(map(str, choices))}" if choices else reason
+    bound = f"one of {', '.join(map(str, choices))}" if choices else said
     return InvalidRequest(f"{path} is {value}: {bound}", field=path, value=value, bound=bound)
 
 
@@ -118,13 +119,23 @@ def _at(content: bytes, path: str) -> str:
 def _choices(kind: Any, path: str) -> list[Any]:
     """Returns the allowed values at a path in a struct, from its JSON schema; objects by the members that they may
     have."""
-    _, components = msgspec.json.schema_components((kind,))
-    found: list[dict[str, Any]] = [components[kind.__name__]]
+    members = [f'{{"{name}": ...}}' for name in _members(kind, path)]
+    return [choice for one in _allowed(kind, path) for choice in one.get("enum", ())] + members
+
+
+def _members(kind: Any, path: str) -> list[str]:
+    """Returns the fields that an object at a path of a struct may have."""
+    return [name for one in _allowed(kind, path) for name in one.get("properties", ())]
+
+
+def _allowed(kind: Any, path: str) -> list[dict[str, Any]]:
+    """Returns the JSON schemas of the values that a path of a struct may have."""
+    (schema,), components = msgspec.json.schema_components((kind,))
+    found = list(_forms(schema, components))
     for index, name in _STEP.findall(path):
         inner = (one.get("items") if index else one.get("properties", {}).get(name) for one in found)
         found = [form for one in inner if one for form in _forms(one, components)]
-    members = [f'{{"{name}": ...}}' for one in found for name in one.get("properties", ())]
-    return [choice for one in found for choice in one.get("enum", ())] + members
+    return found
 
 
 def _forms(schema: dict[str, Any], components: dict[str, Any]) -> Iterator[dict[str, Any]]:

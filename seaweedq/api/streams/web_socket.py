@@ -16,6 +16,7 @@ from seaweedq.api.streams.chunks import Chunk
 from seaweedq.broker.streams.batches import Batch
 from seaweedq.codec.message_json import json_array
 from seaweedq.errors import InvalidRequest, NotReady, SeaweedqError, UnreadableBody
+from seaweedq.json_reasons import in_words
 
 SUBPROTOCOL = "seaweedq.v1"
 RESTARTS, GOES_AWAY, UNAUTHENTICATED = 1012, 1001, 4401  # why the broker closes
@@ -122,5 +123,5 @@ async def nothing_to_say(text: str | None) -> bytes:
     try:
         msgspec.json.decode(text or "", type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UnreadableBody(f"the message is not JSON: {error}") from None
+        raise UnreadableBody(f"the message is {in_words(error)}") from None
     raise InvalidRequest("the stream of a topic takes no messages; a subscription does")

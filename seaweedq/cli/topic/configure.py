@@ -171,7 +171,9 @@ def _group(config: dict[str, Any], where: tuple[str, ...]) -> dict[str, Any]:
 def _schema(path: Path) -> Any:
     import msgspec
 
+    from seaweedq.json_reasons import in_words
+
     try:
         return msgspec.json.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} is {in_words(error)}", param_hint="--schema") from error

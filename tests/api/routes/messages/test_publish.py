@@ -118,7 +118,7 @@ def test_expired_messages_are_not_read(http: httpx.Client, topic: str) -> None:
     assert values(read) == ["kept", "last"]
     assert [m["offset"] for m in read["messages"]] == [0, 2]
     assert read["next_offset"] == 3
-    for bad in (0, -1, "1", 1e300):
+    for bad in (0, -1, "1x", 1e300):
         answer = http.post(f"{topic}/messages", json={"value": 1, "expires_in_s": bad})
         problem_of(answer, 422, "invalid-messages", "expires_in_s")
 
