@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 LONGEST = 100  # characters of a name in a reason
 CUT_OFF, NOT_UTF8 = "not JSON: it is cut off", "not UTF-8"
-_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _KINDS = {
     "array": "a list",
     "bool": "true or false",

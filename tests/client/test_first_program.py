@@ -53,6 +53,7 @@ def test_keywords_reach_the_broker_and_units_with_them(real_client: Client) -> N
 
 
 def test_a_repr_has_ids_and_values(real_client: Client) -> None:
+    real_client.create_topic("shown", initial_segments=1)
     published = real_client.publish("shown", [{"value": {"n": n}, "key": f"k{n}"} for n in range(7)])
     assert isinstance(published, Published)
     assert repr(published) == (

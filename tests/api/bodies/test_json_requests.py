@@ -75,7 +75,7 @@ def test_fields_that_end_in_their_unit_take_texts(with_texts: bytes, with_number
 def test_a_large_body_has_no_texts_of_durations() -> None:
     """They are parsed on the loop, one by one: 16 MiB of them held it up for half a minute."""
     large = b'{"backoff_s":["1s"%b]}' % (b',"1s"' * (MAX_BYTES_OF_TEXTS // 5))
-    with pytest.raises(InvalidRequest, match=r"backoff_s\[0\] is \"1s\".*float"):
+    with pytest.raises(InvalidRequest, match=r"backoff_s\[0\] is \"1s\": must be a number, not text"):
         taken(large)
 
 
