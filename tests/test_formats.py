@@ -12,7 +12,6 @@ import pytest
 
 from seaweedq import errors
 from seaweedq.broker.load.meters import LoadReport
-from seaweedq.broker.read.local_positions import Position
 from seaweedq.broker.read.read_server import SegmentRows
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.rpc import forward_frames
@@ -45,9 +44,9 @@ ROWS = pa.RecordBatch.from_arrays(
 CALLS: dict[str, Any] = json.loads((FIRST / "calls.json").read_text())
 MESSAGES = {
     kind.__name__: kind
-    for kind in (TopicCall, EndsCall, SegmentCall, GiveCall, BrokerStatus, Position, LoadReport, SegmentRows)
+    for kind in (TopicCall, EndsCall, SegmentCall, GiveCall, BrokerStatus, LoadReport, SegmentRows)
 }
-ADDED = {"BrokerStatus": 5, "LoadReport": 1, "Position": 1}  # members that were added since, behind those of level 1
+ADDED = {"BrokerStatus": 5, "LoadReport": 1}  # members that were added since, behind those of level 1
 
 
 def frames(data: bytes) -> tuple[Frame, ...]:
