@@ -43,8 +43,7 @@ ROWS = pa.RecordBatch.from_arrays(
 )
 CALLS: dict[str, Any] = json.loads((FIRST / "calls.json").read_text())
 MESSAGES = {
-    kind.__name__: kind
-    for kind in (TopicCall, EndsCall, SegmentCall, GiveCall, BrokerStatus, LoadReport, SegmentRows)
+    kind.__name__: kind for kind in (TopicCall, EndsCall, SegmentCall, GiveCall, BrokerStatus, LoadReport, SegmentRows)
 }
 ADDED = {"BrokerStatus": 5, "LoadReport": 1}  # members that were added since, behind those of level 1
 
