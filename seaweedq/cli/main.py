@@ -15,7 +15,6 @@ import seaweedq
 from seaweedq.cli.shared.closed_pipe import ending_quietly
 from seaweedq.cli.shared.common import complain, one_line
 from seaweedq.cli.shared.interrupts import raise_when_loaded
-from seaweedq.cli.shared.light import lighten
 from seaweedq.cli.shared.option_names import naming_options
 from seaweedq.cli.shared.streams import open_streams
 from seaweedq.cli.shared.usage import OneLineErrors, in_plain_words
@@ -96,9 +95,9 @@ def _load(name: str) -> Any:
     if isinstance(loaded, typer.Typer):
         alone.add_typer(loaded, name=name)
         alone.callback()(lambda: None)  # else Typer unwraps a group of one command
-        return in_plain_words(lighten(naming_options(typer.main.get_group(alone).commands[name])))
+        return in_plain_words(naming_options(typer.main.get_group(alone).commands[name]))
     alone.command(name, epilog=getattr(module, listed.epilog))(loaded)
-    return in_plain_words(lighten(naming_options(typer.main.get_command(alone))))
+    return in_plain_words(naming_options(typer.main.get_command(alone)))
 
 
 app = typer.Typer(
@@ -148,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     called = next((_LISTED[argument] for argument in given if argument in _LISTED), None)
     try:
         with ending_quietly(called.cut_off if called else 0):
-            in_plain_words(lighten(typer.main.get_command(app)))(args=given, prog_name="seaweedq")
+            in_plain_words(typer.main.get_command(app))(args=given, prog_name="seaweedq")
     except MissingExtra as error:
         complain(one_line(error))
         sys.exit(2)
