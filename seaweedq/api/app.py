@@ -31,8 +31,8 @@ from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, 
 from seaweedq.api.internal.peer_requests import PEER_PORT, PREFIX, PeerRequests
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.internal.server import Call, InternalServer
+from seaweedq.api.metrics.catalogue import sources_of
 from seaweedq.api.metrics.families import render
-from seaweedq.api.metrics.of_broker import sources_of
 from seaweedq.api.metrics.requests import ProcessMetrics, RequestMetrics, StrangerMetrics
 from seaweedq.api.routes.messages.publish import Publish
 from seaweedq.api.routes.subscriptions.acks import Acks

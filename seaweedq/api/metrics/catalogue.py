@@ -1,9 +1,14 @@
-"""Every family of metrics, in the order of docs/metrics.md."""
+"""Every family of metrics, in the order of docs/metrics.md, and the sources that a broker reads them from."""
 
 from collections.abc import Mapping, Sequence
 
 from seaweedq.api.metrics import cluster, log, requests, segments, subscriptions
-from seaweedq.api.metrics.families import Family
+from seaweedq.api.metrics.cluster import ClusterMetrics, JournalMetrics, SuspicionMetrics
+from seaweedq.api.metrics.families import Family, Source
+from seaweedq.api.metrics.log import LogMetrics, MemoryMetrics, PutMetrics, StoreMetrics
+from seaweedq.api.metrics.segments import LoadMetrics, ReshapeMetrics, RetentionMetrics
+from seaweedq.api.metrics.subscriptions import SubscriptionMetrics
+from seaweedq.broker.broker import Broker
 
 GROUPS: Mapping[str, Sequence[Family]] = {
     "Requests": requests.FAMILIES,
@@ -21,3 +26,23 @@ GROUPS: Mapping[str, Sequence[Family]] = {
     "Retention": segments.RETENTION,
     "The process": requests.OF_PROCESS,
 }
+
+
+def sources_of(broker: Broker) -> Sequence[Source]:
+    """Returns the sources of a broker's metrics, in the order of the catalogue."""
+    core, joined, serving, environment = broker.core, broker.joined, broker.serving, broker.environment
+    leading, suspecting = serving.leading, serving.suspecting
+    settings = environment.settings
+    return (
+        LogMetrics(serving.log, core.budget, environment.clock),
+        PutMetrics(serving.log.journal, environment.clock, settings.put_usd_per_1000),
+        StoreMetrics(environment.store),
+        MemoryMetrics(core.budget, environment.pools),
+        SubscriptionMetrics(serving.subscribing.meter, serving.letters, settings.metrics_subscriptions),
+        ClusterMetrics(joined.view, joined.election, core.level),
+        JournalMetrics(joined.view, joined.recovery),
+        SuspicionMetrics(suspecting.greeter, suspecting.revoker, environment.revoked),
+        LoadMetrics(serving.loads, leading.autoscaler, joined.election),
+        ReshapeMetrics(serving.reshaping.reshaper),
+        RetentionMetrics(leading.retention),
+    )

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from prometheus_client import Metric
+
 from seaweedq.api.metrics.families import counter, gauge
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
@@ -82,8 +84,7 @@ class ClusterMetrics:
     election: Election
     level: ClusterLevel
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         catalog, roster, membership = self.view.catalog, self.view.roster, self.view.membership
         yield BROKERS.of(len(roster.brokers))
         yield LEADER.of(self.election.is_leader)
@@ -105,8 +106,7 @@ class JournalMetrics:
     view: ClusterView
     recovery: JournalRecovery
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         roster = self.view.roster
         dead = [one for one in roster.journals if not roster.alive(one)]
         dead += [one for one in roster.unreadable_journals if not roster.alive(one)]
@@ -123,8 +123,7 @@ class SuspicionMetrics:
     revoker: Revoker
     own: OwnRevocations
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         yield SUSPICIONS.of(self.greeter.suspicions)
         yield REVOCATIONS.of(self.revoker.revocations)
         yield OWN_REVOCATIONS.of(self.own.count)

@@ -1,18 +1,18 @@
 """A family of metrics as it is declared: its name, kind, labels and words, from which docs/metrics.md is made.
 
-A family writes itself in Prometheus' text format: prometheus-client takes 8 ms of the event loop for what takes one
-here.
+A family with its values is one of prometheus-client's, which writes the text. For a broker with a hundred subscriptions
+that takes some 10 ms of the event loop at each scrape.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from typing import Literal, Protocol
 
-from seaweedq.durations import Durations
+from prometheus_client import Metric, generate_latest
+from prometheus_client.registry import Collector
 
-LABELLED = 4096  # combinations of labels whose text is kept
+from seaweedq.durations import Durations
 
 
 @dataclass(frozen=True)
@@ -25,33 +25,35 @@ class Family:
     labels: tuple[str, ...] = ()
     watch: str = ""
 
-    @property
-    def head(self) -> str:
-        """The lines before the values."""
-        return f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n"
-
-    def of(self, value: float) -> str:
+    def of(self, value: float) -> Metric:
         """Returns the family with its only value."""
-        return f"{self.head}{self.name} {float(value)!r}\n"
+        return self.each([((), value)])
 
-    def by(self, values: Mapping[str, float]) -> str:
+    def by(self, values: Mapping[str, float]) -> Metric:
         """Returns the family with a value for each value of its only label."""
         return self.each(((label,), value) for label, value in values.items())
 
-    def each(self, values: Iterable[tuple[tuple[str, ...], float]]) -> str:
+    def each(self, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
         """Returns the family with a value for each combination of its labels' values."""
-        name, keys = self.name, self.labels
-        return self.head + "".join([f"{name}{_labels(keys, labels)} {float(value)!r}\n" for labels, value in values])
+        found = self._empty()
+        for labels, value in values:
+            found.add_sample(self.name, dict(zip(self.labels, labels, strict=True)), value)
+        return found
 
-    def durations(self, values: Iterable[tuple[tuple[str, ...], Durations]]) -> str:
+    def durations(self, values: Iterable[tuple[tuple[str, ...], Durations]]) -> Metric:
         """Returns the family with a histogram for each combination of its labels' values."""
-        found = [self.head]
+        found = self._empty()
         for labels, one in values:
-            starts = _starts(self.name, self.labels, labels, tuple(one.bounds_s))
+            named = dict(zip(self.labels, labels, strict=True))
             counts = [*accumulate(one.counts)]
-            found += [f"{start}{count}\n" for start, count in zip(starts, (*counts, counts[-1]), strict=False)]
-            found.append(f"{starts[-1]}{one.sum_s!r}\n")
-        return "".join(found)
+            for bound, count in zip((*map(repr, one.bounds_s), "+Inf"), counts, strict=True):
+                found.add_sample(f"{self.name}_bucket", {**named, "le": bound}, count)
+            found.add_sample(f"{self.name}_count", named, counts[-1])
+            found.add_sample(f"{self.name}_sum", named, one.sum_s)
+        return found
+
+    def _empty(self) -> Metric:
+        return Metric(self.name.removesuffix("_total"), self.help, self.kind)
 
 
 def counter(name: str, help: str, *labels: str, watch: str = "") -> Family:
@@ -74,30 +76,19 @@ def histogram(name: str, help: str, *labels: str, watch: str = "") -> Family:
 class Source(Protocol):
     """Some services, with their metrics."""
 
-    def metrics(self) -> Iterator[str]:
+    def metrics(self) -> Iterator[Metric]:
         """Yields the families as they are now."""
 
 
+@dataclass
+class _Scrape(Collector):
+    sources: Iterable[Source]
+
+    def collect(self) -> Iterator[Metric]:
+        for source in self.sources:
+            yield from source.metrics()
+
+
 def render(sources: Iterable[Source]) -> bytes:
-    """Returns the metrics of these sources."""
-    return "".join([family for source in sources for family in source.metrics()]).encode()
-
-
-@lru_cache(LABELLED)
-def _labels(keys: tuple[str, ...], values: tuple[str, ...]) -> str:
-    if not keys:
-        return ""
-    pairs = ",".join(f'{key}="{_escaped(value)}"' for key, value in zip(keys, values, strict=True))
-    return f"{{{pairs}}}"
-
-
-@lru_cache(LABELLED)
-def _starts(name: str, keys: tuple[str, ...], values: tuple[str, ...], bounds_s: tuple[float, ...]) -> tuple[str, ...]:
-    """Returns the beginnings of a histogram's lines: its classes, the count, and the sum."""
-    of_bounds = [_labels((*keys, "le"), (*values, bound)) for bound in (*map(repr, bounds_s), "+Inf")]
-    labels = _labels(keys, values)
-    return *(f"{name}_bucket{one} " for one in of_bounds), f"{name}_count{labels} ", f"{name}_sum{labels} "
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    """Returns the metrics of these sources as Prometheus' text."""
+    return generate_latest(_Scrape(sources))

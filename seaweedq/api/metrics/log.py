@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from prometheus_client import Metric
+
 from seaweedq.api.metrics.families import counter, gauge, histogram
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
@@ -125,8 +127,7 @@ class LogMetrics:
     budget: Budget
     clock: Clock
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         commit, flusher = self.log.commit, self.log.flusher
         yield MESSAGES.of(commit.messages)
         yield BYTES.of(commit.size_bytes)
@@ -149,8 +150,7 @@ class PutMetrics:
     clock: Clock
     usd_per_1000: float
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         budget = self.journal.budget
         yield PUTS.of(budget.puts if budget else 0)
         rate = budget.rate(self.clock.monotonic_s()) if budget else 0.0
@@ -164,8 +164,7 @@ class MemoryMetrics:
     budget: Budget
     pools: Pools
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         yield REQUEST_BYTES.of(self.budget.in_flight)
         yield INCOMPLETE.of(self.budget.incomplete)
         yield UNREAD.of(self.budget.answers)
@@ -181,8 +180,7 @@ class StoreMetrics:
 
     store: Counted
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         yield REQUESTS.by(self.store.requests)
         yield SENT.by(self.store.sent)
         yield RECEIVED.by(self.store.received)

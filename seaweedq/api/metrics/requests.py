@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from prometheus_client import ProcessCollector
+from prometheus_client import Metric, ProcessCollector
 
 from seaweedq.api.access.traffic import Traffic
 from seaweedq.api.asgi.refusals import Refusals
@@ -79,8 +79,7 @@ class RequestMetrics:
     traffic: Traffic
     connections: Connections
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         yield READY.of(self.can_take_work)
         yield BUILD.by({VERSION: 1})
         answered = self.traffic.responses.items()
@@ -100,8 +99,7 @@ class StrangerMetrics:
     refusals: Refusals
     audit: Audit
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         yield REFUSALS.by(self.refusals.counts)
         yield THROTTLED.of(self.refusals.throttled_s)
         yield AUDITED.by(self.audit.counts)
@@ -112,8 +110,7 @@ class StrangerMetrics:
 class ProcessMetrics:
     """Metrics that Prometheus' libraries have for each process; there are none but on Linux."""
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         by_name = {family.name: family for family in OF_PROCESS}
         samples = (sample for found in ProcessCollector(registry=None).collect() for sample in found.samples)
         yield from (by_name[one.name].of(one.value) for one in samples if one.name in by_name)

@@ -4,6 +4,8 @@ segments would have 80,000 series."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from prometheus_client import Metric
+
 from seaweedq.api.metrics.families import counter, gauge, histogram
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.leader.autoscaler import Autoscaler
@@ -70,8 +72,7 @@ class LoadMetrics:
     autoscaler: Autoscaler
     election: Election
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         for family, averages in zip((MESSAGES, BYTES), self.loads.totals(), strict=True):
             windows = zip(WINDOWS_S, averages, strict=True)
             yield family.by({f"{window_s:.0f}": average for window_s, average in windows})
@@ -85,8 +86,7 @@ class ReshapeMetrics:
 
     reshaper: Reshaper
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         counters = self.reshaper.counters
         yield UNDER_WAY.of(self.reshaper.under_way)
         yield DONE.by({kind: counters.done[kind] for kind in KINDS})
@@ -99,8 +99,7 @@ class RetentionMetrics:
 
     retention: Retention
 
-    def metrics(self) -> Iterator[str]:
-        """As Source."""
+    def metrics(self) -> Iterator[Metric]:
         rounds = self.retention.rounds
         yield HELD.by({reason: rounds.leads and rounds.held == reason for reason in REASONS})
         yield FILES.of(self.retention.files)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
+from prometheus_client import Metric
+
 from seaweedq.api.metrics.families import Family, counter, gauge
 from seaweedq.broker.letters.letters import DeadLetters
 from seaweedq.broker.subscriptions.administration.lag import LagMeter
@@ -73,8 +75,8 @@ class SubscriptionMetrics:
     letters: DeadLetters
     limit: int
 
-    def metrics(self) -> Iterator[str]:
-        """As Source. Reads nothing of the store, and asks nobody."""
+    def metrics(self) -> Iterator[Metric]:
+        """Yields the families as they are now. Reads nothing from the store, and asks nobody."""
         behind = self.meter.furthest_behind(self.limit)
         for member, family in OF_BEHIND.items():
             yield family.each(((one.topic, one.name), getattr(one, member)) for one in behind)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.api.metrics.catalogue import GROUPS
@@ -19,14 +20,14 @@ FAMILIES = [family for group in GROUPS.values() for family in group]
 class Shown:
     """A source of what is given."""
 
-    text: str
+    family: Metric
 
-    def metrics(self) -> Iterator[str]:
-        yield self.text
+    def metrics(self) -> Iterator[Metric]:
+        yield self.family
 
 
-def parsed(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    families = text_string_to_metric_families(render([Shown(text)]).decode())
+def parsed(family: Metric) -> dict[tuple[str, tuple[str, ...]], float]:
+    families = text_string_to_metric_families(render([Shown(family)]).decode())
     samples = [sample for family in families for sample in family.samples]
     return {(sample.name, tuple(sample.labels.values())): sample.value for sample in samples}
 
@@ -51,7 +52,7 @@ def test_a_histogram_adds_up() -> None:
     for duration_s in (0.05, 0.1, 0.5, 7.0):
         one.add(duration_s)
     found = parsed(histogram("a_seconds", "help", "x").durations([(("ok",), one), (("no",), Durations())]))
-    assert [found["a_seconds_bucket", ("ok", bound)] for bound in ("0.1", "2.0", "+Inf")] == [2, 3, 4]
+    assert [found["a_seconds_bucket", (bound, "ok")] for bound in ("0.1", "2.0", "+Inf")] == [2, 3, 4]
     assert found["a_seconds_count", ("ok",)] == 4
     assert found["a_seconds_sum", ("ok",)] == pytest.approx(7.65)
     assert sum(name == "a_seconds_bucket" for name, _ in found) == 3 + len(BOUNDS_S) + 1

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from seaweedq.api.metrics.cluster import JournalMetrics
+from seaweedq.api.metrics.families import render
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.clock import Clock, Ids
@@ -117,7 +118,7 @@ async def test_without_one_its_segments_alone_need_a_newer_broker_until_one_come
             await publish(leader, leader.core.catalog.topic("theirs"), "4")
         await publish(leader, await make_topic(leader, "others"), "1")
         journals = JournalMetrics(leader.joined.view, leader.joined.recovery)
-        assert "\nseaweedq_journals_needing_newer 1.0" in "".join(journals.metrics())
+        assert "\nseaweedq_journals_needing_newer 1.0" in render([journals]).decode()
         for _ in range(3):  # tried again, and not said again
             assert not await leader.serving.leading.leader._recoveries.recover(dead, leader.core.roster.journals[dead])
         assert caplog.text.count("no living broker reads the journal of") == 1

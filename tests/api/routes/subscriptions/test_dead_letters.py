@@ -167,7 +167,7 @@ async def test_what_is_not_taken_is_dying_until_it_is(tmp_path: Path, monkeypatc
         await nacked(http, first["id"], reject=True)
         found = await lag(http)
         assert (found["dying"], found["in_flight"], found["messages"]) == (1, 1, 2)
-        assert 'seaweedq_subscription_dying{topic="t",subscription="s"} 1.0' in (await http.get("/metrics")).text
+        assert 'seaweedq_subscription_dying{subscription="s",topic="t"} 1.0' in (await http.get("/metrics")).text
         gone = await http.patch(SUB, json={"dead_letter_topic": None})
         problem_of(gone, 409, "no-dead-letter-topic", "1 messages")
         assert (await http.post(f"{SUB}/ack", json={"ids": [first["id"]]})).json()["unknown"] == [first["id"]]

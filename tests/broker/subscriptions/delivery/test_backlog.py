@@ -58,9 +58,9 @@ async def test_states_and_stalls_are_shown_in_all_and_by_segment(tmp_path: Path)
                 assert [total[name] for name in names] == [segment[name] for name in names]
                 text = (await http.get("/metrics")).text
                 for name in ("in_flight", "delayed", "dying", "waiting"):
-                    assert f'seaweedq_subscription_{name}{{topic="t",subscription="s"}} {total[name]:.1f}' in text
+                    assert f'seaweedq_subscription_{name}{{subscription="s",topic="t"}} {total[name]:.1f}' in text
                 for reason in ("paused", "max_in_flight", "window"):
-                    line = f'seaweedq_subscription_stalled{{topic="t",subscription="s",reason="{reason}"}} '
+                    line = f'seaweedq_subscription_stalled{{reason="{reason}",subscription="s",topic="t"}} '
                     assert line + f"{float(total['stalled'] == reason):.1f}" in text
                 return tuple(total[name] for name in names)
 
