@@ -18,7 +18,7 @@ from seaweedq.broker.rpc import forward_frames
 from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage, Peers
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.rpc.transport import Relayed
-from seaweedq.broker.subscriptions.cursors.subscription import Acks
+from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.errors import ChainDamaged, NeedsNewerBroker, NotOwner, PeerTooOld
 from seaweedq.formats import Format as VersionTable
 from seaweedq.journal.object_format import SLOTS, SlotHeader, SlotHeaders, SlotKind, decode_slot, encode_slot

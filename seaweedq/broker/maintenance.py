@@ -12,7 +12,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import GroupCache
 from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.log.unused_memory import UnusedMemory
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.records.topics import FlushPolicy
 from seaweedq.errors import SeaweedqError

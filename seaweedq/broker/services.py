@@ -52,15 +52,11 @@ from seaweedq.broker.rpc.peer_keys import MakeKeys, make_keys
 from seaweedq.broker.rpc.peer_trust import PeerTrust
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
 from seaweedq.broker.streams.topic_streams import TopicStreams
-from seaweedq.broker.subscriptions.administration.lag import LagMeter
-from seaweedq.broker.subscriptions.administration.seeking import Seeking
-from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
-from seaweedq.broker.subscriptions.cursors.assignment import Assignment
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
-from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
-from seaweedq.broker.subscriptions.dispatch.wait_reports import WaitReports
+from seaweedq.broker.subscriptions.admin import Seeking, SubscriptionAdmin
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher, Handoff
+from seaweedq.broker.subscriptions.lag import LagMeter
+from seaweedq.broker.subscriptions.relaying import DispatcherFinder, RelayedWaits, WaitReports
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.suspicion.marks import Marks

@@ -10,8 +10,8 @@ import pytest
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.leader.periodic import DELETION_S, Deletions
 from seaweedq.broker.retention.retention import Retention
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
+from seaweedq.broker.subscriptions.dispatcher import Handoff
+from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.records.cluster import BrokerRecord

@@ -9,7 +9,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
+from seaweedq.broker.subscriptions.dispatcher import Handoff
 from seaweedq.coordination.election import Election
 from seaweedq.errors import Fenced
 from seaweedq.journal.file_journal import FileJournal

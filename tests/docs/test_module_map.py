@@ -26,10 +26,6 @@ def test_every_folder_of_the_broker_is_in_the_tree_once() -> None:
     assert folders(4) == sorted(path.parent.name for path in (PACKAGE / "broker").glob("*/__init__.py"))
 
 
-def test_every_folder_of_subscriptions_is_in_the_tree_once() -> None:
-    assert folders(6) == sorted(path.parent.name for path in (PACKAGE / "broker/subscriptions").glob("*/__init__.py"))
-
-
 def test_every_file_of_the_brokers_own_folder_is_in_the_tree_once() -> None:
     block = tree().partition("  broker/ ")[2].partition("\n  import_worker/")[0]
     there = sorted(path.name for path in (PACKAGE / "broker").glob("*.py") if path.name != "__init__.py")

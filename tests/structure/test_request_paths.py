@@ -45,8 +45,8 @@ BUDGETS = {
     "publish of one message": Budget(60, 22),
     "publish of 100 as NDJSON": Budget(62, 23),
     "publish of 100 as Arrow": Budget(63, 23),
-    "pull of 5": Budget(66, 24),
-    "ack by lease": Budget(65, 23),
+    "pull of 5": Budget(60, 21),
+    "ack by lease": Budget(62, 20),
     "read of a topic's record": Budget(56, 24),
 }
 

@@ -34,7 +34,7 @@ from seaweedq.broker.rpc.messages import (
     WaitsCall,
 )
 from seaweedq.broker.streams.subscription_streams import LEAVE, NEXT, SubscriptionStreams
-from seaweedq.broker.subscriptions.dispatch.wait_reports import WAITS, WaitReports
+from seaweedq.broker.subscriptions.relaying import WAITS, WaitReports
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.topic_deletion import TopicClosing
 from seaweedq.broker.topics.catalog import Catalog, Topic

@@ -8,8 +8,7 @@ from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import Family, counter, gauge
 from seaweedq.broker.letters.letters import DeadLetters
-from seaweedq.broker.subscriptions.administration.lag import LagMeter
-from seaweedq.broker.subscriptions.delivery.backlog import Stall
+from seaweedq.broker.subscriptions.lag import LagMeter, Stall
 
 
 def _of_each(name: str, help: str, watch: str = "") -> Family:

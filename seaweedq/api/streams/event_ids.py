@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position, parse_lease
+from seaweedq.broker.subscriptions.leases import Position, parse_lease
 from seaweedq.errors import InvalidPositions
 
 DIGITS = 18  # of an offset

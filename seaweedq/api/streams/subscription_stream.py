@@ -2,7 +2,7 @@
 `max_in_flight` that are not acked. Bare ASGI.
 
 States of a connection: opening -> sending <-> full -> ended. *Sending*: one request to the dispatcher at a time, for
-what comes behind the last message that was sent (broker/subscriptions/consumers/stream_leases). It begins once the
+what comes behind the last message that was sent (broker/subscriptions/leases). It begins once the
 socket has taken what was sent before: what is leased is sent at once, else its deadline would run while it waits here.
 *Full*: `max_in_flight` messages are not acked, so that the dispatcher gives nothing. *Ended*: the client has gone, the
 subscription was deleted, or the broker leaves; the dispatcher is told, so that no request that waits there leases
@@ -34,8 +34,8 @@ from seaweedq.api.streams.sse import EventStream
 from seaweedq.api.streams.web_socket import WebSocket, accept, listen
 from seaweedq.broker.streams.batches import Batch
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position, parse_lease
-from seaweedq.broker.subscriptions.dispatch.pulls import Pull
+from seaweedq.broker.subscriptions.leases import Position, parse_lease
+from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from seaweedq.broker.subscriptions.delivery.dying import Death
+from seaweedq.broker.subscriptions.delivery import Death
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.rows import Reference, assemble, headers_column, references_column
 

@@ -31,9 +31,9 @@ from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producer
 from seaweedq.broker.log.intervals import Runs
 from seaweedq.broker.recovery.recovery_memory import Held, RecoveryMemory
 from seaweedq.broker.recovery.remaining import Place, Remaining
-from seaweedq.broker.subscriptions.cursors.invariants import broken_by
-from seaweedq.broker.subscriptions.cursors.subscription import Acks
-from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
+from seaweedq.broker.subscriptions.cursor import broken_by
+from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys

@@ -11,7 +11,7 @@ either a note comes first, or the next use finds the subscription gone.
 
 Order of writes: 1. the record says `deleting`, of the leader; 2. the cursors go; 3. the record goes. A crash behind 1
 leaves what counts as absent, and goes with the next creation of that name
-(broker/subscriptions/administration/subscription_admin).
+(broker/subscriptions/admin).
 """
 
 import logging
@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seaweedq.broker.retention.rounds import Rounds
-from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
-from seaweedq.broker.subscriptions.dispatch.expiry_times import WATCHED_S
+from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
+from seaweedq.broker.subscriptions.open_subscriptions import WATCHED_S
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys

@@ -67,7 +67,7 @@ class GiveCall(msgspec.Struct, array_like=True):
 
 class StreamCall(msgspec.Struct, array_like=True):
     """Asks the dispatcher of a subscription for the messages of a stream behind a place
-    (broker/subscriptions/consumers/stream_leases), or tells it that a connection has left, and whether its leases are
+    (broker/subscriptions/leases), or tells it that a connection has left, and whether its leases are
     to end at once (`free`)."""
 
     topic: TopicName
@@ -101,7 +101,7 @@ class Waits(msgspec.Struct, array_like=True):
 
 class WaitsCall(msgspec.Struct, array_like=True):
     """Tells the dispatcher of some subscriptions what queues for them at a broker
-    (broker/subscriptions/dispatch/wait_reports)."""
+    (broker/subscriptions/relaying)."""
 
     broker: str
     waits: list[Waits]

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.subscriptions.dispatch.pulls import Delivered
+from seaweedq.broker.subscriptions.pull_reads import Delivered
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.message_json import message_texts
 from seaweedq.segments.layout import Layout

@@ -13,11 +13,11 @@ from seaweedq.broker.read.request_search import Asked
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import StreamAnswer, StreamCall
 from seaweedq.broker.streams.batches import Batch, Rows, SharedRows
-from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.dispatch.pulls import Pull
+from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.leases import Position
+from seaweedq.broker.subscriptions.pulling import Pull
+from seaweedq.broker.subscriptions.relaying import DispatcherFinder
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.errors import NotOwner, SubscriptionNotFound

@@ -1,7 +1,7 @@
 """A reader of a whole topic from some positions on, over all splits, merges and rolls.
 
 A segment is read once all its predecessors were read to their ends, so that the messages of each key come in their
-order (broker/subscriptions/cursors/frontier). The positions are all that a reader has: it can be made again from them,
+order (broker/subscriptions/frontier). The positions are all that a reader has: it can be made again from them,
 at any broker.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.streams.positions import MAX_CHARACTERS, Positions, ancestors, descendants, resumed
-from seaweedq.broker.subscriptions.cursors.frontier import Frontier
+from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.errors import InvalidRequest, OffsetOutOfRange

@@ -1,1 +1,1 @@
-"""Subscriptions: assignment to a dispatcher, delivery, cursors."""
+"""Subscriptions: who dispatches one, what it has delivered, its pulls and acks, and its cursors."""

@@ -36,17 +36,12 @@ from seaweedq.broker.services import (
     Reshaping,
     Subscribing,
 )
-from seaweedq.broker.subscriptions.administration.lag import LagMeter
-from seaweedq.broker.subscriptions.administration.seeking import Seeking
-from seaweedq.broker.subscriptions.administration.starts import Starts
-from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
-from seaweedq.broker.subscriptions.cursors.assignment import Assignment
-from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
-from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
-from seaweedq.broker.subscriptions.dispatch.wait_reports import WaitReports
+from seaweedq.broker.subscriptions.admin import Seeking, Starts, SubscriptionAdmin
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.cursor_store import CursorStore
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher, Handoff
+from seaweedq.broker.subscriptions.lag import LagMeter
+from seaweedq.broker.subscriptions.relaying import DispatcherFinder, RelayedWaits, WaitReports
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.restored_coordination import RestoredCoordination

@@ -12,7 +12,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery import replay
-from seaweedq.broker.subscriptions.cursors.subscription import Acks
+from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.errors import JournalDamaged

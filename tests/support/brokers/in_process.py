@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.dispatch.answering import Answered, Selection
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatch.pulls import Delivered, Pull
+from seaweedq.broker.subscriptions.acking import Answered, Selection
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.pull_reads import Delivered
+from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put

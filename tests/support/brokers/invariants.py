@@ -1,6 +1,6 @@
 """All invariants of what coordination holds, the dear ones too: for the end of a test, when nobody writes any more."""
 
-from seaweedq.broker.subscriptions.cursors.invariants import broken_by
+from seaweedq.broker.subscriptions.cursor import broken_by
 from seaweedq.broker.topics.invariants import broken_in_topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination

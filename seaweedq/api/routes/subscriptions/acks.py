@@ -10,7 +10,7 @@ from msgspec import Meta
 from seaweedq.api.asgi.http import Answer, Receive, Scope
 from seaweedq.api.routes.subscriptions.config import AckDeadline, Delay
 from seaweedq.api.routes.subscriptions.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
-from seaweedq.broker.subscriptions.dispatch.answering import Answered, Refusal, Selection
+from seaweedq.broker.subscriptions.acking import Answered, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.message_ids import read_ids
 from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL

@@ -12,7 +12,7 @@ from seaweedq.api.asgi.parameters import whole_number
 from seaweedq.api.openapi.document import described, integer, json_answer
 from seaweedq.api.routes.access.principals import MAX_PAGE, PAGES
 from seaweedq.api.routes.subscriptions.subscriptions import Services
-from seaweedq.broker.subscriptions.administration.subscription_admin import Listed
+from seaweedq.broker.subscriptions.admin import Listed
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination import keys
 from seaweedq.errors import InvalidRequest

@@ -14,7 +14,8 @@ import pyarrow as pa
 from seaweedq.api.asgi.accepted import accepts, names
 from seaweedq.api.asgi.http import Answer, Scope, header
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.dispatch.pulls import Delivered, Leased
+from seaweedq.broker.subscriptions.pull_reads import Delivered
+from seaweedq.broker.subscriptions.pulling import Leased
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.errors import NotAcceptable
 from seaweedq.segments.layout import PARTITION_COLUMN, Layout

@@ -27,10 +27,9 @@ from seaweedq.api.routes.messages.fetch import Message
 from seaweedq.api.routes.subscriptions.pulled_arrow import arrow_answer, together, wants_arrow
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.request_search import Target
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.dispatch.pulls import Leased, Pull
-from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.pulling import Leased, Pull
+from seaweedq.broker.subscriptions.relaying import DispatcherFinder, RelayedWaits
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Ids
@@ -163,7 +162,7 @@ class Pulls:
         self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool
     ) -> Answer:
         """Hands a pull on. One that waits does so at the dispatcher if it is the first one; else it asks what there is
-        now, unless that is known to be nothing, and queues here (broker/subscriptions/dispatch/relayed_waits)."""
+        now, unless that is known to be nothing, and queues here (broker/subscriptions/relaying)."""
         clock = self.calls.reader.clock
         until, queue = Deadline(clock, target.wait_s), None
         if target.wait_s > 0:

@@ -20,9 +20,8 @@ from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.openapi.document import Takes, described
 from seaweedq.api.routes.subscriptions.pulls import LeaseName
 from seaweedq.broker.cluster_level import ClusterLevel
-from seaweedq.broker.subscriptions.administration.seeking import Seeking
-from seaweedq.broker.subscriptions.administration.starts import AtOffsets, Place
-from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
+from seaweedq.broker.subscriptions.admin import AtOffsets, Place, Seeking
+from seaweedq.broker.subscriptions.relaying import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Ids
 from seaweedq.coordination.keys import ID_BOUND

@@ -30,11 +30,10 @@ from seaweedq.api.routes.subscriptions.config import (
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.read.request_search import Search
-from seaweedq.broker.subscriptions.administration.lag import Counted, LagMeter, total
-from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
-from seaweedq.broker.subscriptions.delivery.backlog import Stall
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
+from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.lag import Counted, LagMeter, Stall, total
+from seaweedq.broker.subscriptions.relaying import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.records.access import ACCESS_LEVEL

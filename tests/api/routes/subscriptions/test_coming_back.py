@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position
-from seaweedq.broker.subscriptions.dispatch.leasing import Leasing
-from seaweedq.broker.subscriptions.dispatch.pulls import Pull
+from seaweedq.broker.subscriptions.leases import Position
+from seaweedq.broker.subscriptions.pulling import Leasing, Pull
 from seaweedq.errors import Unavailable
 from tests.api.routes.subscriptions.test_leases import SUB, Client, one
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until

@@ -15,9 +15,9 @@ from msgspec import UNSET
 from seaweedq.broker.letters import letters as module
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.recovery import replay
-from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
-from seaweedq.broker.subscriptions.delivery.dying import Sent
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.cursor import SegmentCursor
+from seaweedq.broker.subscriptions.delivery import Sent
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.coordination.records.cursor_form import packed, unpacked
 from seaweedq.coordination.records.seek_plan import Sought, cursor_after
 from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.dispatch.relayed_waits import DRY_S, Queue
+from seaweedq.broker.subscriptions.relaying import DRY_S, Queue
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable

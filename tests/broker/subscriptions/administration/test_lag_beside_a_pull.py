@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.log.reader import Reader
-from seaweedq.broker.subscriptions.consumers.leases import Leases
-from seaweedq.broker.subscriptions.cursors.cursor_store import TakeOver
+from seaweedq.broker.subscriptions.cursor_store import TakeOver
+from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.journal.file_journal import FileJournal
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import in_loop

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.broker.subscriptions.cursors import cursor_store
+from seaweedq.broker.subscriptions import cursor_store
 from seaweedq.coordination import keys
 from seaweedq.coordination.transactions import read_all
 from seaweedq.failpoints import using

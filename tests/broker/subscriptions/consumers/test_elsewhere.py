@@ -1,6 +1,6 @@
 """What other brokers tell of the pulls that queue there: the last report of each, for a while."""
 
-from seaweedq.broker.subscriptions.consumers.elsewhere import KEPT_S, Elsewhere
+from seaweedq.broker.subscriptions.pull_queue import KEPT_S, Elsewhere
 
 
 def test_the_last_report_of_each_broker_counts_for_a_while() -> None:

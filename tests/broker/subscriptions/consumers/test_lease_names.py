@@ -2,10 +2,10 @@
 
 import pytest
 
-from seaweedq.broker.subscriptions.consumers import leases
-from seaweedq.broker.subscriptions.consumers.leases import UNKNOWN, Leases
-from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
-from seaweedq.broker.subscriptions.delivery.progress import Asker
+from seaweedq.broker.subscriptions import leases
+from seaweedq.broker.subscriptions.cursor import SegmentCursor
+from seaweedq.broker.subscriptions.leases import UNKNOWN, Leases
+from seaweedq.broker.subscriptions.window import Asker
 from seaweedq.coordination.records.subscriptions import CursorRecord
 from seaweedq.coordination.records.versioned import Versioned
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.subscriptions.consumers import sharing
-from seaweedq.broker.subscriptions.consumers.sharing import ACTIVE_S, Turns, share
+from seaweedq.broker.subscriptions import shares
+from seaweedq.broker.subscriptions.shares import ACTIVE_S, Turns, share
 from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
 
 SEGMENTS = st.sets(st.integers(0, 30), min_size=1)
@@ -64,7 +64,7 @@ def test_a_consumer_counts_while_it_waits_and_shortly_after_a_pull() -> None:
 
 async def test_who_pulls_first_leaves_the_others_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three consumers got 600, 0 and 0 messages, also where there were four segments."""
-    monkeypatch.setattr(sharing, "ACTIVE_S", 600.0)
+    monkeypatch.setattr(shares, "ACTIVE_S", 600.0)
     async with running(tmp_path) as broker:
         topic = await make_topic(broker, segments=4)
         await subscribe(broker, topic)
@@ -82,7 +82,7 @@ async def test_who_pulls_first_leaves_the_others_their_share(tmp_path: Path, mon
 async def test_consumers_who_get_nothing_are_counted_and_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sharing, "ACTIVE_S", 600.0)
+    monkeypatch.setattr(shares, "ACTIVE_S", 600.0)
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await subscribe(broker, topic)
@@ -104,13 +104,13 @@ async def test_consumers_who_get_nothing_are_counted_and_warned_of(
 def test_names_that_come_once_take_nothing_from_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each counted for a second: two that waited had 2 of 16 segments, and each pull looked at all names (6 ms)."""
     turns, segments, now_s, sizes = Turns(), range(16), 0.0, list[int]()
-    shared = sharing.share
+    shared = shares.share
 
     def noted(*asked: Any) -> dict[int, int]:
         sizes.append(len(asked[3]) + len(asked[4]))
         return shared(*asked)
 
-    monkeypatch.setattr(sharing, "share", noted)
+    monkeypatch.setattr(shares, "share", noted)
     with turns.waiting(1), turns.waiting(2):
         for name in range(10, 5_010):
             now_s += 0.0005
@@ -119,7 +119,7 @@ def test_names_that_come_once_take_nothing_from_those_that_stay(monkeypatch: pyt
         owners = Counter(turns.shares(segments, {}, now_s).values())
         assert set(owners) == {1, 2, 3}
         assert min(owners.values()) >= 5
-        assert max(sizes) <= sharing.CROWD
+        assert max(sizes) <= shares.CROWD
         assert len(turns._first_s) == len(turns._seen_s) <= ACTIVE_S / 0.0005 + 1
     assert turns.active(now_s + ACTIVE_S) == set()
     assert (turns._first_s, turns._again) == ({}, set())

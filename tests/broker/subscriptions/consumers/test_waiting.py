@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.broker.subscriptions.consumers.waiting import ALL, Room
-from seaweedq.broker.subscriptions.dispatch.pulling import Pulling
-from seaweedq.broker.subscriptions.dispatch.pulls import Look, Pull
+from seaweedq.broker.subscriptions.pull_queue import ALL, Room
+from seaweedq.broker.subscriptions.pulling import Look, Pull, Pulling
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.signal import Signal
 from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from seaweedq.broker.subscriptions.consumers.leases import Leases
-from seaweedq.broker.subscriptions.cursors.assignment import Assignment
-from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore, TakeOver
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.delivery.choosing import Want
-from seaweedq.broker.subscriptions.delivery.progress import Asker
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
+from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.policy import Want
+from seaweedq.broker.subscriptions.subscription import Subscription
+from seaweedq.broker.subscriptions.window import Asker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys

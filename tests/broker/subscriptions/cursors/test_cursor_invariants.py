@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.intervals import Runs
-from seaweedq.broker.subscriptions.cursors.invariants import broken_by, broken_by_subscription
-from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
+from seaweedq.broker.subscriptions.cursor import broken_by, broken_by_subscription
+from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord

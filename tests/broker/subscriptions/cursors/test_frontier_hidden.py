@@ -1,6 +1,6 @@
 """Segments whose records or cursors cannot be read: a subscription neither skips them nor forgets that it was done."""
 
-from seaweedq.broker.subscriptions.cursors.frontier import Frontier
+from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.coordination.records.versioned import Versioned
 

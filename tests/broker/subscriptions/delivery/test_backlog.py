@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.broker.subscriptions.cursors.holdups import HoldUps
-from seaweedq.broker.subscriptions.delivery import segment_delivery as delivery
-from seaweedq.broker.subscriptions.delivery.choosing import Want
-from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.delivery.window import HELD
+from seaweedq.broker.subscriptions import delivery as delivery
+from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.policy import Want
+from seaweedq.broker.subscriptions.subscription import HoldUps
+from seaweedq.broker.subscriptions.window import HELD
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import TOPIC, at, make, replace
 from tests.support.brokers.retained import fill

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from seaweedq.broker.log.intervals import runs_of
-from seaweedq.broker.subscriptions.cursors.invariants import broken_by
-from seaweedq.broker.subscriptions.delivery import segment_delivery as module
-from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want
-from seaweedq.broker.subscriptions.delivery.dying import MAX_ATTEMPTS, REJECTED
-from seaweedq.broker.subscriptions.delivery.progress import Asker
-from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.delivery.window import ACKING, DELAYED, DYING, HELD
+from seaweedq.broker.subscriptions import delivery as module
+from seaweedq.broker.subscriptions.cursor import broken_by
+from seaweedq.broker.subscriptions.delivery import MAX_ATTEMPTS, REJECTED, Delivery
+from seaweedq.broker.subscriptions.policy import Rules, Want
+from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD, Asker
 from seaweedq.coordination.records.seek_plan import Sought, cursor_after
 from tests.support.tiers import examples
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.subscriptions.delivery.filtering import left_out
-from seaweedq.broker.subscriptions.dispatch.pulls import Pull
+from seaweedq.broker.subscriptions.policy import left_out
+from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.coordination.records.subscriptions import MessageFilter
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single, rows_of_singles

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position
-from seaweedq.broker.subscriptions.delivery import choosing
-from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want
-from seaweedq.broker.subscriptions.delivery.progress import Asker
-from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.dispatch import look_reads
-from seaweedq.broker.subscriptions.dispatch.pulls import Pull
+from seaweedq.broker.subscriptions import policy, pull_reads
+from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.leases import Position
+from seaweedq.broker.subscriptions.policy import Rules, Want
+from seaweedq.broker.subscriptions.pulling import Pull
+from seaweedq.broker.subscriptions.window import Asker
 from seaweedq.coordination import keys
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
 from seaweedq.segments.rows import rows_of_singles
@@ -152,7 +151,7 @@ def test_in_keyed_a_lease_of_unknown_keys_stays_when_another_one_ends() -> None:
 
 
 async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(look_reads, "KEYS_AHEAD", 4)
+    monkeypatch.setattr(pull_reads, "KEYS_AHEAD", 4)
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         for n in range(20):
@@ -354,7 +353,7 @@ async def test_a_checkpoint_of_many_holes_is_small_or_stays_in_the_journal(
     tmp_path: Path, level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was 1.9 MB: etcd refused it for ever, and the others of its transaction with it."""
-    monkeypatch.setattr(choosing, "FEW", 10_000)  # all that failed twice come at once
+    monkeypatch.setattr(policy, "FEW", 10_000)  # all that failed twice come at once
     async with running(tmp_path, checkpoint_s=600, lease_s=60) as broker:
         topic = await make_topic(broker)
         for _ in range(2):

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
+from seaweedq.broker.subscriptions.dispatcher import Handoff
 from seaweedq.errors import NeedsNewerBroker, SeaweedqError, Unavailable
 
 

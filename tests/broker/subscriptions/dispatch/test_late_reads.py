@@ -8,7 +8,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.read.remote_reader import RemoteSegment
-from seaweedq.broker.subscriptions.dispatch.pulls import Pull
+from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.coordination.records.topics import TopicConfig
 from tests.support.brokers.in_process import offsets, publish, subscribe
 from tests.support.brokers.in_process_cluster import in_loop

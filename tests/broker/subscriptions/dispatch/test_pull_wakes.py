@@ -4,10 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from seaweedq.broker.subscriptions.consumers.leases import Leases
-from seaweedq.broker.subscriptions.consumers.waiting import ALL, Room
-from seaweedq.broker.subscriptions.dispatch.pulling import Pulling
-from seaweedq.broker.subscriptions.dispatch.pulls import Leased, Look, Pull
+from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.pull_queue import ALL, Room
+from seaweedq.broker.subscriptions.pulling import Leased, Look, Pull, Pulling
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 

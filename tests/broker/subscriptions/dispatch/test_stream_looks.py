@@ -13,11 +13,10 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.streams import batches
 from seaweedq.broker.streams.batches import Batch
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position
-from seaweedq.broker.subscriptions.dispatch import leasing, pulling
-from seaweedq.broker.subscriptions.dispatch.answering import Refusal, Selection
-from seaweedq.broker.subscriptions.dispatch.leasing import Leasing
-from seaweedq.broker.subscriptions.dispatch.pulls import Pull
+from seaweedq.broker.subscriptions import pulling
+from seaweedq.broker.subscriptions.acking import Refusal, Selection
+from seaweedq.broker.subscriptions.leases import Position
+from seaweedq.broker.subscriptions.pulling import Leasing, Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.subscriptions import SubscriptionRecord
 from seaweedq.errors import JournalUnavailable, LeaseOfAnother, NeedsNewerBroker
@@ -76,7 +75,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(place, name, counted)
 
     count(Leasing, "look")
-    count(leasing, "next_turn")
     count(pulling, "next_turn")
     count(batches, "message_texts")
     return found

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from seaweedq.broker.subscriptions.consumers.leases import Leases
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position, Streams, parse_lease
-from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
-from seaweedq.broker.subscriptions.delivery.choosing import FEW, Rules, Want
-from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.dispatch.stream_turn import Again, Fresh, next_turn
+from seaweedq.broker.subscriptions.cursor import SegmentCursor
+from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.leases import Leases, Position, Streams, parse_lease
+from seaweedq.broker.subscriptions.policy import FEW, Rules, Want
+from seaweedq.broker.subscriptions.stream_turn import Again, Fresh, next_turn
 from seaweedq.coordination.records.subscriptions import CursorRecord
 from seaweedq.coordination.records.versioned import Versioned
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.read import remote_reader
-from seaweedq.broker.subscriptions.cursors import subscription
-from seaweedq.broker.subscriptions.dispatch.pulls import Pull
+from seaweedq.broker.subscriptions import subscription
+from seaweedq.broker.subscriptions.pulling import Pull
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, records
 

@@ -1,4 +1,6 @@
-"""Leasing of messages to consumers: one look at the segments that a subscription may read.
+"""Pulls: one look at the segments that a subscription may read, or looks until there is something, or the wait is over.
+
+An empty answer says that there was nothing: it comes after the owners of all those segments were asked.
 
 The messages of a pull are one lease, whose name the client chose, or the broker that took the request. The same name
 again gives what the lease still holds, with the same attempts and a new deadline; a name whose lease has ended gives
@@ -9,9 +11,9 @@ has crashed, and come back. So what it holds comes again first, else what is beh
 does know of it, since it prefetches, goes `ahead`; so does a stream, but for its first lease.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -20,23 +22,65 @@ import pyarrow as pa
 from seaweedq.broker.log.reader import expired
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.consumers.leases import ANYBODY, Lease, of_another
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position
-from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.delivery.choosing import NORMAL
-from seaweedq.broker.subscriptions.delivery.filtering import FILTERED_ROWS
-from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.dispatch.late_reads import LateReads
-from seaweedq.broker.subscriptions.dispatch.look_reads import Part, Round, read_all, take
-from seaweedq.broker.subscriptions.dispatch.pulls import Delivered, Leased, Look, Pull
-from seaweedq.broker.subscriptions.dispatch.stream_turn import Again, next_turn
-from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.subscriptions.cursor_store import CursorStore
+from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.leases import ANYBODY, Lease, Position, of_another
+from seaweedq.broker.subscriptions.open_subscriptions import OpenSubscriptions
+from seaweedq.broker.subscriptions.policy import FILTERED_ROWS, NORMAL
+from seaweedq.broker.subscriptions.pull_queue import Place
+from seaweedq.broker.subscriptions.pull_reads import PULL_BYTES, Delivered, LateReads, Part, Round, read_all, take
+from seaweedq.broker.subscriptions.stream_turn import Again, next_turn
+from seaweedq.broker.subscriptions.subscription import Subscription
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import LeaseEnded, Unavailable
+from seaweedq.errors import LeaseEnded, NotReady, Unavailable
 
 LOOK_S = 1.0  # before a pull answers with what it has
+PAUSE_S = 0.2  # before a segment that could not be read is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """The messages that a client wants: how many at most, for whom, under which lease, and how long it waits for the
+    first one. With `ahead` it goes on behind what its consumer holds. A stream names its position instead of a lease.
+    Rows of `max_bytes` are enough."""
+
+    max_messages: int = 100
+    wait_s: float = 0.0
+    consumer: str | None = None
+    lease: str | None = None
+    ahead: bool = False
+    position: Position | None = None
+    max_bytes: int = PULL_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Messages, and the name of the lease that they are under; None where there are no messages."""
+
+    name: str | None = None
+    messages: Sequence[Delivered] = ()
+
+
+def _nothing_hidden() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
+    `stale` end: the one that their owner reported last. `check_hidden` raises NeedsNewerBroker where there are more,
+    whose records or cursors cannot be read. A stream is `held_back` while it holds too much. `rows_left` may be
+    filtered yet; 0: there may be more messages."""
+
+    found: Leased
+    missing: set[int] = field(default_factory=set)
+    stale: set[int] = field(default_factory=set)
+    check_hidden: Callable[[], None] = _nothing_hidden
+    held_back: bool = False
+    rows_left: int = FILTERED_ROWS
 
 
 class Leasing:
@@ -228,3 +272,136 @@ def _rows_from(parts: Sequence[Part], low: int) -> Iterator[Part]:
     for offsets, rows in parts:
         first = int(np.searchsorted(offsets, low))
         yield (offsets[first:], rows.slice(first)) if first else (offsets, rows)
+
+
+class Pulling:
+    """The pulls of the subscriptions that are open here. One insists for `timeout_s` on segments that cannot be
+    read."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        opened: OpenSubscriptions,
+        leasing: Leasing,
+        readables: ReadableSegments,
+        timeout_s: float,
+    ) -> None:
+        self._catalog = view.catalog
+        self._clock = view.clock
+        self._opened = opened
+        self._leasing = leasing
+        self._readables = readables
+        self._timeout_s = timeout_s
+        self._closing = False  # pulls do not wait any more
+
+    def close(self) -> None:
+        """Lets no pull wait any more."""
+        self._closing = True
+        for subscription in self._opened.all():
+            subscription.room.wake_all()
+            subscription.leases.streams.wake_all()
+
+    async def look(self, topic: Topic, name: str, wanted: Pull) -> Leased:
+        """Leases up to `max_messages` of those that are known to exist. Raises LeaseEnded."""
+        return (await self.round(topic, name, wanted)).found
+
+    async def pull(self, topic: Topic, name: str, wanted: Pull) -> Leased:
+        """Leases up to `max_messages`, and waits up to `wait_s` for the first one. An empty answer means that there was
+        none: the owners of all segments that the subscription may read were asked. Raises LeaseEnded, Unavailable where
+        some did not answer, NeedsNewerBroker where the records or cursors of some cannot be read."""
+        poll = Deadline(self._clock, wanted.wait_s)
+        deadline = Deadline(self._clock, max(wanted.wait_s, self._timeout_s))
+        found, is_first = None, True
+        while found is None:
+            subscription = await self._opened.open(topic, name)
+            if wanted.position and not is_first:  # a look has found that it is held back
+                await self._until_free(subscription, wanted.position, poll)
+            is_first = False
+            consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
+            where = wanted.position.connection if wanted.position else wanted.lease
+            with subscription.waiting(consumer, where) as place:
+                found = await self._wait(subscription, wanted, (poll, deadline), place)
+                place.fed = found is not None and bool(found.messages)
+        return found
+
+    async def _wait(
+        self, subscription: Subscription, wanted: Pull, until: tuple[Deadline, Deadline], place: Place
+    ) -> Leased | None:
+        """As `pull`. Returns None where the subscription was closed, and is open here again, with another room; or
+        where a stream is held back, which must not keep the turn of others."""
+        topic, name, (poll, deadline) = subscription.topic, subscription.name, until
+        asked: set[int] = set()
+        unsure: set[int] = set()
+        async for attempt in deadline.attempts(place):
+            look = await self.round(topic, name, wanted)
+            if look.found.messages:
+                return look.found
+            if self._closing and not poll.is_over:  # there may be messages yet, at another broker
+                raise NotReady("the broker is stopping; pull again")
+            if (subscription.closed or look.held_back) and not poll.is_over:
+                return None
+            unsure = look.missing | (look.stale - asked)
+            if unsure:
+                if attempt.has_changed and not poll.is_over:
+                    continue
+                refreshing = self._readables.refresh(topic, unsure)
+                asked |= await (refreshing if poll.is_over else place.beside(refreshing)) or set()
+                unsure = look.missing | (look.stale - asked)
+                if attempt.has_changed:
+                    continue
+            if poll.is_over and not unsure:
+                look.check_hidden()
+                return look.found
+            if unsure and not poll.is_over:
+                subscription.room.arm(PAUSE_S)  # the first one who waits looks, for all
+            attempt.pause_s = PAUSE_S if poll.is_over else poll.left_s if look.rows_left else 0.0
+        if unsure:
+            numbers = sorted(unsure)[:10]
+            raise Unavailable(
+                f"segments {numbers} of topic {topic.name!r} could not be read within {deadline.time_s:g} s; try again",
+                segments=numbers,
+            )
+        return await self.look(topic, name, wanted)  # the last refresh reported new messages
+
+    async def _until_free(self, subscription: Subscription, position: Position, poll: Deadline) -> None:
+        """Waits while a stream is held back: it holds too much. It stands in no queue, in which it would take turns
+        for nothing. Each change that may free it wakes it (`Streams.wake_all`, `free`), and so does the next deadline.
+        Raises NotOwner, LeaseEnded, NotReady."""
+        streams = subscription.leases.streams
+        while not poll.is_over and not self._closing:
+            subscription.check()
+            now_s = self._clock.monotonic_s()
+            subscription.expire(list(subscription.cursors), now_s)
+            if streams.has_left(position.connection) or next_turn(subscription, position) is not None:
+                return
+            left_s = [deadline_s - now_s for deadline_s in subscription.deadlines()]
+            await streams.of(position.stream).freed.wait(max(0.001, min([poll.left_s, *left_s])))
+
+    async def round(self, topic: Topic, name: str, wanted: Pull) -> Look:
+        """Looks once at all segments that the subscription may read."""
+        subscription = await self._opened.open_for_use(topic, name)
+        async with subscription.delivering:
+            subscription.check()
+            shares = subscription.turns.changes
+            await self._advance(topic, subscription)
+            look = await self._leasing.look(subscription, wanted)
+            while not look.found.messages and subscription.has_ended(self._catalog.records(topic)):
+                await self._advance(topic, subscription)  # all messages that were left had expired
+                if not look.rows_left:
+                    break
+                look = await self._leasing.look(subscription, wanted, look.rows_left)
+            if subscription.turns.changes != shares:
+                subscription.room.event()
+            if look.found.name is not None:
+                subscription.room.look_again(look.found.name)
+            subscription.arm(self._clock.monotonic_s())
+            return look
+
+    async def _advance(self, topic: Topic, subscription: Subscription) -> None:
+        """Takes in what has changed of the topic's segments, and cursors that can be read by now."""
+        if subscription.unreadable:
+            await self._opened.reread(subscription)
+        is_hidden = subscription.is_hidden(self._catalog.unreadable_of(topic))
+        if not is_hidden or not subscription.advance(self._catalog.records(topic)):
+            await self._catalog.reread(topic)
+            subscription.reset_frontier(self._catalog.records(topic), self._catalog.unreadable_of(topic))

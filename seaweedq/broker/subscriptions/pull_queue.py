@@ -1,4 +1,4 @@
-"""The waiting room of a subscription: the pulls that wait at its dispatcher until there is something for them.
+"""The pulls of a subscription that wait until there is something for them: at its dispatcher, and at other brokers.
 
 An *event* is whatever may make messages available: rows, acks, nacks, deadlines, segments, settings. It wakes as many
 pulls as it can feed, the longest waiting first. A *lane* holds the pulls that may get the same messages: all of the
@@ -11,21 +11,26 @@ subscription, in `ordered` those of one consumer. At most one pull of a lane has
 - A pull that asks another broker for ends waits here meanwhile (`beside`): that one may be silent for seconds.
 
 So after each event some pull looks, and no wake-up is lost. In `ordered` an event gives a turn to each consumer that
-has a share of the segments; where none of these waits, to the first lane, whose look may open further segments. A timer
-is an event: it is set for the next deadline. Where the subscription goes to another broker all wake, and are told.
+has a share of the segments; if none of these waits, to the first lane, whose look may open further segments. A timer
+is an event: it is set for the next deadline. If the subscription goes to another broker all wake, and are told.
+
+Pulls that queue at other brokers (relaying) are no pulls here, so the dispatcher would count none of them. Those
+brokers tell how many there are. That is soft: it is replaced by the next report of the same broker, and forgotten after
+KEPT_S without one.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from seaweedq.concurrency.signal import Signal
 
 ALL = 0  # the lane of a subscription whose messages are for any consumer
 T = TypeVar("T")
 Shares = Callable[[], Collection[int] | None]
+KEPT_S = 5.0
 
 
 class Place:
@@ -205,3 +210,35 @@ class Room:
     def _ring(self) -> None:
         self._timer = None
         self.event()
+
+
+class _Told(NamedTuple):
+    pulls: int
+    consumers: frozenset[str]
+    until_s: float
+
+
+class Elsewhere:
+    """How many pulls queue at other brokers, and for which consumers; "" stands for those without a name."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, _Told] = {}
+
+    def hear(self, broker: str, pulls: int, consumers: Collection[str], now_s: float) -> None:
+        """Takes in what a broker tells."""
+        if pulls:
+            self._told[broker] = _Told(pulls, frozenset(consumers), now_s + KEPT_S)
+        else:
+            self._told.pop(broker, None)
+
+    def pulls(self, now_s: float) -> int:
+        """Returns how many pulls queue at other brokers."""
+        return sum(one.pulls for one in self._current(now_s))
+
+    def consumers(self, now_s: float) -> set[str]:
+        """Returns the names of their consumers."""
+        return set[str]().union(*(one.consumers for one in self._current(now_s)))
+
+    def _current(self, now_s: float) -> Collection[_Told]:
+        self._told = {broker: one for broker, one in self._told.items() if now_s < one.until_s}
+        return self._told.values()

@@ -1,8 +1,7 @@
 """The subscriptions that are open at this broker, which dispatches them.
 
-To open a subscription is to take it over (cursors/assignment), to end a seek that was cut off, and then to read its
-cursors. Its frontier (cursors/frontier) says which segments it reads: done ones no more, those with unacked
-predecessors not yet.
+To open a subscription is to take it over (assignment), to end a seek that was cut off, and then to read its cursors.
+Its frontier says which segments it reads: done ones no more, those with unacked predecessors not yet.
 """
 
 import asyncio
@@ -11,12 +10,11 @@ from contextlib import AbstractAsyncContextManager, suppress
 from weakref import WeakValueDictionary
 
 from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.subscriptions.consumers.leases import Leases
-from seaweedq.broker.subscriptions.consumers.waiting import Room
-from seaweedq.broker.subscriptions.cursors.assignment import Assignment
-from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore, TakeOver
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.dispatch.expiry_times import note_every_s
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
+from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.pull_queue import Room
+from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.records.subscriptions import SubscriptionRecord
@@ -24,7 +22,14 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.failpoints import reach
 
-REREAD_S = 1.0  # between two looks at cursors that could not be read
+NOTE_S = 1_800.0  # between two notes of a use
+WATCHED_S = 7_200.0  # for which the leader watches for notes: more than NOTE_S, with all that may delay one
+REREAD_S = 1.0  # between two reads of cursors that could not be read
+
+
+def note_every_s(expires_after_s: float) -> float:
+    """Returns how long after a note the next one is due, if there was a use since."""
+    return min(expires_after_s / 4, NOTE_S)
 
 
 class OpenSubscriptions:

@@ -1,34 +1,154 @@
-"""Delivery of one segment to one subscription, in all modes: acked, leased, delayed and available offsets.
+"""Delivery of one segment to one subscription, in all modes: acked, leased, delayed, dying and available offsets.
 
-Pure: the time is an argument, nothing is read or written. Who has what, and until when, is in delivery/holds; here is
-what may be delivered next, and how a delivery ends.
+Pure: the time is an argument, nothing is read or written. The module decides which offsets may be delivered next, and
+how a delivery ends.
 
     available → leased → acking → acked       leased → available or delayed (deadline, nack) → available
     available or delayed → acking (late)       acking → available (the journal refuses)
-    leased → dying (rejected, or its attempts are over; broker/subscriptions/delivery/dying) → acking
+    leased → dying (rejected, or its attempts are over) → acking
+    delayed → dying (its attempts are over)    acking → dying (the journal refuses)
 
 An ack counts once the journal has it: until then its offsets are `acking`, neither due nor acked. An ack after the
 deadline is *late*: it counts as long as the message was not delivered again. A delivery that is nacked or expires
 counts as an attempt. In `ordered` and `keyed` the leases of all that must come after it (of the segment, of the key)
 end with it, and those deliveries do not count. In `ordered` a consumer that comes back gets what it holds again.
 
-All work is by arrays (delivery/window): the cost of an ack of any offsets does not depend on the leases.
+A message dies when it is rejected, or when its `max_attempts`-th delivery fails. From then on it is delivered to
+nobody, and ends by an ack alone, which follows a durable dead letter (broker/letters). It holds up nothing: it does not
+come again, so nothing has to wait for it.
+
+All work is by arrays (window): the cost of an ack of any offsets does not depend on the leases.
 """
 
 from collections.abc import Iterable, Mapping
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
-from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want, later_of_slots, of_one_kind
-from seaweedq.broker.subscriptions.delivery.dying import MAX_ATTEMPTS, NO_ANSWER, REJECTED, Death, Deaths
-from seaweedq.broker.subscriptions.delivery.holds import Holds
-from seaweedq.broker.subscriptions.delivery.progress import EMPTY, AckResult, Asker
-from seaweedq.broker.subscriptions.delivery.slots import BusySlots
-from seaweedq.broker.subscriptions.delivery.window import ACKED, ACKING, DELAYED, FREE, HELD, NOBODY, WINDOW, Array
+from seaweedq.broker.subscriptions.leases import Holds
+from seaweedq.broker.subscriptions.policy import Rules, Want, later_of_slots, of_one_kind
+from seaweedq.broker.subscriptions.window import (
+    ACKED,
+    ACKING,
+    DELAYED,
+    DYING,
+    EMPTY,
+    FREE,
+    HELD,
+    NOBODY,
+    WINDOW,
+    AckResult,
+    Array,
+    Asker,
+    BusySlots,
+    Window,
+)
 from seaweedq.coordination.records.subscriptions import CursorRecord
+
+REJECTED, MAX_ATTEMPTS = "rejected", "max-attempts"
+NO_ANSWER = "no answer came before the deadline"
+
+
+class Death(NamedTuple):
+    """The reason for which messages were given up, REJECTED or MAX_ATTEMPTS, and what the consumer said of it."""
+
+    reason: str
+    detail: str = ""
+
+
+class Sent(NamedTuple):
+    """A batch of dead letters that may have been published: under which identity, and of which offsets."""
+
+    producer: str
+    sequence: int
+    offsets: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Returns the identity as a text, which `parse` takes."""
+        return f"{self.producer}:{self.sequence}"
+
+    @staticmethod
+    def parse(name: str, offsets: tuple[int, ...]) -> "Sent":
+        """Returns the batch of an identity."""
+        producer, _, sequence = name.rpartition(":")
+        return Sent(producer, int(sequence), offsets)
+
+
+class Deaths:
+    """The offsets that die in a window, with their reasons. `sent` is the batch of them that is published first, as it
+    was begun: at this dispatcher, or at one before."""
+
+    def __init__(self, window: Window) -> None:
+        self.sent: Sent | None = None
+        self._window = window
+        self._why: dict[int, Death] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._why)
+
+    def take(self, offsets: Offsets, death: Death, due_s: float) -> None:
+        """Lets offsets of the window die; they are with nobody any more."""
+        self._window.move(offsets, DYING)
+        for name, value in (("lease", NOBODY), ("consumer", NOBODY), ("due_s", due_s)):
+            self._window.put(name, offsets, value)
+        self._why.update(dict.fromkeys(offsets.tolist(), death))
+
+    def take_again(self, failed: Offsets) -> Offsets:
+        """Lets those offsets die on whose ack was refused. Returns the others."""
+        is_dying = np.fromiter((offset in self._why for offset in failed.tolist()), bool, len(failed))
+        self._window.move(failed[is_dying], DYING)
+        others: Offsets = failed[~is_dying]
+        return others
+
+    def all(self) -> Offsets:
+        """Returns the offsets that are dying, and forgets the reasons of those that ended."""
+        if not self._why:
+            return np.zeros(0, np.int64)
+        known = np.array(sorted(offset for offset in self._why if offset >= self._window.low), np.int64)
+        states = self._window.of("state", known)
+        self._why = {offset: self._why[offset] for offset in known[(states == DYING) | (states == ACKING)].tolist()}
+        found: Offsets = known[states == DYING]
+        return found
+
+    def unacked(self) -> list[int]:
+        """Returns the offsets that are dying, and those whose ack is on its way."""
+        self.all()
+        return sorted(self._why)
+
+    def begun(self) -> Sent | None:
+        """Returns the batch that may have been published. It forgets one of which some is gone or acked: that cannot be
+        repeated as it was."""
+        if self.sent and not set(self.sent.offsets) <= set(self.unacked()):
+            self.sent = None
+        return self.sent
+
+    def due(self, now_s: float) -> Offsets:
+        """Returns the offsets whose dead letters are to be published now."""
+        found = self.all()
+        due: Offsets = found[self._window.of("due_s", found) <= now_s]
+        return due
+
+    def still(self, offsets: Offsets) -> Offsets:
+        """Returns those of these offsets that are dying now."""
+        found: Offsets = np.intersect1d(offsets, self.all(), assume_unique=True)
+        return found
+
+    def why(self, offset: int) -> Death:
+        """Returns the reason of an offset that is dying."""
+        return self._why[offset]
+
+    def due_s(self, offsets: Offsets) -> list[float]:
+        """Returns when the dead letters of dying offsets are to be published (monotonic seconds)."""
+        found: list[float] = self._window.of("due_s", offsets).tolist()
+        return found
+
+    def postpone(self, offsets: Offsets, due_s: float) -> None:
+        """Lets the dead letters of offsets that are still dying wait."""
+        self._window.put("due_s", self.still(offsets), due_s)
 
 
 class Delivery(Holds):

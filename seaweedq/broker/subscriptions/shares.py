@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import nsmallest
 
-from seaweedq.broker.subscriptions.delivery.window import NOBODY
+from seaweedq.broker.subscriptions.window import NOBODY
 
 ACTIVE_S = 1.0
 CROWD = 64  # consumers, or twice as many as there are segments

@@ -1,6 +1,6 @@
 """The dispatcher of subscriptions: delivers messages, takes acks, and hands a subscription over to another broker.
 
-An ack is a frame in the journal. A checkpoint (cursors/cursor_store) comes before the release of those frames, and is
+An ack is a frame in the journal. A checkpoint (cursor_store) comes before the release of those frames, and is
 written every `checkpoint_s` for what has changed. A crash in between leaves the frames, which recovery replays.
 
 Order of a handover: 0. dead letters on their way become durable, and are acked; 1. no more leases and acks, waiting
@@ -12,8 +12,13 @@ Order of a seek, which begins a new epoch: 1. to 3. as above, but leases end: al
 so those of segments that stay are kept; 4. the record says the epoch and the plan; from here on the seek has happened;
 5. the cursors of the epoch are written, and then the record without the plan; 6. the subscription is opened anew. A
 crash behind 4 leaves 5 to the next dispatcher, before it opens the subscription.
+
+A living dispatcher hands subscriptions over when it is about to leave, and when another broker is the preferred one.
+The second is only about balance, so it waits until the brokers have been the same for a while. A handover that fails is
+tried again; a broker that leaves gives up those that take too long, and others take them over after its death.
 """
 
+import asyncio
 import logging
 from typing import NamedTuple
 
@@ -22,27 +27,32 @@ from msgspec.structs import replace
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position
-from seaweedq.broker.subscriptions.cursors.assignment import Assignment
-from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.delivery.dying import Sent
-from seaweedq.broker.subscriptions.dispatch.answering import Answered, Answering, Refusal, Selection
-from seaweedq.broker.subscriptions.dispatch.leasing import Leasing
-from seaweedq.broker.subscriptions.dispatch.open_subscriptions import OpenSubscriptions
-from seaweedq.broker.subscriptions.dispatch.pulling import Pulling
+from seaweedq.broker.subscriptions.acking import Answered, Answering, Refusal, Selection
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.cursor_store import CursorStore
+from seaweedq.broker.subscriptions.delivery import Sent
+from seaweedq.broker.subscriptions.leases import Position
+from seaweedq.broker.subscriptions.open_subscriptions import OpenSubscriptions
+from seaweedq.broker.subscriptions.pulling import Leasing, Pulling
+from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.clock import Clock
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.concurrency.signal import Signal
+from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records.subscriptions import SeekRecord, SubscriptionRecord
-from seaweedq.errors import NeedsNewerBroker, NotOwner, Unavailable
+from seaweedq.errors import NeedsNewerBroker, NotOwner, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
 
 SEEK_NAMES = 16  # of the last seeks that are remembered
+TICK_S = 0.5  # between two looks for subscriptions that other brokers are preferred for
+SETTLED_S = 2.0  # for so long a broker is preferred before it gets one
+GIVERS = 8  # handovers at a time
 logger = logging.getLogger(__name__)
 
 
-class Sought(NamedTuple):
+class SeekTarget(NamedTuple):
     """Where a seek goes: its plan (coordination/records/seek_plan), and a digest of what was asked for."""
 
     plan: str
@@ -98,7 +108,7 @@ class Dispatcher:
             finally:
                 self.forget(topic, name)
 
-    async def seek(self, topic: Topic, name: str, key: str, sought: Sought) -> tuple[Subscription, Subscription]:
+    async def seek(self, topic: Topic, name: str, key: str, sought: SeekTarget) -> tuple[Subscription, Subscription]:
         """Begins a new epoch as a plan says, unless the seek of this name has. Returns the subscription as it was,
         which is closed, and as it is. Raises NotOwner where it was changed meanwhile: then try again."""
         async with self.changing(topic, name):
@@ -233,10 +243,56 @@ class Dispatcher:
                 subscription.retire(number, below)
 
 
-def _sought(record: SubscriptionRecord, key: str, sought: Sought) -> SubscriptionRecord:
+def _sought(record: SubscriptionRecord, key: str, sought: SeekTarget) -> SubscriptionRecord:
     """Returns the record in the epoch that a seek begins."""
     before = record.seek or SeekRecord(record.epoch)
     names = (*before.ids, key)[-SEEK_NAMES:]
     asked = {name: digest for name, digest in {**before.asked, key: sought.digest}.items() if name in names}
     epoch = record.epoch + 1
     return replace(record, epoch=epoch, seek=SeekRecord(epoch, names, sought.plan, asked))
+
+
+class Handoff:
+    """Hands the open subscriptions of one dispatcher over."""
+
+    def __init__(self, dispatcher: Dispatcher, assignment: Assignment, membership: Membership, clock: Clock) -> None:
+        self._dispatcher = dispatcher
+        self._assignment = assignment
+        self._membership = membership
+        self._clock = clock
+        self._since_s: dict[tuple[Topic, str], tuple[str, float]] = {}
+
+    async def run(self) -> None:
+        """Hands over what another broker is preferred for, for ever."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            await gather_bounded(GIVERS, self._hand_over, self._due())
+
+    async def leave(self) -> None:
+        """Takes nothing over any more, and hands everything over."""
+        self._assignment.leave()
+        await gather_bounded(GIVERS, self._hand_over, self._dispatcher.names())
+
+    def _due(self) -> list[tuple[Topic, str]]:
+        """Returns the subscriptions that another broker has been preferred for long enough."""
+        now_s, mine = self._clock.monotonic_s(), self._membership.broker
+        preferred = {key: self._assignment.preferred(*key) for key in self._dispatcher.names()}
+        known = self._since_s
+        self._since_s = {
+            key: known[key] if key in known and known[key][0] == broker else (broker, now_s)
+            for key, broker in preferred.items()
+            if broker != mine
+        }
+        return [key for key, (_, since_s) in self._since_s.items() if now_s - since_s >= SETTLED_S]
+
+    async def _hand_over(self, subscription: tuple[Topic, str]) -> None:
+        topic, name = subscription
+        try:
+            await self._dispatcher.hand_over(topic, name)
+            logger.info("subscription %s of %s was handed to another broker", name, topic.name)
+        except NeedsNewerBroker:
+            pass  # the record that cannot be read has a log line of its own, and this is tried twice a second
+        except SeaweedqError as error:
+            logger.warning("subscription %s of %s could not be handed to another broker: %s", name, topic.name, error)
+        except Exception:  # a defect must end neither the others under way nor the task
+            logger.exception("subscription %s of %s could not be handed to another broker", name, topic.name)

@@ -14,13 +14,11 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from seaweedq.broker.subscriptions.consumers.leases import Leases
-from seaweedq.broker.subscriptions.cursors.assignment import changed_meanwhile, key_of
-from seaweedq.broker.subscriptions.cursors.invariants import broken_by
-from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription, rules_of
-from seaweedq.broker.subscriptions.delivery.progress import PACKED_LEVEL
-from seaweedq.broker.subscriptions.delivery.window import WINDOW
+from seaweedq.broker.subscriptions.assignment import changed_meanwhile, key_of
+from seaweedq.broker.subscriptions.cursor import SegmentCursor, broken_by
+from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.subscription import Subscription, rules_of
+from seaweedq.broker.subscriptions.window import PACKED_LEVEL, WINDOW
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put

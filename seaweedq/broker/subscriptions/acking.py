@@ -19,11 +19,11 @@ import numpy as np
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets, distinct, runs_of
 from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.subscriptions.consumers.leases import UNKNOWN, Lease, of_another
-from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
-from seaweedq.broker.subscriptions.cursors.subscription import Acks, Subscription
-from seaweedq.broker.subscriptions.delivery.progress import AckResult, Asker
-from seaweedq.broker.subscriptions.dispatch.stream_turn import held_by
+from seaweedq.broker.subscriptions.cursor import SegmentCursor
+from seaweedq.broker.subscriptions.leases import UNKNOWN, Lease, of_another
+from seaweedq.broker.subscriptions.stream_turn import held_by
+from seaweedq.broker.subscriptions.subscription import Acks, Subscription
+from seaweedq.broker.subscriptions.window import AckResult, Asker
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.errors import LeaseEnded, NoDeadLetters

@@ -1,30 +1,87 @@
-"""The lag of a subscription: what is not acked yet, in all and by segment.
+"""The lag of a subscription: what is not acked yet, in all and by segment, in which state, and why it is not delivered.
 
 It costs no request a file: sizes come with the store's listing, one request for a thousand files, and are kept; the age
 of the oldest message costs the read of its row, which the next pull needs too. What metrics show (`Behind`) is known
 without any request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.read.topic_positions import TopicPositions
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.delivery.backlog import Backlog, Stall, stalled
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.subscription import Subscription
+from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.coordination.records.subscriptions import SubscriptionRecord
 from seaweedq.errors import BelowRetention, NotOwner
 
+Stall: TypeAlias = Literal["window", "max_in_flight", "paused"]
 LAGS = 16  # segments whose lag is measured concurrently
 LAG_S, PAUSE_S = 5.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The unacked messages of a segment: `messages` of them between `acked_to` and `end`. Of these `in_flight` are
+    leased, `delayed` ones come again later, the dead letters of `dying` ones are being published, and `waiting` ones
+    are for whoever pulls next; the acks of the others are on their way. `is_full`: all of the window is delivered."""
+
+    segment: int
+    acked_to: int
+    end: int
+    messages: int
+    in_flight: int = 0
+    delayed: int = 0
+    dying: int = 0
+    waiting: int = 0
+    is_full: bool = False
+
+    def stalled(self, record: SubscriptionRecord, in_flight: int) -> Stall | None:
+        """Returns why nothing of what waits is delivered, whoever pulls; `in_flight` counts the subscription's."""
+        if not self.waiting:
+            return None
+        if record.paused:
+            return "paused"
+        if in_flight >= record.max_in_flight:
+            return "max_in_flight"
+        return "window" if self.is_full else None
+
+
+def backlog_of(subscription: Subscription, segment: int, end: int) -> Backlog:
+    """Returns the unacked messages of a segment that is not done and ends at `end`."""
+    found = subscription.cursors.get(segment)
+    if found is None:
+        return Backlog(segment, 0, end, end, waiting=end)
+    acked_to = found.delivery.acked_to
+    end = max(end, acked_to)
+    messages = _unacked(subscription, segment, end)
+    counts = found.delivery.counts()
+    taken = counts[HELD], counts[DELAYED], counts[DYING]
+    waiting = max(0, messages - sum(taken) - counts[ACKING])
+    return Backlog(segment, acked_to, end, messages, *taken, waiting, found.delivery.is_full(end))
+
+
+def _unacked(subscription: Subscription, segment: int, end: int) -> int:
+    """Returns how many messages are not acked of a segment that is not done and ends at `end`."""
+    found = subscription.cursors.get(segment)
+    return max(0, end - found.delivery.acked_to - found.delivery.acked_count) if found else end
+
+
+def stalled(segments: Iterable[Stall | None]) -> Stall | None:
+    """Returns why a subscription is stalled, by its segments; for several reasons the one that concerns most of it."""
+    found = set(segments)
+    reasons: tuple[Stall, ...] = ("paused", "max_in_flight", "window")
+    return next((reason for reason in reasons if reason in found), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +179,7 @@ class LagMeter:
         return [self._behind(subscription) for _, subscription in furthest]
 
     def _behind(self, subscription: Subscription) -> Behind:
-        backlogs = [subscription.backlog(number, end) for number, end in self._ends(subscription)]
+        backlogs = [backlog_of(subscription, number, end) for number, end in self._ends(subscription)]
         weights = [
             self._readables.weigh(subscription.topic, one.segment, one.acked_to) for one in backlogs if one.messages
         ]
@@ -132,7 +189,7 @@ class LagMeter:
         return _behind(subscription, backlogs, weight, self._clock.monotonic_s())
 
     def _messages(self, subscription: Subscription) -> int:
-        return sum(subscription.unacked(number, end) for number, end in self._ends(subscription))
+        return sum(_unacked(subscription, number, end) for number, end in self._ends(subscription))
 
     def _ends(self, subscription: Subscription) -> list[tuple[int, int]]:
         left_out = subscription.frontier.done | subscription.frontier.hidden
@@ -146,7 +203,9 @@ class LagMeter:
         subscription.advance(self._readables.records(topic))
         done, now_us = subscription.frontier.done, self._clock.now_us()
         done = done | subscription.frontier.hidden
-        left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
+        left = [
+            backlog_of(subscription, number, p.end) for number, p in sorted(positions.items()) if number not in done
+        ]
         in_flight = subscription.in_flight + subscription.dying
         segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
 

@@ -2,12 +2,16 @@
 
 An ack is a frame in the journal. Coordination gets a checkpoint of the cursors now and then, and the frames may go only
 after that: `pin` is the oldest commit with acks that the last checkpoint does not have.
+
+A segment holds up others once it is sealed, and something of it was delivered: in `ordered` and `keyed` its successors
+wait until all of it is acked. One message that is never acked holds up all of them, and nothing else shows it: the
+consumers get nothing, and the lag only rises. The sweeps notice it (`HoldUps`); what is remembered is soft.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,17 +20,13 @@ import msgspec
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.consumers.elsewhere import Elsewhere
-from seaweedq.broker.subscriptions.consumers.leases import Lease, Leases
-from seaweedq.broker.subscriptions.consumers.sharing import Turns
-from seaweedq.broker.subscriptions.consumers.waiting import ALL, Place, Room
-from seaweedq.broker.subscriptions.cursors.frontier import Frontier
-from seaweedq.broker.subscriptions.cursors.holdups import HELD_UP_S, HoldUps, warn
-from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
-from seaweedq.broker.subscriptions.delivery.backlog import Backlog
-from seaweedq.broker.subscriptions.delivery.choosing import Rules
-from seaweedq.broker.subscriptions.delivery.progress import AckResult
-from seaweedq.broker.subscriptions.delivery.window import ACKING, DELAYED, DYING, HELD, NOBODY
+from seaweedq.broker.subscriptions.cursor import SegmentCursor
+from seaweedq.broker.subscriptions.frontier import Frontier
+from seaweedq.broker.subscriptions.leases import Lease, Leases
+from seaweedq.broker.subscriptions.policy import Rules
+from seaweedq.broker.subscriptions.pull_queue import ALL, Elsewhere, Place, Room
+from seaweedq.broker.subscriptions.shares import Turns
+from seaweedq.broker.subscriptions.window import DYING, HELD, NOBODY, AckResult
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
@@ -34,8 +34,46 @@ from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, NotOwner
 
-LOOK_AGAIN_S = 4.0  # for those who wait: ends at other brokers are followed only as long as somebody looks
+HELD_UP_S = 60.0  # with the same first unacked message, before the log warns of it; at least three deadlines
 logger = logging.getLogger(__name__)
+LOOK_AGAIN_S = 4.0  # for those who wait: ends at other brokers are followed only as long as somebody looks
+
+
+class HoldUps:
+    """Since when each segment of a subscription that holds up others has had the same first unacked message."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, tuple[int, float]] = {}
+        self._warned: set[tuple[int, int]] = set()
+
+    def look(self, acked_to: Mapping[int, int], now_s: float, patience_s: float) -> list[tuple[int, int]]:
+        """Takes in the first unacked offsets of the segments that hold up others now. Returns those, as segment and
+        offset, that have been the same for `patience_s` and were not returned before."""
+        known, self._since = self._since, {}
+        for segment, offset in acked_to.items():
+            before = known.get(segment)
+            self._since[segment] = before if before and before[0] == offset else (offset, now_s)
+        long = {(segment, at) for segment, (at, since_s) in self._since.items() if now_s - since_s >= patience_s}
+        new = sorted(long - self._warned)
+        self._warned = long
+        return new
+
+    def longest_s(self, now_s: float) -> float:
+        """Returns for how long the first unacked message has been the same where that is longest, 0 without any."""
+        return max((now_s - since_s for _, since_s in self._since.values()), default=0.0)
+
+
+def warn(topic: str, subscription: str, found: list[tuple[int, int]]) -> None:
+    """Logs that successors wait for these messages."""
+    for segment, offset in found[:10]:
+        logger.warning(
+            "subscription %s of %s: message %d-%d has not been acked for more than a minute, and the successors of its "
+            "segment wait for it; ack it, or have it rejected after max_attempts",
+            subscription,
+            topic,
+            segment,
+            offset,
+        )
 
 
 class Acks(msgspec.Struct, frozen=True, array_like=True):
@@ -180,24 +218,6 @@ class Subscription:
         """Forgets the cursors of segments that retention has removed."""
         for number in self.cursors.keys() & removed:
             del self.cursors[number]
-
-    def unacked(self, segment: int, end: int) -> int:
-        """Returns how many messages are not acked of a segment that is not done and ends at `end`."""
-        found = self.cursors.get(segment)
-        return max(0, end - found.delivery.acked_to - found.delivery.acked_count) if found else end
-
-    def backlog(self, segment: int, end: int) -> Backlog:
-        """Returns the unacked messages of a segment that is not done and ends at `end`."""
-        found = self.cursors.get(segment)
-        if found is None:
-            return Backlog(segment, 0, end, end, waiting=end)
-        acked_to = found.delivery.acked_to
-        end = max(end, acked_to)
-        messages = self.unacked(segment, end)
-        counts = found.delivery.counts()
-        taken = counts[HELD], counts[DELAYED], counts[DYING]
-        waiting = max(0, messages - sum(taken) - counts[ACKING])
-        return Backlog(segment, acked_to, end, messages, *taken, waiting, found.delivery.is_full(end))
 
     def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Iterable[int]) -> AckResult:
         """Judges an ack in a segment that has no cursor here and has this record and revision: in a done segment

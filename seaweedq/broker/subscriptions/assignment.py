@@ -26,7 +26,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from seaweedq.balancer.placement import Host, successor_of
-from seaweedq.broker.subscriptions.cursors.invariants import broken_by_subscription
+from seaweedq.broker.subscriptions.cursor import broken_by_subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put

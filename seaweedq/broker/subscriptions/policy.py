@@ -1,4 +1,4 @@
-"""The choice of the messages that the next pull gets from one segment, by mode and attempts. Pure.
+"""The choice of the messages that the next pull gets from one segment, by mode, attempts and filter. Pure.
 
 Candidates are available offsets, rising; those whose order forbids their delivery now are taken out:
 
@@ -7,23 +7,31 @@ Candidates are available offsets, rising; those whose order forbids their delive
   any lease. Messages without a key have no order.
 - `shared`: there is no order.
 
-A message that failed often may be what kills its consumer. So a pull never mixes messages of attempt SUSPECT and above
-with others; it gets at most FEW of those, and one alone where that is the last attempt.
+A message that failed often may kill its consumer. So a pull never mixes messages of attempt SUSPECT and above
+with others; it gets at most FEW of those, and one alone if that is the last attempt.
+
+A message that the filter leaves out counts as acked, without a frame in the journal: filter and rows never change, so
+that after a crash the same messages are left out once more.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from seaweedq.broker.log.intervals import Offsets
-from seaweedq.broker.subscriptions.delivery.slots import NO_KEY, SLOTS
-from seaweedq.broker.subscriptions.delivery.window import WINDOW, Array
+from seaweedq.broker.subscriptions.window import NO_KEY, SLOTS, WINDOW, Array
+from seaweedq.coordination.records.subscriptions import MessageFilter
 
 Mode: TypeAlias = Literal["ordered", "shared", "keyed"]
 SUSPECT = 3  # from this attempt on
 FEW = 16  # suspects in a pull
 NORMAL, SUSPECTS, ALONE = range(3)  # kinds of messages, and of pulls
+FILTERED_ROWS = 65_536  # rows that one look at a subscription's segments filters at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +113,26 @@ def _behind(slots: Array, marked: Array) -> Array:
     """Tells which places come behind a marked one of the same slot."""
     places = np.arange(len(slots))
     return later_of_slots(places, slots, places[marked], slots[marked])
+
+
+def left_out(wanted: MessageFilter, rows: pa.RecordBatch) -> Array:
+    """Tells for each row whether the filter leaves it out: not all of its conditions hold."""
+    kept = np.ones(rows.num_rows, bool)
+    if wanted.key_prefix is not None:
+        kept &= _of(rows, "_key", lambda keys: pc.starts_with(keys, wanted.key_prefix))
+    for name, value in wanted.headers.items():
+        kept &= _of(rows, "_headers", partial(_has, name, value))
+    return ~kept
+
+
+def _has(name: str, value: str, headers: pa.Array) -> pa.Array:
+    return pc.equal(pc.map_lookup(headers, name, "first"), value)
+
+
+def _of(rows: pa.RecordBatch, name: str, condition: Callable[[pa.Array], pa.Array]) -> Array:
+    """Returns a condition over a column; it holds for no row that has no value there."""
+    at = rows.schema.get_field_index(name)
+    if at < 0:
+        return np.zeros(rows.num_rows, bool)
+    found: Array = condition(rows.column(at)).fill_null(False).to_numpy(zero_copy_only=False)
+    return found

@@ -1,4 +1,4 @@
-"""Creation, listing and deletion of subscriptions; at the broker that dispatches one, or would.
+"""Creation, listing, deletion and seeks of subscriptions; at the broker that dispatches one, or would.
 
 Creation writes: 1. the record, `creating`, which names this broker; 2. the cursors, one for each segment; 3. the
 record, `active`. Deletion writes: 1. the record, `deleting`; 2. the cursors are removed; 3. the record is removed. Each
@@ -6,28 +6,101 @@ write compares the result of the one before, so of two brokers only one does all
 not count as a subscription; while its broker lives and works on it no other broker touches it. What a dead broker has
 left, or this one after a lost answer, the next creation or deletion removes first, as a deletion that was cut off: a
 cursor that is left of a segment that the next creator does not know would be one too many.
+
+A seek goes on at other offsets, in a new epoch. The offsets are looked for first, while everything goes on; the epoch
+begins at the dispatcher (its module has the order of writes). A seek has a name, which the client chooses, or the
+broker that takes the request before it hands it on: the record has the last ones, so that a repetition whose answer was
+lost changes nothing.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from seaweedq.broker.subscriptions.administration.starts import Starts
-from seaweedq.broker.subscriptions.cursors.assignment import Assignment, changed_meanwhile, key_of
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.subscriptions.assignment import Assignment, changed_meanwhile, key_of
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher, SeekTarget
+from seaweedq.broker.subscriptions.subscription import SeekResult, Subscription
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
+from seaweedq.coordination.records import seek_plan
+from seaweedq.coordination.records.seek_plan import Sought
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import entries, read_all
 from seaweedq.coordination.unreadable import Unreadable
-from seaweedq.errors import NoDeadLetters, SubscriptionNotFound
+from seaweedq.errors import InvalidRequest, NoDeadLetters, OffsetOutOfRange, SubscriptionNotFound, TooManySegments
 from seaweedq.failpoints import reach
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAGE = 60
+DIGEST = 16  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """The offset to go on at, by segment."""
+
+    offsets: Mapping[int, int]
+
+
+Place: TypeAlias = str | dict[str, str] | AtOffsets
+
+
+class Starts:
+    """Finds where to begin, in all segments of now. Segments that are created later begin at 0, so no message is missed
+    or delivered twice where a segment is replaced meanwhile."""
+
+    def __init__(self, readables: ReadableSegments, positions: TopicPositions, tombstones: Tombstones) -> None:
+        self._readables = readables
+        self._positions = positions
+        self._tombstones = tombstones
+
+    async def find(self, topic: Topic, start: str | dict[str, str]) -> list[Sought]:
+        """Returns where `earliest`, `latest` or a time is. Raises NeedsNewerBroker where that offset is not known of a
+        segment."""
+        if start != "earliest":
+            self._readables.check_whole(topic)
+        ends = await self._ends(topic)
+        offsets = await self._offsets(topic, start, ends)
+        return [Sought(number, ends[number], offsets[number]) for number in sorted(offsets)]
+
+    async def at(self, topic: Topic, offsets: Mapping[int, int]) -> tuple[list[Sought], list[int]]:
+        """Returns all segments with these offsets, and the numbers of those whose start is above theirs, at which they
+        begin; of a segment that retention has removed that is the end. Raises SegmentNotFound, and OffsetOutOfRange
+        beyond an end."""
+        ends = await self._ends(topic)
+        unknown = offsets.keys() - ends.keys()
+        removed = {number: (await self._tombstones.require(topic, number)).end_offset for number in sorted(unknown)}
+        for number, offset in offsets.items():
+            end = removed[number] if number in removed else ends[number]
+            if offset > end:
+                detail = f"offset {offset} is beyond the end of segment {number}, which is {end}"
+                raise OffsetOutOfRange(detail, segment=number, offset=offset, end_offset=end)
+        begin = {**self._readables.start_offsets(topic), **removed}
+        moved = sorted(number for number, offset in offsets.items() if offset < begin.get(number, 0))
+        to = {number: max(offset, begin.get(number, 0)) for number, offset in offsets.items()}
+        return [Sought(number, ends[number], to.get(number)) for number in sorted(ends)], moved
+
+    async def _ends(self, topic: Topic) -> dict[int, int]:
+        return {number: position.end for number, position in (await self._positions.positions(topic)).items()}
+
+    async def _offsets(self, topic: Topic, start: str | dict[str, str], ends: dict[int, int]) -> dict[int, int]:
+        if start == "earliest":
+            begin = self._readables.start_offsets(topic)
+            return {number: begin.get(number, 0) for number in ends}
+        if start == "latest":
+            return ends
+        assert isinstance(start, dict)
+        timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
+        return await self._readables.find(topic, ends, timestamp_us)
 
 
 class Listed(NamedTuple):
@@ -186,3 +259,47 @@ def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None
             topic=subscription.topic.name,
             subscription=subscription.name,
         )
+
+
+class Seeking:
+    """Seeks subscriptions that this broker dispatches. All of it raises NotOwner, NeedsNewerBroker, Unavailable."""
+
+    def __init__(self, dispatcher: Dispatcher, starts: Starts) -> None:
+        self._dispatcher = dispatcher
+        self._starts = starts
+
+    async def seek(self, topic: Topic, name: str, place: Place, key: str) -> SeekResult:
+        """Goes on elsewhere, as the seek `key`. Raises SegmentNotFound, OffsetOutOfRange, and InvalidRequest where the
+        seek of this name went to another place."""
+        if known := _known(await self._dispatcher.open(topic, name), key, place):
+            return known
+        plan: Sequence[seek_plan.Sought]
+        moved: Sequence[int]
+        if isinstance(place, AtOffsets):
+            plan, moved = await self._starts.at(topic, place.offsets)
+        else:
+            plan, moved = await self._starts.find(topic, place), ()
+        packed = seek_plan.packed(plan)
+        if len(packed) > seek_plan.MAX_BYTES:
+            raise TooManySegments(f"topic {topic.name!r} has {len(plan)} segments, too many for one seek")
+        before, after = await self._dispatcher.seek(topic, name, key, SeekTarget(packed, _digest(place)))
+        if known := _known(before, key, place):  # a repetition was faster
+            return known
+        segments = [(one.segment, before.stands_at(one.segment, one.end), one.to) for one in plan if one.to is not None]
+        after.last_seek = SeekResult(key, segments, moved)
+        return after.last_seek
+
+
+def _digest(place: Place) -> str:
+    at = sorted(place.offsets.items()) if isinstance(place, AtOffsets) else place
+    return hashlib.sha256(repr(at).encode()).hexdigest()[:DIGEST]
+
+
+def _known(subscription: Subscription, key: str, place: Place) -> SeekResult | None:
+    """Returns the outcome of a seek of this name, None where there was none. Raises InvalidRequest where that one went
+    to another place."""
+    known, seek = subscription.sought_as(key), subscription.record.seek
+    if known and seek and seek.asked.get(key, digest := _digest(place)) != digest:
+        detail = f"id is {key!r}, under which this subscription went elsewhere; another seek takes another id"
+        raise InvalidRequest(detail, field="id", value=key)
+    return known

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets
-from seaweedq.broker.subscriptions.consumers.leases import Lease
-from seaweedq.broker.subscriptions.consumers.stream_leases import FEW, Position, name_lease
-from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.delivery.choosing import NORMAL, Want
-from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.delivery.window import Array
+from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.leases import FEW, Lease, Position, name_lease
+from seaweedq.broker.subscriptions.policy import NORMAL, Want
+from seaweedq.broker.subscriptions.subscription import Subscription
+from seaweedq.broker.subscriptions.window import Array
+
+Held = dict[int, tuple[Delivery, Offsets, Array]]  # by segment: what a stream holds, and the lease of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,6 @@ class Fresh:
     name: str
     count: int
     is_first: bool
-
-
-Held = dict[int, tuple[Delivery, Offsets, Array]]  # by segment: what a stream holds, and the lease of each
 
 
 def held_by(subscription: Subscription, stream: str) -> Held:

@@ -1,1 +1,0 @@
-"""Administration: creation and deletion of subscriptions, where they begin, seeks, lag."""

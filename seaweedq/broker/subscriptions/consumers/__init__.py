@@ -1,1 +1,0 @@
-"""Consumers: their leases and streams, the sharing of segments among them, the pulls that wait."""

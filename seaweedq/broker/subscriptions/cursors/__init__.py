@@ -1,1 +1,0 @@
-"""The cursors of a subscription: who may write them, the invariants, and what they say of each segment."""

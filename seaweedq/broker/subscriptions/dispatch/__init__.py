@@ -1,1 +1,0 @@
-"""The dispatcher: pulls, acks, streams' turns, handoff, and the way of requests to it."""

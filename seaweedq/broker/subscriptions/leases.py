@@ -1,0 +1,443 @@
+"""The leases of one subscription at its dispatcher: which offsets of a segment they hold, and their names. Pure: the
+time is an argument.
+
+A lease may have offsets of many segments. In each segment it is a number at each offset, with a deadline (`Holds`); a
+delay is a hold of nobody's. Names belong to the subscription (`Leases`). A lease is *open* as long as it holds a
+message that is neither answered nor over its deadline. One that has ended is remembered for a while, so that its name
+gets nothing else, and its late acks count; of very many the last MOST_ENDED, so that their memory is bounded. A seek
+ends all leases, and forgets them but for their names, which get nothing in the new epoch for as long.
+
+A stream takes one lease after another, each of which is named `{stream}.{serial}`. A client that comes back names the
+last message that it has. The messages that the stream's leases hold behind that go first, in the order in which they
+were sent: by serial, segment and offset. So the position of a stream is all that its broker has to know, and the same
+request under the same position gets the same messages, at any broker.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+
+from seaweedq.broker.log.intervals import Offsets, Run
+from seaweedq.broker.subscriptions.window import ACKING, DELAYED, FREE, HELD, NOBODY, STATES, Array, Asker, Progress
+from seaweedq.concurrency.signal import Signal
+from seaweedq.errors import LeaseEnded, LeaseOfAnother
+
+LEFT_S = 120.0  # for so long a connection that has left gets nothing
+FEW = 64  # numbers that are faster looked up one by one than by arrays
+UNKNOWN = -1  # no lease and no consumer has this number
+ANYBODY = ""  # pulls without a consumer count as one
+MOST_ENDED = 100_000  # leases of about 0.5 KB: an hour's deadline and short leases would make millions
+
+
+class Holds(Progress):
+    """The offsets of a segment that are leased or delayed, beside its progress."""
+
+    def __init__(
+        self, acked_to: int, acked: Iterable[Run], attempts: Mapping[int, int] | None, delivered_to: int
+    ) -> None:
+        self._position = acked_to  # no offset between `acked_to` and this one is FREE
+        self._next_s = inf  # no lease and no delay ends before
+        self._pending: list[Offsets] = []  # leases that are not begun
+        self.has_given_again = False  # else no offset has a lease *before*, which an ack need not look for
+        super().__init__(acked_to, acked, attempts, delivered_to)
+
+    @property
+    def in_flight(self) -> int:
+        """Returns how many offsets are leased."""
+        return self.count(HELD)
+
+    def count(self, state: int) -> int:
+        """Returns how many offsets are in a state."""
+        if self.is_idle:
+            return 0
+        return int(np.count_nonzero(self._window.span("state", self.acked_to) == state))
+
+    def counts(self) -> list[int]:
+        """Returns how many offsets beyond `acked_to` are in each state (window)."""
+        if self.is_idle:
+            return [0] * STATES
+        counts: list[int] = np.bincount(self._window.span("state", self.acked_to), minlength=STATES).tolist()
+        return counts
+
+    def next_deadline(self) -> float | None:
+        """Returns a time before which no lease and no delay ends (monotonic seconds), or None."""
+        return None if self._next_s == inf else self._next_s
+
+    def hold_again(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
+        """Takes over a lease of the dispatcher before, which has counted its attempt; a delay where it is nobody's."""
+        offsets = offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
+        offsets = offsets[self._window.of("state", offsets) == FREE]
+        self._hold(offsets, lease, consumer, due_s)
+        if lease == NOBODY:
+            self._window.move(offsets, DELAYED)
+
+    def begin_leases(self, due_s: float) -> None:
+        """Gives the leases that have no deadline this one."""
+        for offsets in self._not_begun():
+            self._window.put("due_s", offsets, due_s)
+            self._next_s = min(self._next_s, due_s)
+
+    def held_by(self, lease: int) -> Offsets:
+        """Returns what a lease has and did not answer."""
+        held = self._window.find(self.acked_to, HELD)
+        mine: Offsets = held[self._window.of("lease", held) == lease]
+        return mine
+
+    def held(self) -> tuple[Offsets, Array]:
+        """Returns what is leased, and the lease of each."""
+        held = self._window.find(self.acked_to, HELD)
+        return held, self._window.of("lease", held)
+
+    def leases_of(self, offsets: Offsets) -> Array:
+        """Returns the lease that each of these offsets had last."""
+        return self._window.of("lease", offsets)
+
+    def last_had_by(self, asker: Asker) -> Offsets:
+        """Returns what a lease may ack: what it has, what it had last and is with nobody, or again with its consumer,
+        and what is being acked."""
+        here = self._window.find(self.acked_to, HELD, FREE, DELAYED, ACKING)
+        mine: Offsets = here[self._is_of(here, asker)]
+        return mine
+
+    def holders(self) -> set[int]:
+        """Returns the numbers of the leases that have something."""
+        return set(np.unique(self._window.of("lease", self._window.find(self.acked_to, HELD))).tolist())
+
+    def consumers(self) -> set[int]:
+        """Returns the numbers of the consumers that have leased something."""
+        if self.is_idle:
+            return set()
+        return set(np.unique(self._window.of("consumer", self._window.find(self.acked_to, HELD))).tolist())
+
+    def consumer(self) -> int:
+        """Returns the consumer that has leased messages, or had those that are delayed, in `ordered`; or NOBODY."""
+        if self.is_idle:
+            return NOBODY
+        waiting = self._window.of("consumer", self._window.find(self.acked_to, HELD, DELAYED))
+        return int(waiting.max(initial=NOBODY))
+
+    def waiting(self) -> Offsets:
+        """Returns the offsets that are leased or delayed."""
+        return self._window.find(self.acked_to, HELD, DELAYED)
+
+    def holds_of(self, offsets: Offsets) -> tuple[Array, Array, Array]:
+        """Returns lease, consumer and deadline of `waiting` offsets; a delayed one has no lease and no consumer."""
+        nobody = self._window.of("state", offsets) == DELAYED
+        lease, consumer = self._window.of("lease", offsets), self._window.of("consumer", offsets)
+        lease[nobody] = consumer[nobody] = NOBODY
+        return lease, consumer, self._window.of("due_s", offsets)
+
+    def held_among(self, offsets: Offsets, asker: Asker) -> Offsets:
+        """Returns those of these offsets that the asker holds, sorted: not what its consumer has again by now."""
+        here = self._here(np.unique(offsets))
+        mine: Offsets = here[(self._window.of("state", here) == HELD) & self._is_of(here, asker)]
+        return mine if asker.lease is None else mine[self._window.of("lease", mine) == asker.lease]
+
+    def extend(self, held: Offsets, due_s: float) -> None:
+        """Gives leased offsets another deadline."""
+        if len(held):
+            self._window.put("due_s", held, due_s)
+            self._next_s = min(self._next_s, due_s)
+
+    def _hold(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
+        if len(offsets):
+            self._window.reach(int(offsets[-1]) + 1)
+        self._window.move(offsets, HELD)
+        others = offsets[self._window.of("consumer", offsets) != consumer]
+        if len(others):
+            self._window.put("before", others, NOBODY)
+        for name, value in (("lease", lease), ("consumer", consumer), ("due_s", due_s)):
+            self._window.put(name, offsets, value)
+        self._next_s = min(self._next_s, due_s)
+
+    def _free(self, offsets: Offsets) -> None:
+        if len(offsets):
+            self._window.move(offsets, FREE)
+            self._position = min(self._position, int(offsets[0]))
+
+    def _not_begun(self) -> list[Offsets]:
+        """Returns the leases without a deadline that did not end, and forgets them."""
+        pending, self._pending = self._pending, []
+        found = []
+        for given in pending:
+            offsets = self._here(given)
+            mask = (self._window.of("state", offsets) == HELD) & (self._window.of("due_s", offsets) == inf)
+            if mask.any():
+                found.append(offsets[mask])
+        return found
+
+    def _here(self, offsets: Offsets) -> Offsets:
+        """Returns those of sorted offsets that are in the window."""
+        if len(offsets) and self.acked_to <= offsets[0] and offsets[-1] < self._window.end:
+            return offsets
+        return offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
+
+    def _is_of(self, offsets: Offsets, asker: Asker) -> Array:
+        if asker.anything:
+            given: Array = self._window.of("consumer", offsets) != NOBODY
+            return given | (offsets >= self.sought_below)
+        consumer = self._window.of("consumer", offsets)
+        mine: Array = consumer != NOBODY if asker.consumer is None else consumer == asker.consumer
+        if asker.lease is None:
+            return mine
+        named: Array = self._window.of("lease", offsets) == asker.lease
+        if self.has_given_again:
+            named |= self._window.of("before", offsets) == asker.lease
+        return mine & named
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last message that a connection of a stream has sent: a lease by its serial, and a message of it. With
+    `resumed` a client has named it, whose lease may be gone; then it counts as the very beginning."""
+
+    stream: str
+    connection: str
+    consumer: str
+    max_in_flight: int
+    serial: int = 0
+    segment: int = -1
+    offset: int = -1
+    resumed: bool = False
+
+    @property
+    def lease(self) -> str:
+        """Returns the name of the lease."""
+        return name_lease(self.stream, self.serial)
+
+    def at(self, serial: int, segment: int = -1, offset: int = -1) -> "Position":
+        """Returns the position behind another message of the stream."""
+        return replace(self, serial=serial, segment=segment, offset=offset, resumed=False)
+
+    def behind(self, serial: int, segment: int, offsets: Offsets) -> Offsets:
+        """Returns those offsets of a lease's segment that come behind this position."""
+        if serial != self.serial or segment > self.segment:
+            return offsets if serial >= self.serial else offsets[:0]
+        return offsets[offsets > self.offset] if segment == self.segment else offsets[:0]
+
+
+def name_lease(stream: str, serial: int) -> str:
+    """Returns the name of a lease of a stream."""
+    return f"{stream}.{serial}"
+
+
+def parse_lease(name: str) -> tuple[str, int] | None:
+    """Returns the stream and the serial that the name of a lease has; None where it is none of a stream's."""
+    stream, _, serial = name.rpartition(".")
+    if not stream or not (serial.isascii() and serial.isdigit()) or len(serial) > 18 or serial[0] == "0" != serial:
+        return None
+    return stream, int(serial)
+
+
+@dataclass(slots=True)
+class StreamLeases:
+    """The leases of one stream that may hold something, as serials by number; `last` is the greatest serial. `freed`
+    wakes those who wait until the stream holds less."""
+
+    last: int = 0
+    serials: dict[int, int] = field(default_factory=dict)
+    freed: Signal = field(default_factory=Signal)
+
+    def holding(self, numbers: Collection[int], least: int) -> list[tuple[int, int]]:
+        """Returns the serials, from `least` on, and the numbers of those leases that are among `numbers`, the ones that
+        hold something, by serial. It forgets the others once they are many: a lease that has ended never holds anything
+        again."""
+        if len(self.serials) > 2 * len(numbers) + FEW:
+            self.serials = {number: self.serials[number] for number in numbers if number in self.serials}
+        return sorted((serial, n) for n in numbers if (serial := self.serials.get(n, -1)) >= least)
+
+    def mine(self, numbers: Array) -> Array:
+        """Tells of which numbers of leases this stream's are."""
+        if len(numbers) < FEW:
+            few: Array = np.fromiter((number in self.serials for number in numbers.tolist()), bool, len(numbers))
+            return few
+        own = np.fromiter(self.serials, np.int64, len(self.serials))
+        found: Array = np.isin(numbers, own)
+        return found
+
+
+class Streams:
+    """The streams of one subscription, and the connections that have left."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, StreamLeases] = {}
+        self._left: dict[str, float] = {}
+
+    def of(self, stream: str) -> StreamLeases:
+        """Returns the leases of a stream."""
+        return self._streams.get(stream) or StreamLeases()
+
+    def add(self, name: str, number: int) -> None:
+        """Takes in a lease that has messages, if its name is one of a stream's."""
+        if parsed := parse_lease(name):
+            stream = self._streams.setdefault(parsed[0], StreamLeases())
+            stream.serials[number] = parsed[1]
+            stream.last = max(stream.last, parsed[1])
+
+    def free(self, name: str) -> None:
+        """Wakes those who wait until the stream of a lease holds less."""
+        if (parsed := parse_lease(name)) and (stream := self._streams.get(parsed[0])):
+            stream.freed.wake()
+
+    def wake_all(self) -> None:
+        """Wakes all who wait until a stream holds less."""
+        for stream in self._streams.values():
+            stream.freed.wake()
+
+    def leave(self, connection: str, now_s: float) -> None:
+        """Has a connection get nothing any more: a pull of it may still wait here."""
+        self._left[connection] = now_s
+
+    def has_left(self, connection: str) -> bool:
+        """Tells whether a connection has left."""
+        return connection in self._left
+
+    def sweep(self, held: Collection[int], now_s: float) -> None:
+        """Forgets the leases that are not among `held`, the streams that have no other ones, and connections that left
+        long ago. Pulls whose leases are named as those of a stream make one, too, which nobody asks for its turn."""
+        for name, stream in list(self._streams.items()):
+            stream.serials = {number: serial for number, serial in stream.serials.items() if number in held}
+            if not stream.serials:
+                del self._streams[name]
+        self._left = {one: left_s for one, left_s in self._left.items() if now_s - left_s < LEFT_S}
+
+
+@dataclass(slots=True)
+class Lease:
+    """A lease: its name, its number, its consumer's number, the segments that it has messages of, and how many of those
+    it acked durably, and nacked. Nothing of it is held since `ended_s`, as far as that was noticed."""
+
+    name: str
+    number: int
+    consumer: int
+    segments: set[int] = field(default_factory=set)
+    acked: int = 0
+    nacked: int = 0
+    ended_s: float | None = None
+
+
+class Leases:
+    """The leases and consumers by name and number."""
+
+    def __init__(self) -> None:
+        self.streams = Streams()
+        self._by_name: dict[str, Lease] = {}
+        self._by_number: dict[int, Lease] = {}
+        self._consumers: dict[str, int] = {}
+        self._sought: dict[str, float] = {}  # names of leases that a seek has ended, and until when they are remembered
+        self._newest = 0  # number of a lease or consumer
+        self._made: Lease | None = None  # the last one, which may be about to be added
+
+    def find(self, name: str) -> Lease | None:
+        """Returns the lease of a name, open or remembered."""
+        return self._by_name.get(name)
+
+    def known(self, name: str, consumer: str | None) -> Lease | None:
+        """Returns the lease of a name for a pull of a consumer; None for a new name. Raises LeaseEnded for a name of
+        the epoch before, and LeaseOfAnother where the lease is another consumer's, and both have names."""
+        if name in self._sought:
+            raise LeaseEnded(f"lease {name!r} has ended by a seek; a new pull takes another name", lease=name)
+        lease = self._by_name.get(name)
+        if lease and consumer is not None and lease.consumer not in (self.known_consumer(consumer), self._anybody):
+            raise of_another(name, consumer)
+        return lease
+
+    @property
+    def _anybody(self) -> int:
+        return self.known_consumer(ANYBODY)
+
+    def is_used(self, name: str) -> bool:
+        """Tells whether a name is that of a lease, open or remembered, of this epoch or the one before."""
+        return name in self._by_name or name in self._sought
+
+    def remember(self, before: "Leases", until_s: float) -> None:
+        """Takes in the names of the leases that a seek has ended, of very many the last ones."""
+        names = {**before._sought, **dict.fromkeys(before._by_name, until_s)}
+        self._sought = dict(list(names.items())[-MOST_ENDED:])
+
+    def make(self, name: str | None, consumer: str) -> Lease:
+        """Returns a new lease, which counts once it is `add`ed; one without a name gets one."""
+        self._newest += 1
+        while name is None or not name:
+            name = f".{self._newest}" if not self.is_used(f".{self._newest}") else None
+            self._newest += name is None
+        self._made = Lease(name, self._newest, self.consumer(consumer))
+        return self._made
+
+    def add(self, lease: Lease) -> None:
+        """Takes in a lease that has messages."""
+        self._by_name[lease.name] = lease
+        self._by_number[lease.number] = lease
+        self.streams.add(lease.name, lease.number)
+
+    def numbered(self, number: int) -> Lease | None:
+        """Returns the lease with a number, as long as it is remembered."""
+        return self._by_number.get(number)
+
+    def consumer(self, name: str) -> int:
+        """Returns the number of a consumer."""
+        found = self._consumers.get(name)
+        if found is None:
+            self._newest += 1
+            found = self._consumers[name] = self._newest
+        return found
+
+    def known_consumer(self, name: str) -> int:
+        """Returns the number of a consumer; one that nobody has where it never got anything."""
+        return self._consumers.get(name, UNKNOWN)
+
+    def consumer_names(self) -> dict[int, str]:
+        """Returns the names of all consumers by number."""
+        return {number: name for name, number in self._consumers.items()}
+
+    def count_nacked(self, numbers: dict[int, int]) -> None:
+        """Takes in how many messages of some leases were nacked."""
+        for number, count in numbers.items():
+            if lease := self._by_number.get(number):
+                lease.nacked += count
+
+    def count_acked(self, numbers: dict[int, int]) -> None:
+        """Takes in how many messages of some leases were acked durably."""
+        for number, count in numbers.items():
+            if lease := self._by_number.get(number):
+                lease.acked += count
+                self.streams.free(lease.name)
+
+    def sweep(self, held: Collection[int], consumers: Collection[int], now_s: float, keep_s: float) -> None:
+        """Forgets the leases that have held nothing for `keep_s`, the first ones of more than MOST_ENDED, and the
+        consumers that nothing refers to. `held` are the leases that hold something, `consumers` those that had some
+        unacked message last."""
+        ended: list[Lease] = []
+        for lease in self._by_number.values():
+            if lease.number in held:
+                lease.ended_s = None
+            else:
+                lease.ended_s = now_s if lease.ended_s is None else lease.ended_s
+                ended.append(lease)
+        ended.sort(key=_ended_s)
+        over = max(bisect_right(ended, now_s - keep_s, key=_ended_s), len(ended) - MOST_ENDED)
+        for lease in ended[: max(0, over)]:
+            self._forget(lease)
+        used = {*consumers, *(lease.consumer for lease in self._by_number.values())}
+        if self._made:
+            used.add(self._made.consumer)
+        self._consumers = {name: number for name, number in self._consumers.items() if number in used}
+        self._sought = {name: until_s for name, until_s in self._sought.items() if now_s < until_s}
+        self.streams.sweep(held, now_s)
+
+    def _forget(self, lease: Lease) -> None:
+        del self._by_number[lease.number]
+        if self._by_name.get(lease.name) is lease:
+            del self._by_name[lease.name]
+
+
+def of_another(name: str, consumer: str) -> LeaseOfAnother:
+    """Returns the refusal of a lease that is not this consumer's."""
+    return LeaseOfAnother(f"lease {name!r} is not consumer {consumer!r}'s", lease=name, consumer=consumer)
+
+
+def _ended_s(lease: Lease) -> float:
+    return lease.ended_s or 0.0
