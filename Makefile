@@ -111,6 +111,7 @@ check: $(STAMP) ## lint, format, types, import contracts, documentation links, t
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_docs.py
+	$(BIN)/python scripts/unasync.py --check
 	$(BIN)/python scripts/check_helm.py
 	$(BIN)/python scripts/image_lock.py --check
 

@@ -19,8 +19,9 @@ offset, of one that retention removed and whose end is above its offset, and of 
 ones exist. `advance` goes on behind the losses and names them; its caller decides whether they end the query.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Offsets = Mapping[int, int]
 
@@ -38,6 +39,22 @@ class Segment:
 
 
 Known = Mapping[int, Segment]
+
+
+def segments_of(known: Sequence[Mapping[str, Any]], tail: bool = True) -> Known:
+    """Returns the segments of a map; without their tails, they end where their files do."""
+    ends = "end_offset" if tail else "flushed_offset"
+    return {
+        each["id"]: Segment(
+            each["id"],
+            each["start_offset"],
+            each[ends],
+            each["state"] != "open",
+            tuple(each["predecessors"]),
+            tuple(each["successors"]),
+        )
+        for each in known
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """The part of a reader that goes to the executors. They read files by themselves, and the rows that are in no file from
-brokers.
+brokers, which they ask by `Client.run`: a query survives a broker's restart.
 
 Between planning and reading retention may take rows. Where they are missed, a broker says whether it has: then they are
 a loss, which fails the query or is logged, as the option failOnDataLoss has it. A file that is missing for another
@@ -10,13 +10,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from seaweedq.client.core.protocol.effects import Steps
-from seaweedq.client.core.protocol.retry import patiently
 from seaweedq.client.core.tables.table import TableRead, table_schema
 from seaweedq.client.core.tables.table_plan import FilePart, Rows
 from seaweedq.client.core.topics.calls import call, of_another, segments, topic_path, with_removed
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 BEYOND = 2**63 - 1  # a start above all offsets
 
 
@@ -47,7 +44,7 @@ class TopicFacts:
     @staticmethod
     def of(client: Client, topic: str) -> "TopicFacts":
         """Asks a broker."""
-        facts = ask(client, call("GET", topic_path(topic)))
+        facts = client.run(call("GET", topic_path(topic)))
         return TopicFacts(table_schema(facts), facts["path"], facts["created_at"])
 
     def check_same(self, known: Sequence[Mapping[str, Any]]) -> None:
@@ -154,18 +151,12 @@ class PartitionReader:
 
     def _taken(self, client: Client, facts: TopicFacts, wanted: Sequence[Rows]) -> list[Loss]:
         """Asks which of these rows retention has taken. Raises ClientError where the topic was created anew."""
-        there = ask(client, segments(self.options.topic))
+        there = client.run(segments(self.options.topic))
         facts.check_same(there)
-        known = ask(client, with_removed(self.options.topic, there, {rows.segment for rows in wanted}))
+        known = client.run(with_removed(self.options.topic, there, {rows.segment for rows in wanted}))
         starts = {each["id"]: each["start_offset"] for each in known}
         behind = [(rows, min(starts.get(rows.segment, BEYOND), rows.end)) for rows in wanted]
         return [Loss(rows.segment, rows.start, start) for rows, start in behind if start > rows.start]
-
-
-def ask(client: Client, steps: Steps[T]) -> T:
-    """Returns what brokers answer, waiting for one up to the client's timeout: a query survives a broker's restart."""
-    answer: T = client._run(patiently(steps, client._patience(client._timeout_s)))
-    return answer
 
 
 def lost(rows: Rows) -> Loss:

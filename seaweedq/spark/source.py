@@ -12,12 +12,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from seaweedq.client.core.tables.table import by_segment, completed, time_of
 from seaweedq.client.core.tables.table_plan import plan
 from seaweedq.client.core.topics.calls import segment_map, with_removed
-from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
+from seaweedq.client.core.topics.topic_files import topic_files
 from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
-from seaweedq.spark.offsets import Known, Loss, Segment, initial, starts
+from seaweedq.spark.offsets import Loss, initial, segments_of, starts
 from seaweedq.spark.options import BATCH_ONLY, STREAM_ONLY, Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, ask, lost
+from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, lost
 from seaweedq.spark.partitions import Work, divided
 from seaweedq.spark.versions import check_stream_version, check_version
 
@@ -64,14 +64,14 @@ class BatchReader(PartitionReader, DataSourceReader):
         without one where there is none."""
         options = self.options
         with Client(options.url) as client:
-            answer = ask(client, segment_map(options.topic))
+            answer = client.run(segment_map(options.topic))
             there = answer["segments"]
             facts = self.describe(client)  # after the map: of a topic that was created anew meanwhile, all is new
             facts.check_same(there)
-            known = ask(client, with_removed(options.topic, there, options.starting, options.ending))
+            known = client.run(with_removed(options.topic, there, options.starting, options.ending))
             planned = plan(known, self._starting(client, known), self._ending(client, known), tail=options.include_tail)
-            files = list_files(client, options.topic) if planned.files else []
-            found = ask(client, completed(options.topic, files, planned.files))
+            files = client.run(topic_files(options.topic)) if planned.files else []
+            found = client.run(completed(options.topic, files, planned.files))
         if isinstance(options.starting, Mapping):
             self.lose([lost(rows) for rows in found.gone])
         tail = (*found.unlisted, *planned.tail)
@@ -82,7 +82,7 @@ class BatchReader(PartitionReader, DataSourceReader):
     def _starting(self, client: Client, known: Sequence[Mapping[str, Any]]) -> Mapping[int, int] | None:
         bound = self.options.starting
         if isinstance(bound, datetime):
-            return ask(client, by_segment(self.options.topic, known, bound))
+            return client.run(by_segment(self.options.topic, known, bound))
         if not isinstance(bound, Mapping):
             return None
         plan(known, bound)  # raises for what is not there
@@ -92,25 +92,4 @@ class BatchReader(PartitionReader, DataSourceReader):
 
     def _ending(self, client: Client, known: Sequence[Mapping[str, Any]]) -> Mapping[int, int] | None:
         bound = self.options.ending
-        return None if isinstance(bound, str) else ask(client, by_segment(self.options.topic, known, bound))
-
-
-def list_files(client: Client, topic: str, segment: int | None = None, after: str | None = None) -> list[TopicFile]:
-    """Returns the files of a topic, or of a segment behind a file."""
-    return ask(client, topic_files(topic, segment, after))
-
-
-def segments_of(known: Sequence[Mapping[str, Any]], tail: bool = True) -> Known:
-    """Returns the segments of a map; without their tails, they end where their files do."""
-    ends = "end_offset" if tail else "flushed_offset"
-    return {
-        each["id"]: Segment(
-            each["id"],
-            each["start_offset"],
-            each[ends],
-            each["state"] != "open",
-            tuple(each["predecessors"]),
-            tuple(each["successors"]),
-        )
-        for each in known
-    }
+        return None if isinstance(bound, str) else client.run(by_segment(self.options.topic, known, bound))

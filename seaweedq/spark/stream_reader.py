@@ -21,15 +21,26 @@ from pyspark.sql.streaming.datasource import (
 from seaweedq.client.core.tables.table import NOW, completed, time_of
 from seaweedq.client.core.tables.table_plan import Rows
 from seaweedq.client.core.topics.calls import call, segment_map, topic_path
-from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of
+from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of, topic_files
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import SegmentNotFound
-from seaweedq.spark.offsets import Known, Loss, Segment, advance, backlog, from_time, initial, latest, needed, ranges
+from seaweedq.spark.offsets import (
+    Known,
+    Loss,
+    Segment,
+    advance,
+    backlog,
+    from_time,
+    initial,
+    latest,
+    needed,
+    ranges,
+    segments_of,
+)
 from seaweedq.spark.options import Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, ask, lost
+from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, lost
 from seaweedq.spark.partitions import Work, divided
-from seaweedq.spark.source import list_files, segments_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -49,13 +60,13 @@ class ListedFiles:
         missing = [number for number, end in wanted.items() if self._end(number) < end]
         if len(missing) > ALL_AT_ONCE:
             listed: dict[int, list[TopicFile]] = {}
-            for file in list_files(client, topic):
+            for file in client.run(topic_files(topic)):
                 listed.setdefault(file.segment, []).append(file)
             self._files = listed
         else:
             for number in missing:
                 held = self._files.setdefault(number, [])
-                held += list_files(client, topic, number, held[-1].place if held else None)
+                held += client.run(topic_files(topic, number, held[-1].place if held else None))
         return [file for number in wanted for file in self._files.get(number, ())]
 
     def trim(self, offsets: Mapping[int, int]) -> None:
@@ -92,7 +103,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         bound = self.options.starting
         known = self._known(bound) if isinstance(bound, Mapping) else self._map()
         if isinstance(bound, datetime):
-            return self._stated(from_time(known, ask(self._at(), offsets_of(self.options.topic, bound))))
+            return self._stated(from_time(known, self._at().run(offsets_of(self.options.topic, bound))))
         if isinstance(bound, Mapping):
             for number, offset in bound.items():
                 if number not in known or offset > known[number].end:
@@ -167,7 +178,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             files += [Rows(number, first, cut)] if first < cut else []
             tail += [Rows(number, cut, last)] if cut < last else []
         listed = self._listed.of(client, self.options.topic, {rows.segment: rows.end for rows in files})
-        found = ask(client, completed(self.options.topic, listed, files))
+        found = client.run(completed(self.options.topic, listed, files))
         self.lose([*losses, *map(lost, found.gone)])
         return divided(
             found.files, [*found.unlisted, *tail], self.options.max_bytes_per_partition, self.options.min_partitions
@@ -201,7 +212,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
     def _one(self, number: int) -> Segment | None:
         path = f"{topic_path(self.options.topic)}/segments/{number}"
         try:
-            found = ask(self._at(), call("GET", path))
+            found = self._at().run(call("GET", path))
         except SegmentNotFound:
             return None
         lineage = tuple(found["predecessors"]), tuple(found["successors"])
@@ -212,7 +223,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
 
     def _segments(self) -> Sequence[Mapping[str, Any]]:
         """Returns the map, which is of the topic that the query began with."""
-        answer = ask(self._at(), segment_map(self.options.topic))
+        answer = self._at().run(segment_map(self.options.topic))
         there: Sequence[Mapping[str, Any]] = answer["segments"]
         self.describe(self._at()).check_same(there)
         self._now = answer[NOW]

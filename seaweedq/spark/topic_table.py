@@ -79,14 +79,13 @@ def read_topic(
     where = url or os.environ.get("SEAWEEDQ_URL")
     if not where:
         raise ValueError("no url of a broker is given, and SEAWEEDQ_URL is not set")
-    from seaweedq.spark.partition_reader import ask  # an older Spark, which was refused above, has not what it imports
 
     with Client(where, headers=headers) as client:
         if tail == "flush":
-            ask(client, flush(topic))
-        facts, answer = ask(client, described(topic))
-        known = ask(client, with_removed(topic, answer["segments"], starting, ending, segments))
-        begin, end = (ask(client, by_segment(topic, known, bound)) for bound in (starting, ending))
+            client.run(flush(topic))
+        facts, answer = client.run(described(topic))
+        known = client.run(with_removed(topic, answer["segments"], starting, ending, segments))
+        begin, end = (client.run(by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
         schema = spark_schema_of(table_schema(facts))
         first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none

@@ -1,19 +1,25 @@
-"""The async client: names and signatures; `calls` has the meaning of each call."""
+"""The async client: names and signatures; `calls` has the meaning of each call. The sync one is generated from it."""
 
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from weakref import WeakSet
 
 import httpx
 
 from seaweedq.client.aio.producer import AsyncProducer
-from seaweedq.client.aio.subscriptions import AsyncSubscriptions
+from seaweedq.client.aio.subscriber import AsyncAcker, AsyncDeliveries
 from seaweedq.client.aio.transport import AsyncTransport
+from seaweedq.client.aio.work import AsyncWork
+from seaweedq.client.core.consuming.arguments import check_wanted, check_work
+from seaweedq.client.core.consuming.pulling import Mode, Pulling, Wanted
+from seaweedq.client.core.consuming.working import Worked
+from seaweedq.client.core.messages.batch import Batch
 from seaweedq.client.core.messages.lease_names import LeaseNames
 from seaweedq.client.core.messages.message import AsyncMessage, Make, Page
 from seaweedq.client.core.payloads.importing import Format, Imported, Rows, format_given, imported
@@ -23,10 +29,22 @@ from seaweedq.client.core.producing.batching import MIB, Limits
 from seaweedq.client.core.producing.delivery import Route
 from seaweedq.client.core.producing.offload import Offload, type_of
 from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
-from seaweedq.client.core.protocol.retry import OnRetry, Patience, unhurried
+from seaweedq.client.core.protocol.effects import ARROW, JSON, Steps
+from seaweedq.client.core.protocol.retry import OnRetry, Patience, patiently, unhurried
 from seaweedq.client.core.protocol.wire import Published, WireMessage
 from seaweedq.client.core.topics import calls
-from seaweedq.client.core.topics.configuration import Bytes, Flush, Lines, Retention, Scaling, TopicFormat, named
+from seaweedq.client.core.topics.configuration import (
+    Bytes,
+    Filter,
+    Flush,
+    Lines,
+    Retention,
+    Scaling,
+    Seconds,
+    Start,
+    TopicFormat,
+    named,
+)
 from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
 from seaweedq.client.files.upload_source import Progress, Source
 from seaweedq.client.http.credentials import Credentials
@@ -40,8 +58,10 @@ if TYPE_CHECKING:
     from seaweedq.client.core.tables.table import Bounds
     from seaweedq.client.core.topics.calls import Expired
 
+T = TypeVar("T")
 
-class AsyncClient(AsyncSubscriptions):
+
+class AsyncClient:
     """Talks to a cluster through any of its brokers. For one event loop.
 
     `url` is that of one broker, or of several: separated by commas, or a sequence; by default that of SEAWEEDQ_URL,
@@ -79,9 +99,12 @@ class AsyncClient(AsyncSubscriptions):
             transport,
             Credentials(token, token_file, ca_file),
         )
+        self._run = self._transport.run
         self._timeout_s, self._on_retry = timeout_s, on_retry
         self._producers: set[AsyncProducer] = set()
-        self._begin_subscriptions(LeaseNames(self._ids.nonce, self._clock.monotonic_s))
+        self._lease_names = LeaseNames(self._ids.nonce, self._clock.monotonic_s)
+        self._ackers: WeakSet[AsyncAcker] = WeakSet()
+        self._works: set[AsyncWork] = set()
 
     def __repr__(self) -> str:
         return f"AsyncClient({','.join(self._urls)!r})"
@@ -184,7 +207,7 @@ class AsyncClient(AsyncSubscriptions):
         error that leaves the outcome open (ConnectionFailed), the caller must decide whether to publish again;
         a producer has no such errors.
         """
-        return await self._run(unhurried(calls.publish(topic, messages), self._patience(self._timeout_s)))
+        return await self._run(unhurried(calls.publish(topic, messages), self._patience()))
 
     async def upload(
         self,
@@ -204,7 +227,7 @@ class AsyncClient(AsyncSubscriptions):
         source = await asyncio.to_thread(Source.of, what)
         try:
             kind = content_type or (type_of(Path(what)) if isinstance(what, str | os.PathLike) else ANY_BYTES)
-            upload = Uploading(topic, source, kind, self._patience(self._timeout_s), self._urls, progress)
+            upload = Uploading(topic, source, kind, self._patience(), self._urls, progress)
             return await self._run(upload.run(upload_id))
         finally:
             source.close()
@@ -236,7 +259,7 @@ class AsyncClient(AsyncSubscriptions):
         Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
         UploadConflict, ConnectionFailed: all with the `upload_id` among their fields.
         """
-        steps = imported(topic, upload_id, format, bare, self._patience(self._timeout_s), rows)
+        steps = imported(topic, upload_id, format, bare, self._patience(), rows)
         return await self._run(steps)
 
     async def fetch(
@@ -261,19 +284,18 @@ class AsyncClient(AsyncSubscriptions):
         max_message_bytes: int = MIB,
         delivery_timeout_s: float = 120,
     ) -> AsyncProducer:
-        """Returns a producer of a topic: batches, bounded memory, retries that publish nothing twice. Use it in an
-        `async with`.
+        """Returns a producer of a topic: batches, bounded memory, retries that publish nothing twice.
 
-        If the topic's segments have several owners, it sends to each owner the rows of its segments, to all
-        concurrently. `batching.Limits` explains the limits. Values over `max_message_bytes` (the broker's setting of
-        that name; the producer learns a smaller one) are uploaded and published by reference. Messages that no broker
-        accepts within `delivery_timeout_s` of `send` fail.
+        Use it in an `async with`. If the topic's segments have several owners, it sends to each owner the rows of its
+        segments, to all concurrently. `batching.Limits` explains the limits. Values over `max_message_bytes` (the
+        broker's setting of that name; the producer learns a smaller one) are uploaded and published by reference.
+        Messages that no broker accepts within `delivery_timeout_s` of `send` fail.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
         patience = self._patience(delivery_timeout_s)
         offload = Offload(topic, patience, self._urls, max_message_bytes)
         route = Route(topic, patience, self._ids.nonce, self._urls, offload)
-        producer = AsyncProducer(route, limits, self._transport.run, self._forget)
+        producer = AsyncProducer(route, limits, self._run, self._producers.discard)
         self._producers.add(producer)
         return producer
 
@@ -301,7 +323,7 @@ class AsyncClient(AsyncSubscriptions):
             from seaweedq.client.core.tables.table import Wanted, read_table
 
         wanted = Wanted(columns, live, starting, ending, segments, expired)
-        return await self._run(read_table(topic, wanted, self._patience(self._timeout_s)))
+        return await self._run(read_table(topic, wanted, self._patience()))
 
     async def read_batches(
         self,
@@ -338,15 +360,209 @@ class AsyncClient(AsyncSubscriptions):
             from seaweedq.client.core.tables.segment_rows import fetch_rows
 
         while start < end:
-            patience = self._patience(self._timeout_s)
+            patience = self._patience()
             batches, start = await self._run(fetch_rows(topic, segment, start, end, patience, expired))
             for batch in batches:
                 yield batch
 
+    def subscribe(
+        self,
+        topic: str,
+        subscription: str,
+        start: Start = "latest",
+        idle_timeout_s: float | None = None,
+        max_messages: int = 500,
+        ack_deadline_s: float = 30,
+        mode: Mode | None = None,
+        consumer: str | None = None,
+        max_attempts: int | None = None,
+        dead_letter_topic: str | None = None,
+        backoff_s: Sequence[Seconds] | None = None,
+        max_in_flight: int | None = None,
+        filter: Filter | None = None,
+        expires_after_s: Seconds | None = None,
+    ) -> AsyncIterator[AsyncMessage]:
+        """Iterates over the messages of a subscription; ends after `idle_timeout_s` without any.
+
+        Creates the subscription as the iteration begins unless it exists. Breaking off early leaves the last acks to
+        `close`.
+        At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what was
+        acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
+        `mode`: "ordered" (the default of a new one: a segment has one consumer at a time), "shared" (no order) or
+        "keyed" (the order of each key). The other settings are the subscription's; durations may have units. `consumer`
+        is this consumer's name, by default a random one: one that comes back under its name gets first what it held in
+        "ordered", and no two may share one. Raises SubscriptionConflict where the subscription exists in another mode,
+        or with other settings, than are named; `start` and `ack_deadline_s` count for a new one alone.
+        """
+        settings = named(
+            max_attempts=max_attempts,
+            dead_letter_topic=dead_letter_topic,
+            backoff_s=backoff_s,
+            max_in_flight=max_in_flight,
+            filter=filter,
+            expires_after_s=expires_after_s,
+        )
+        wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
+        pulling = self._pulling(topic, subscription, consumer, wanted)
+        return self._deliveries(pulling, JSON, self._message(topic))
+
+    def batches(
+        self,
+        topic: str,
+        subscription: str,
+        start: Start = "latest",
+        idle_timeout_s: float | None = None,
+        max_messages: int = 5000,
+        ack_deadline_s: float = 30,
+        mode: Mode | None = None,
+        consumer: str | None = None,
+        max_attempts: int | None = None,
+        dead_letter_topic: str | None = None,
+        backoff_s: Sequence[Seconds] | None = None,
+        max_in_flight: int | None = None,
+        filter: Filter | None = None,
+        expires_after_s: Seconds | None = None,
+    ) -> AsyncIterator[Batch]:
+        """Iterates over batches of a subscription: the rows of a pull as a pyarrow table, acked together by
+        `batch.ack()`. At most `max_messages` (10,000) rows a batch, and 8 MiB.
+
+        Parameters and guarantees are those of `subscribe`. Raises NeedsLevel below the cluster's level 3.
+        """
+        settings = named(
+            max_attempts=max_attempts,
+            dead_letter_topic=dead_letter_topic,
+            backoff_s=backoff_s,
+            max_in_flight=max_in_flight,
+            filter=filter,
+            expires_after_s=expires_after_s,
+        )
+        wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
+        pulling = self._pulling(topic, subscription, consumer, wanted)
+        return self._deliveries(pulling, ARROW, Batch)
+
+    async def work(
+        self,
+        topic: str,
+        subscription: str,
+        handler: Callable[[AsyncMessage], Any],
+        workers: int = 8,
+        start: Start = "latest",
+        idle_timeout_s: float | None = None,
+        max_messages: int | None = None,
+        ack_deadline_s: float = 30,
+        mode: Mode | None = None,
+        consumer: str | None = None,
+        max_extension_s: float = 3600,
+        max_attempts: int | None = None,
+        dead_letter_topic: str | None = None,
+        backoff_s: Sequence[Seconds] | None = None,
+        max_in_flight: int | None = None,
+        filter: Filter | None = None,
+        expires_after_s: Seconds | None = None,
+    ) -> Worked:
+        """Handles the messages of a subscription, up to `workers` at a time, and returns the counts once none came for
+        `idle_timeout_s`, or the client is closed.
+
+        A message is acked when `handler(message)` returns, and nacked when it raises: it comes again after the
+        subscription's backoff. `Reject` makes it a dead letter. The messages of a segment (`ordered`) or of a key
+        (`keyed`) are handled one at a time, in their order. Leases are extended meanwhile, each message's for at most
+        `max_extension_s` (3,600). At most `max_messages` wait to be handled, by default twice as many as there are
+        workers; short handlers want more. Other parameters are those of `subscribe`. Acks that came too late are
+        logged, and counted as `unknown`. An interrupt, or a cancellation, gives back what was not begun, and lets
+        nothing be leased for long. Raises the errors of `subscribe`, and the first one of an ack.
+        """
+        most = check_work(handler, workers, max_messages, max_extension_s)
+        settings = named(
+            max_attempts=max_attempts,
+            dead_letter_topic=dead_letter_topic,
+            backoff_s=backoff_s,
+            max_in_flight=max_in_flight,
+            filter=filter,
+            expires_after_s=expires_after_s,
+        )
+        wanted = Wanted(start, ack_deadline_s, mode, settings, most, idle_timeout_s)
+        pulling = self._pulling(topic, subscription, consumer, wanted)
+        work = AsyncWork(pulling, handler, self._message(topic), self._run, workers, max_extension_s)
+        self._works.add(work)
+        try:
+            return await work.run()
+        finally:
+            self._works.discard(work)
+
+    async def subscription(self, topic: str, name: str) -> dict[str, Any]:
+        """Returns a subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
+        return await self._run(calls.call("GET", calls.subscription_path(topic, name)))
+
+    async def subscriptions(self, topic: str) -> list[dict[str, Any]]:
+        """Returns all subscriptions of a topic."""
+        return await self._run(calls.pages(f"{calls.topic_path(topic)}/subscriptions", "subscriptions"))
+
+    async def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        *,
+        mode: Mode | None = None,
+        start: Start | None = None,
+        ack_deadline_s: Seconds | None = None,
+        max_attempts: int | None = None,
+        dead_letter_topic: str | None = None,
+        backoff_s: Sequence[Seconds] | None = None,
+        max_in_flight: int | None = None,
+        filter: Filter | None = None,
+        expires_after_s: Seconds | None = None,
+    ) -> dict[str, Any]:
+        """Creates a subscription, or checks that an existing one matches the fields that are given. Returns it as
+        `subscription` does.
+
+        Durations may have units: `backoff_s=["1s", "5m"]`. Raises SubscriptionConflict, InvalidRequest, NeedsLevel.
+        """
+        config = named(
+            mode=mode,
+            start=start,
+            ack_deadline_s=ack_deadline_s,
+            max_attempts=max_attempts,
+            dead_letter_topic=dead_letter_topic,
+            backoff_s=backoff_s,
+            max_in_flight=max_in_flight,
+            filter=filter,
+            expires_after_s=expires_after_s,
+        )
+        return await self._run(calls.call("PUT", calls.subscription_path(topic, name), config))
+
+    async def update_subscription(self, topic: str, name: str, **config: Any) -> dict[str, Any]:
+        """Changes the given fields: all but mode, start and filter; `paused=True` lets it deliver nothing more. Raises
+        SubscriptionNotFound, InvalidRequest, NeedsLevel.
+        """
+        return await self._run(calls.call("PATCH", calls.subscription_path(topic, name), config))
+
+    async def seek(self, topic: str, name: str, to: str | datetime | Mapping[str, Any]) -> dict[str, Any]:
+        """Lets a subscription go on elsewhere: all leases end, and what was acked from there on comes again.
+
+        `to`: "earliest", "latest", the time of a message (with a time zone), or {"offsets": {segment: offset}}, which
+        moves those segments alone. Returns `segments` with `from` and `to`, and `moved`: those of which retention had
+        taken what was wanted. Raises SubscriptionNotFound, OffsetOutOfRange, InvalidRequest, NeedsLevel.
+        """
+        return await self._run(calls.seek(topic, name, to, self._ids.nonce()))
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        """Deletes a subscription. Raises SubscriptionNotFound."""
+        await self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Runs steps of the client's core (`seaweedq.client.core`) and returns their result. Their requests must all be
+        safe to repeat: each is sent until a broker answers, for the client's timeout at most.
+        """
+        return await self._run(patiently(steps, self._patience()))
+
     async def close(self) -> None:
         """Ends `work` once what runs is finished, closes the producers, sends the waiting acks, closes the connections.
         Raises the first error of these."""
-        await self._end_works()
+        works = tuple(self._works)
+        for work in works:
+            work.stop()
+        for work in works:
+            await work.wait()
         errors: list[Exception] = []
         for step in [*(p.close for p in tuple(self._producers)), *(a.flush for a in tuple(self._ackers))]:
             try:
@@ -370,14 +586,21 @@ class AsyncClient(AsyncSubscriptions):
                 raise
             error.add_note(f"moreover, closing the client failed: {failed}")
 
-    def _forget(self, producer: AsyncProducer) -> None:
-        self._producers.discard(producer)
+    def _pulling(self, topic: str, name: str, consumer: str | None, wanted: Wanted) -> Pulling:
+        check_wanted(wanted, consumer)
+        return Pulling(topic, name, consumer or self._ids.nonce(), wanted, self._patience(), self._lease_names)
+
+    def _deliveries(self, pulling: Pulling, accept: str, made: Callable[[Any, Any], Any]) -> AsyncIterator[Any]:
+        acker = AsyncAcker(lambda items: self._run(pulling.answer(items)))
+        self._ackers.add(acker)
+        return AsyncDeliveries(pulling, accept, self._run, acker, made)
 
     def _message(self, topic: str) -> Make[AsyncMessage]:
         def chunks(wire: WireMessage) -> AsyncIterator[bytes]:
-            return self._transport.chunks(payload(topic, wire, self._patience(self._timeout_s)))
+            return self._transport.chunks(payload(topic, wire, self._patience()))
 
         return lambda wire, origin: AsyncMessage(wire, chunks, origin)
 
-    def _patience(self, total_s: float) -> Patience:
+    def _patience(self, total_s: float | None = None) -> Patience:
+        total_s = self._timeout_s if total_s is None else total_s
         return Patience(total_s, self._clock.monotonic_s, random.random, on_retry=self._on_retry)

@@ -1,5 +1,6 @@
 """The sync producer: threads that send the messages that `send` gathers."""
 
+import atexit
 import os
 import threading
 from collections.abc import Callable
@@ -64,6 +65,7 @@ class Producer:
         self._threads: list[threading.Thread] = []
         self._uploads = Uploads(run, self._uploaded)
         self._start_threads()
+        atexit.register(self.close)
 
     def send(
         self,
@@ -186,7 +188,7 @@ class Producer:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-        self._on_close(self)
+        self._forget()
         with self._changed:
             self._raise_error()
 
@@ -213,6 +215,10 @@ class Producer:
             self._work.notify()
             self._changed.notify_all()
         self._uploads.leave()
+        self._forget()
+
+    def _forget(self) -> None:
+        atexit.unregister(self.close)
         self._on_close(self)
 
     def _is_forked(self) -> bool:

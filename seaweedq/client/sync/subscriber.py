@@ -104,8 +104,13 @@ class Acker:
 
 
 def deliveries(pulling: Pulling, accept: str, run: Run, acker: Acker, made: Callable[[Any, Origin], T]) -> Iterator[T]:
-    """Yields what the pulls bring, each `made` a message or a batch. Its end sends the answers, waits for them, and
-    gives back what was not yielded."""
+    """Creates the subscription, and returns what its pulls bring, each item `made` a message or a batch. The end sends
+    the answers, waits for them, and gives back what was not yielded."""
+    run(pulling.ensure())
+    return _deliveries(pulling, accept, run, acker, made)
+
+
+def _deliveries(pulling: Pulling, accept: str, run: Run, acker: Acker, made: Callable[[Any, Origin], T]) -> Iterator[T]:
     waiting: deque[Any] = deque()
     origin = Origin(acker.answer)
     try:
