@@ -17,6 +17,7 @@ from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
 
@@ -90,21 +91,23 @@ async def test_a_broker_with_another_secret_does_not_join(tmp_path: Path) -> Non
 
 async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
-        leads = next(one for one in together.brokers if one.joined.election.is_leader)
-        await leads.joined.topics.create("t", TopicConfig(initial_segments=12))
+        leads = next(one for one in together.brokers if inside.election(one).is_leader)
+        await inside.topic_admin(leads).create("t", TopicConfig(initial_segments=12))
         mute = await stranger(together, tmp_path / "x", "secret")
         await mute.start()
-        await until(lambda: mute.id in leads.core.roster.brokers)
-        reports = Reports(leads.core.catalog, leads.core.roster, leads.environment.peers, leads.id, leads.serving.loads)
+        await until(lambda: mute.id in inside.roster(leads).brokers)
+        reports = Reports(
+            inside.catalog(leads), inside.roster(leads), leads.environment.peers, leads.id, inside.loads(leads)
+        )
         await reports.ask()
         await Rebalancer(
-            leads.core.catalog, leads.core.roster, reports, leads.environment.peers, leads.environment.clock
+            inside.catalog(leads), inside.roster(leads), reports, leads.environment.peers, leads.environment.clock
         ).rebalance()
-        assert not leads.core.catalog.owned_by(mute.id)
+        assert not inside.catalog(leads).owned_by(mute.id)
         together.apps[mute.environment.url] = Application(mute)
         await reports.ask()
         await Rebalancer(
-            leads.core.catalog, leads.core.roster, reports, leads.environment.peers, leads.environment.clock
+            inside.catalog(leads), inside.roster(leads), reports, leads.environment.peers, leads.environment.clock
         ).rebalance()
-        await until(lambda: len(leads.core.catalog.owned_by(mute.id)) >= 3)
+        await until(lambda: len(inside.catalog(leads).owned_by(mute.id)) >= 3)
         await mute.stop()

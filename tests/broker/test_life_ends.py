@@ -19,6 +19,7 @@ from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_recovery import fence
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, make_topic, publish, running
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.serving import NoDeadline, stop_signals
@@ -47,8 +48,8 @@ async def test_who_waits_when_the_serving_ends_gets_503(
 ) -> None:
     async with running(tmp_path) as broker:
         topic, gate = await make_topic(broker), Gate()
-        monkeypatch.setattr(broker.serving.publishing.publisher, "single", gate)
-        monkeypatch.setattr(broker.serving.reading.positions, "positions", gate)
+        monkeypatch.setattr(inside.publisher(broker), "single", gate)
+        monkeypatch.setattr(inside.positions(broker), "positions", gate)
         request, sent = asking(broker, "POST" if path == "messages" else "GET", f"/v1/topics/{topic.name}/{path}")
         await gate.reached.wait()
         broker.begin_stop()
@@ -64,7 +65,7 @@ async def test_a_request_that_is_broken_off_in_the_midst_of_life_is_not_answered
 ) -> None:
     async with running(tmp_path) as broker:
         topic, gate = await make_topic(broker), Gate()
-        monkeypatch.setattr(broker.serving.publishing.publisher, "single", gate)
+        monkeypatch.setattr(inside.publisher(broker), "single", gate)
         request, sent = asking(broker, "POST", f"/v1/topics/{topic.name}/messages")
         await gate.reached.wait()
         request.cancel()
@@ -110,11 +111,9 @@ async def test_who_starts_in_a_dead_ones_folder_ends_its_lease_so_that_nobody_wa
         assert await together.coordination.get(f"brokers/{dead.id}")
         next_life = await together.begin_again(dead)
         await until(
-            lambda: (
-                other.core.catalog.segment(other.core.catalog.topic("t"), 0).record.owner in {*living(together, dead)}
-            )
+            lambda: inside.catalog(other).segment(inside.topic(other, "t"), 0).record.owner in {*living(together, dead)}
         )
-        await publish(next_life, next_life.core.catalog.topic("t"), "2")
+        await publish(next_life, inside.topic(next_life, "t"), "2")
 
 
 async def nothing(lease: int) -> None:

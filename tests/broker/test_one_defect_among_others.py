@@ -17,6 +17,7 @@ from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.records.cluster import BrokerRecord
 from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import ack, make_topic, publish, pull, running, subscribe
 
 
@@ -68,7 +69,7 @@ async def test_a_checkpoint_of_a_subscription(
         at = await make_topic(broker)
         await subscribe(broker, at, name="bad")
         await subscribe(broker, at, name="good")
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         for name in ("bad", "good"):
             await dispatcher.open(at, name)
         await publish(broker, at, "1")

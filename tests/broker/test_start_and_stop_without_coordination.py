@@ -17,6 +17,7 @@ from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.errors import CoordinationUnavailable, Damaged
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, Held, ack, held, make_topic, publish, pull, starting, subscribe
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.serving import stop_signals
@@ -37,8 +38,8 @@ async def test_a_stop_leaves_in_order_where_coordination_refuses(tmp_path: Path,
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await subscribe(broker, topic)
-        await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 2, 0)
-        await ack(broker.serving.subscribing.dispatcher, topic, "s", {0: [0]}, None)
+        await pull(inside.dispatcher(broker), topic, "s", None, 2, 0)
+        await ack(inside.dispatcher(broker), topic, "s", {0: [0]}, None)
         refuse_writes_of(broker, kind)
         await broker.stop()
         assert not [task for task in broker._tasks if not task.done()]
@@ -75,7 +76,7 @@ async def test_a_stop_waits_for_no_deletions_and_the_next_broker_ends_them(tmp_p
         async with asyncio.timeout(5):
             await two.stop()
         store.slow = False
-        await until(lambda: two.id not in one.core.roster.journals)
+        await until(lambda: two.id not in inside.roster(one).journals)
         assert len(await store.list(f"_journals/{two.id}/")) == 1, "the fence"
         assert not [task for task in two._tasks if not task.done()]
 
@@ -92,8 +93,8 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
         coordination.before = before
         beginning = asyncio.create_task(started(broker, stop_signals()))
         await gate.reached.wait()
-        await coordination.leases.revoke(broker.joined.membership.lease)
-        await broker.joined.membership.renew()
+        await coordination.leases.revoke(inside.membership(broker).lease)
+        await inside.membership(broker).renew()
         broker._lose()
         assert await asyncio.wait_for(beginning, 5) is False
         assert broker.lost.is_set()
@@ -165,7 +166,7 @@ async def test_a_broker_whose_election_or_leader_ends_unforeseen_begins_again(
         await broker.start()
         monkeypatch.setattr(*(Election, "campaign", end) if part == "election" else (Leader, "round", end))
         await broker.environment.coordination.commit([], [Delete("leader")])  # each looks again
-        broker.serving.leading.leader.wake()
+        inside.leader(broker).wake()
         await asyncio.wait_for(broker.lost.wait(), 5)
 
 
@@ -175,8 +176,8 @@ async def test_a_start_that_finds_itself_without_the_lead_begins_again(
     async with starting(tmp_path) as broker:
 
         async def end_the_lease(self: Broker) -> None:
-            self.joined.membership._end()
-            self.joined.election.leader_compare()
+            inside.membership(self)._end()
+            inside.election(self).leader_compare()
 
         monkeypatch.setattr(Broker, "_follow_views", end_the_lease)
         assert await asyncio.wait_for(started(broker, stop_signals()), 5) is False

@@ -15,6 +15,7 @@ from seaweedq.errors import Fenced
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.segments.chain import Chain
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
 
 WITHIN_S = 10
@@ -67,9 +68,9 @@ async def test_a_broker_whose_segment_was_taken_is_believed_dead_and_begins_agai
         await chain.open()
         rows = [(buffered.first, buffered.rows) for buffered in segment.tail.head(1)]
         taken = segment.source, chain, rows, segment.producers, segment.max_timestamp_us, None
-        await broker.joined.entries.append(*taken)
+        await inside.entry_writer(broker).append(*taken)
         with pytest.raises(Fenced):
-            await broker.serving.log.flusher.flush(segment)
+            await inside.flusher(broker).flush(segment)
         assert broker.lost.is_set()
         assert not broker.readiness.can_take_work
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from seaweedq.client import AsyncClient
+from tests.support.brokers import inside
 from tests.support.http.with_tokens import ByHost, Http, access
 
 GRANTS = [{"actions": ["publish", "describe"], "topics": ["a"]}]
@@ -37,7 +38,7 @@ async def test_a_producer_over_its_limit_is_slowed_down_and_loses_and_doubles_no
         assert await http.status("PUT", "/v1/topics/a", http.admin, json={"initial_segments": 3}) == 201
         await http.principal("writes", GRANTS, limits={"messages": RATE})
         brokers, urls = http.together.brokers, list(http.together.apps)
-        leader = next(one for one in brokers if one.joined.election.is_leader)
+        leader = next(one for one in brokers if inside.election(one).is_leader)
         client = AsyncClient(urls, transport=Living(http), token=await http.token(principal="writes"))
         begun_s = time.monotonic()
         async with client, client.producer("a", batch_messages=BATCH, linger_ms=1) as producer:

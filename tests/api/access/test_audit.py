@@ -19,6 +19,7 @@ from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.errors import SeaweedqError, StoreUnavailable, TopicConflict, Unavailable
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.settings import Settings
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 
@@ -52,8 +53,8 @@ async def stored(http: Http, count: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for _ in range(200):
         for broker in http.together.brokers:
-            await broker.serving.audit._send_all()
-        topic = http.together.brokers[0].core.catalog.find(TOPIC)
+            await inside.audit_topic(broker)._send_all()
+        topic = inside.catalog(http.together.brokers[0]).find(TOPIC)
         if topic is None:
             continue
         path = f"/v1/topics/{TOPIC}/segments/{topic.record.incarnation}/messages?offset=0&limit=1000"
@@ -172,7 +173,7 @@ async def test_an_admins_token_of_any_text_is_hidden_where_it_is_sent_as_a_name(
 ) -> None:
     async with access(tmp_path) as http:
         (tmp_path / "admin").write_text(text)
-        http.together.brokers[0].core.callers._admin.look()
+        inside.callers(http.together.brokers[0])._admin.look()
         http.admin = text
         for name in ("tokens/{}", "topics/a{}b", f"topics/{'y' * 190}{{}}", "topics/{}"):
             for by in (None, text):
@@ -189,7 +190,7 @@ async def test_an_admins_token_of_any_text_is_hidden_where_it_is_sent_as_a_name(
 async def test_a_topic_that_takes_nothing_holds_nobody_up_and_gets_all_rows_once(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         (broker,) = http.together.brokers
-        writer, publish = broker.serving.audit, broker.serving.audit._publisher.batch
+        writer, publish = inside.audit_topic(broker), inside.audit_topic(broker)._publisher.batch
         failing = True
 
         async def unsure(*arguments: Any) -> Any:
@@ -213,14 +214,14 @@ async def test_the_topic_is_made_again_and_one_with_other_columns_takes_nothing(
         await http("PUT", "/v1/topics/a", http.admin, json={})
         await stored(http, 1)
         assert await http.status("DELETE", f"/v1/topics/{TOPIC}", http.admin) in (200, 202, 204)
-        await until(lambda: http.together.brokers[0].core.catalog.find(TOPIC) is None)
+        await until(lambda: inside.catalog(http.together.brokers[0]).find(TOPIC) is None)
         (found,) = await stored(http, 1)
         assert (found["method"], found["topic"]) == ("DELETE", TOPIC)
         shown_ = (await http("GET", f"/v1/topics/{TOPIC}", http.admin)).json()
         assert [one["name"] for one in shown_["schema"]["fields"]] == [name for _, name, _ in COLUMNS]
         assert shown_["retention"]["max_age_s"] == 90 * 86_400
         assert await http.status("DELETE", f"/v1/topics/{TOPIC}", http.admin) in (200, 202, 204)
-        writer = http.together.brokers[0].serving.audit
+        writer = inside.audit_topic(http.together.brokers[0])
         await http("PUT", f"/v1/topics/{TOPIC}", http.admin, json={"format": "json"})
         assert not await writer._send_all()
         assert (await http("PUT", "/v1/topics/b", http.admin, json={})).status_code == 201
@@ -242,10 +243,10 @@ async def test_a_stop_sends_what_is_left(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         (broker,) = http.together.brokers
         await http("PUT", "/v1/topics/a", http.admin, json={})
-        assert len(broker.core.audit) == 1
+        assert len(inside.audit(broker)) == 1
         await broker.stop()
-        assert not len(broker.core.audit)
-        assert broker.core.audit.lost == 0
+        assert not len(inside.audit(broker))
+        assert inside.audit(broker).lost == 0
         names = await http.together.store.list(f"topics/{TOPIC}/", limit=100)
         assert any(name.endswith(".parquet") for name in names), names
 
@@ -255,7 +256,7 @@ async def test_nothing_where_it_is_off(tmp_path: Path, lines: Any) -> None:
         await http("PUT", "/v1/topics/a", None, json={})
         assert await http.status("GET", "/v1/topics/a", "sq1_wrong") == 401
         assert not lines()
-        assert not http.together.brokers[0].core.audit.counts["denial"]
+        assert not inside.audit(http.together.brokers[0]).counts["denial"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 from seaweedq.api.access.rules import SOCKET, Kind, every, find
+from tests.support.brokers import inside
 from tests.support.http.with_tokens import Http, access
 
 NAMES = {
@@ -100,8 +101,8 @@ async def test_no_other_spelling_of_a_path_gets_further(http: Http) -> None:
                     assert status in REFUSED or ((is_open or may_know) and status < 500), (method, raw, status)
                     assert is_open or may_know or status != 200, (method, raw, shown is None)
     assert tried > 3000
-    assert not http.together.brokers[0].core.catalog.names()
-    assert http.together.brokers[0].core.budget.in_flight == 0
+    assert not inside.catalog(http.together.brokers[0]).names()
+    assert inside.budget(http.together.brokers[0]).in_flight == 0
 
 
 async def test_no_token_but_the_very_one_counts(http: Http) -> None:

@@ -20,6 +20,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Held, make_topic
 from tests.support.brokers.in_process_cluster import until
@@ -102,7 +103,7 @@ async def test_heads_that_announce_much_hold_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as (broker, app, _):
         heads = [Asked(app, length=16 * MIB) for _ in range(70)]
         await asyncio.sleep(0)
-        assert broker.core.budget.held == 0
+        assert inside.budget(broker).held == 0
         assert await publishes(app) == 200
         for one in heads:
             await one.leave()
@@ -112,7 +113,7 @@ async def test_slow_bodies_make_no_tail_flush_and_are_dismissed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as (broker, app, machine):
-        budget, shift = broker.core.budget, 0.0
+        budget, shift = inside.budget(broker), 0.0
         real = machine.clock.monotonic_s
         monkeypatch.setattr(app._reader.bodies, "_now", lambda: real() + shift)
         slow = [Asked(app, length=16 * MIB) for _ in range(300)]
@@ -143,7 +144,7 @@ async def test_slow_bodies_make_no_tail_flush_and_are_dismissed(
 
 async def test_a_body_in_pieces_holds_what_came_and_then_itself(tmp_path: Path) -> None:
     async with serving(tmp_path) as (broker, app, _):
-        budget, one = broker.core.budget, Asked(app, length=3 * STEP_BYTES)
+        budget, one = inside.budget(broker), Asked(app, length=3 * STEP_BYTES)
         await one.send(b" " * STEP_BYTES)
         assert (budget.incomplete, budget.requests) == (STEP_BYTES, 0)
         await one.send(b" " * (STEP_BYTES + 1))
@@ -173,17 +174,17 @@ def test_what_decoders_need(media: str, content: bytes, bare: bool, at_least: in
 async def test_decoders_wait_for_one_another() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     budget = Budget(100)
-    memory, inside = DecodingMemory(budget, FairMemory(budget)), []
+    memory, entered = DecodingMemory(budget, FairMemory(budget)), []
     budget.tails = 60
 
     def decode(name: str, size: int) -> None:
-        inside.append(name)
+        entered.append(name)
         assert budget.held <= 100 or budget.decoding == size
         assert budget.decoding <= 50 or budget.decoding == size
 
     sizes = {"large": 500, "small": 5, "another": 6}
     await asyncio.gather(*(memory.run(None, 0, size, decode, name, size) for name, size in sizes.items()))
-    assert inside == ["large", "small", "another"]
+    assert entered == ["large", "small", "another"]
     assert budget.decoding == 0
 
 

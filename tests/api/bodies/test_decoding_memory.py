@@ -11,6 +11,7 @@ from seaweedq.api.bodies.decoding_memory import needed
 from seaweedq.api.routes.messages import publish
 from seaweedq.codec import bodies
 from tests.api.bodies.test_bodies_of_strangers import Asked, serving
+from tests.support.brokers import inside
 from tests.support.paths import ROOT
 from tests.support.tiers import later
 
@@ -104,7 +105,7 @@ def test_the_ids_of_an_answer_take_no_more_than_is_reserved() -> None:
 async def test_the_ids_of_an_answer_count_before_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     async with serving(tmp_path) as (broker, app, _):
-        budget, answer = broker.core.budget, publish._answer
+        budget, answer = inside.budget(broker), publish._answer
 
         def note(*given: Any) -> bytes:
             counted.append(budget.decoding)

@@ -13,6 +13,7 @@ from seaweedq.api.bodies.decoding_memory import DecodingMemory
 from seaweedq.api.bodies.fair_memory import FairMemory
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.errors import Overloaded
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, access
 
@@ -53,7 +54,7 @@ async def test_bodies_of_one_principal_leave_room_for_those_of_another(tmp_path:
             await http.principal(name, EVERYTHING)
         greedy, other = [await http.token(principal=name) for name in ("greedy", "other")]
         assert await http.status("PUT", "/v1/topics/t", greedy, json={}) == 201
-        budget, go_on = http.together.brokers[0].core.budget, asyncio.Event()
+        budget, go_on = inside.budget(http.together.brokers[0]), asyncio.Event()
         budget.requests += 36 * MIB  # others': 28 are free, of which bodies that still come may have 16
 
         async def half() -> Any:
@@ -129,4 +130,4 @@ async def test_small_bodies_that_become_large_ones_leave_room_for_those_of_anoth
         assert {await one for one in sent} <= {413, 503}  # a message is too large
         assert 413 in {await one for one in sent}
         application = http.together.apps["http://b0"]
-        assert len(application._reader.fair) == http.together.brokers[0].core.budget.in_flight == 0
+        assert len(application._reader.fair) == inside.budget(http.together.brokers[0]).in_flight == 0

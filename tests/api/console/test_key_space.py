@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.api.console.test_console import PAGES, console, fill
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served
 from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium
@@ -143,7 +144,7 @@ async def test_nothing_no_leader_and_a_broker_that_ends_while_it_is_looked_at(
         async def nobody() -> None:
             return None
 
-        monkeypatch.setattr(serving.broker.joined.election, "leader", nobody)
+        monkeypatch.setattr(inside.election(serving.broker), "leader", nobody)
         await page.shows("Not up to date", "no broker leads")
         await page.open(f"{serving.url}/#/topics")
         await page.until("document.querySelector('h1').innerText === 'Topics'")  # else the page goes on as it was

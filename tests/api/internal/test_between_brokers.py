@@ -22,6 +22,7 @@ from seaweedq.coordination.records.cluster import BrokerRecord, ClusterRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
 from tests.support.brokers.peer_keys import keys_of
 
@@ -128,7 +129,7 @@ async def test_a_false_broker_in_coordination_is_neither_called_nor_told(
     recorded = Recorded(monkeypatch)
     async with in_loop(tmp_path, 2) as together:
         await make(together)
-        true = next(iter(together.brokers[0].core.roster.brokers.values())).record
+        true = next(iter(inside.roster(together.brokers[0]).brokers.values())).record
         lease = (await together.coordination.leases.grant(60)).lease
         for broker, record in {
             "false.1": BrokerRecord(FALSE, "false", 1, highest=4, lease_s=60),
@@ -138,7 +139,7 @@ async def test_a_false_broker_in_coordination_is_neither_called_nor_told(
         }.items():
             put = Put(keys.BROKERS.key(broker), keys.BROKERS.encode(Versioned.new(record)), lease)
             await together.coordination.commit([], [put])
-        await until(lambda: all(len(one.core.roster.strange) == 4 for one in together.brokers))
+        await until(lambda: all(len(inside.roster(one).strange) == 4 for one in together.brokers))
         await work(together)
         await asyncio.sleep(0.3)
         async with http_at(together, together.brokers[0]) as http:
@@ -149,7 +150,7 @@ async def test_a_false_broker_in_coordination_is_neither_called_nor_told(
         assert {base for base, _, _ in recorded.requests} == {"http://b0", "http://b1"}
         assert "false.1 does not prove that it knows cluster_secret" in caplog.text
         await together.coordination.leases.revoke(lease)
-        await until(lambda: not any(one.core.roster.strange for one in together.brokers))
+        await until(lambda: not any(inside.roster(one).strange for one in together.brokers))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ async def test_a_broker_in_its_next_life_is_called_without_a_failed_request(tmp_
         one, two = together.brokers
         await together.crash(two)
         again = await together.begin_again(two)
-        await until(lambda: one.core.roster.brokers.keys() == {one.id, again.id})
+        await until(lambda: inside.roster(one).brokers.keys() == {one.id, again.id})
         found = await one.environment.peers.post(again.environment.url, "status", b"", 5)
         assert found
         await again.stop()
@@ -205,15 +206,15 @@ async def test_a_rise_of_the_level_under_load_loses_no_request(tmp_path: Path, m
         await work(together)
         assert recorded.shown() == {SECRET_HEADER}
         working = asyncio.create_task(work_often(together))
-        await together.brokers[0].joined.rise.rise(4)
-        await until(lambda: all(one.core.level.written == 4 for one in together.brokers))
+        await inside.level_rise(together.brokers[0]).rise(4)
+        await until(lambda: all(inside.level(one).written == 4 for one in together.brokers))
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
         del recorded.requests[:]
         await work(together)
         assert recorded.shown() <= {STAMP_HEADER, HELLO_HEADER}
-        assert not any(one.core.roster.strange for one in together.brokers)
+        assert not any(inside.roster(one).strange for one in together.brokers)
 
 
 async def test_brokers_that_see_the_rise_one_after_another_understand_each_other(
@@ -222,8 +223,8 @@ async def test_brokers_that_see_the_rise_one_after_another_understand_each_other
     async with below(tmp_path, 3, 2) as together:
         early, late = together.brokers
         for one, other in ((early, late), (late, early)):
-            monkeypatch.setattr(one.core.trust, "_level", lambda: 4)
-            monkeypatch.setattr(other.core.trust, "_level", lambda: 3)
+            monkeypatch.setattr(inside.trust(one), "_level", lambda: 4)
+            monkeypatch.setattr(inside.trust(other), "_level", lambda: 3)
             for caller, callee in ((one, other), (other, one)):
                 assert await caller.environment.peers.post(callee.environment.url, "status", b"", 5)
 
@@ -274,7 +275,7 @@ async def test_a_broker_that_is_told_of_a_lower_level_does_not_show_the_secret(
         put = Put(keys.BROKERS.key("false.1"), keys.BROKERS.encode(Versioned.new(BrokerRecord(FALSE, "false", 1))))
         await together.coordination.commit([], [put])
         late = await together.begin()
-        assert late.core.level.written == 3
+        assert inside.level(late).written == 3
         with pytest.raises(NotOwner):
             await late.environment.peers.post(FALSE, "status", b"", 5)
         assert await late.environment.peers.post("http://b0", "status", b"", 5)
@@ -322,4 +323,4 @@ def living(together: InLoop) -> list[Broker]:
 async def settled(together: InLoop) -> None:
     """Waits until each broker that lives sees exactly those that do."""
     ids = {broker.id for broker in living(together)}
-    await until(lambda: all(broker.core.roster.brokers.keys() == ids for broker in living(together)))
+    await until(lambda: all(inside.roster(broker).brokers.keys() == ids for broker in living(together)))

@@ -24,6 +24,7 @@ from tests.api.internal.test_between_brokers import (
     work,
     work_often,
 )
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.peer_client import begin_session, peers_of, stamped
 from tests.support.tiers import later
@@ -117,7 +118,7 @@ def session_of(together: InLoop) -> Any:
 
         return asyncio.run(ask())
 
-    return begin_session(post, broker.core.trust.keys, broker.id)
+    return begin_session(post, inside.trust(broker).keys, broker.id)
 
 
 async def test_nobody_but_brokers_is_answered_at_the_port_for_brokers(tmp_path: Path) -> None:
@@ -179,8 +180,8 @@ async def test_a_rise_of_the_level_beside_ports_for_brokers_fails_no_request(
         assert recorded.shown() == {SECRET_HEADER}
         assert not any("peers" in base for base, _, _ in recorded.requests)
         working = asyncio.create_task(work_often(together))
-        await together.brokers[0].joined.rise.rise(4)
-        await until(lambda: all(one.core.level.written == 4 for one in together.brokers))
+        await inside.level_rise(together.brokers[0]).rise(4)
+        await until(lambda: all(inside.level(one).written == 4 for one in together.brokers))
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
@@ -198,8 +199,8 @@ async def test_brokers_that_see_the_level_one_after_another_find_each_other_at_e
         await together.see()
         plain, apart = together.brokers
         for early, late in ((plain, apart), (apart, plain)):
-            monkeypatch.setattr(early.core.trust, "_level", lambda: 4)
-            monkeypatch.setattr(late.core.trust, "_level", lambda: 3)
+            monkeypatch.setattr(inside.trust(early), "_level", lambda: 4)
+            monkeypatch.setattr(inside.trust(late), "_level", lambda: 3)
             for caller, callee in ((early, late), (late, early)):
                 assert await caller.environment.peers.post(callee.environment.url, "status", b"", 5)
 

@@ -14,6 +14,7 @@ from seaweedq.api.access.rules import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC, ev
 from seaweedq.clock import SystemIds
 from seaweedq.settings import MIB
 from tests.api.internal.test_between_brokers import Recorded
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop
 from tests.support.http.with_tokens import Http, access
 
@@ -65,7 +66,7 @@ async def prepared(http: Http) -> None:
 
 
 def first(together: InLoop) -> int:
-    catalog = together.brokers[0].core.catalog
+    catalog = inside.catalog(together.brokers[0])
     topic = catalog.find("t")
     assert topic
     return min(catalog.records(topic))

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import JournalUnavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import at, make
 
@@ -92,8 +93,8 @@ async def test_what_is_handed_on_counts_where_it_came_in(tmp_path: Path) -> None
 
 def dispatched_by(asked: Broker, broker: Broker) -> str:
     """The name of a subscription that a broker is to dispatch."""
-    preferred = asked.serving.subscribing.assignment.preferred
-    topic = asked.core.catalog.topic("t")
+    preferred = inside.assignment(asked).preferred
+    topic = inside.topic(asked, "t")
     return next(name for name in map("s{}".format, range(1000)) if preferred(topic, name) == broker.id)
 
 
@@ -113,7 +114,7 @@ async def test_commits_flushes_and_the_store_are_timed_by_outcome(tmp_path: Path
         assert (await samples(http, "seaweedq_store_request_duration_seconds_count"))["create ok"] >= 1
         sent = (await samples(http, "seaweedq_store_sent_bytes_total"))["create"] - before["create"]
         assert sent >= 1000
-        journal, append = broker.serving.log.journal, broker.serving.log.journal.append
+        journal, append = inside.journal(broker), inside.journal(broker).append
 
         async def fail(frames: object) -> int:
             raise JournalUnavailable("the disk is full")
@@ -132,7 +133,7 @@ async def test_a_scrape_of_10_000_files_adds_nothing_to_what_is_known(tmp_path: 
         await make(broker)
         await http.post(f"{TOPIC}/messages", json={"value": 1})
         await http.post(f"{TOPIC}/flush")
-        chain = broker.core.catalog.topic("t").opened[0].chain
+        chain = inside.topic(broker, "t").opened[0].chain
         extent = chain.extent()
         await http.post(f"{TOPIC}/messages", json={"value": 2})
         await http.post(f"{TOPIC}/flush")

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import served
@@ -134,4 +135,4 @@ async def test_a_subscription_goes_on_when_its_connection_is_lost(tmp_path: Path
 
 def in_flight(broker: Broker, topic: Topic) -> int:
     """How many messages of the subscription are leased."""
-    return sum(one.in_flight for one in broker.serving.subscribing.dispatcher.subscriptions() if one.topic is topic)
+    return sum(one.in_flight for one in inside.dispatcher(broker).subscriptions() if one.topic is topic)

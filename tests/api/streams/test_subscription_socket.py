@@ -12,6 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import Served, served
@@ -146,7 +147,7 @@ async def test_what_is_no_message_is_an_error_frame_and_it_stays_open(client: Cl
     async with client.socket() as socket:
         await socket.send(b"\xff", text=True)
         assert await closed(socket) == 1007
-    await until(lambda: not client.here.broker.core.budget.incomplete)
+    await until(lambda: not inside.budget(client.here.broker).incomplete)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ async def test_it_ends_when_the_broker_leaves_and_when_its_subscription_is_delet
 async def test_a_client_that_reads_nothing_holds_bounded_memory_and_its_messages_go_to_others(client: Client) -> None:
     """15 MB are published; the slow one gets what its sockets take, whose deadline is over after 1 s."""
     await client.make(0, mode="shared", ack_deadline_s=1)
-    budget = client.here.broker.core.budget
+    budget = inside.budget(client.here.broker)
     reader, writer = await asyncio.open_connection(*client.here.url.removeprefix("http://").split(":"), limit=4096)
     writer.write(f"GET {SUB}/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nSeaweedq-Client: test\r\n\r\n".encode())
     assert b" 200 " in await reader.readline()

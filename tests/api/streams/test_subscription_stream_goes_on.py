@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, beside, change_all, make, publishing
 from tests.support.http.listening import Parsed, listening
@@ -127,12 +128,12 @@ async def test_a_stream_lives_on_when_its_dispatcher_dies_and_when_it_moves(tmp_
         await make(together.brokers[0], 2)
         await subscribe(together, mode="shared", ack_deadline_s=600)
         living = list(together.brokers)
-        topics = {broker: broker.core.catalog.topic("t") for broker in together.brokers}
+        topics = {broker: inside.topic(broker, "t") for broker in together.brokers}
         async with at(together, together.brokers[0]) as http:
             await http.post(f"{SUB}/pull", json={})
 
         def dispatching() -> Broker | None:
-            return next((one for one in living if one.serving.subscribing.dispatcher.has(topics[one], "s")), None)
+            return next((one for one in living if inside.dispatcher(one).has(topics[one], "s")), None)
 
         await until(lambda: dispatching() is not None)
         dead = dispatching()
@@ -149,7 +150,7 @@ async def test_a_stream_lives_on_when_its_dispatcher_dies_and_when_it_moves(tmp_
             await one.until(2)
             living.remove(dead)
             await together.crash(dead)
-            await until(lambda: dead.id not in others[0].core.roster.brokers)
+            await until(lambda: dead.id not in inside.roster(others[0]).brokers)
             await publish(3)
             await until(lambda: {1, 2, 3} <= set(one.values))
             ids = {message["value"]: message["id"] for message in one.messages}
@@ -158,7 +159,7 @@ async def test_a_stream_lives_on_when_its_dispatcher_dies_and_when_it_moves(tmp_
             assert answer.json()["acked"] == 1
             now = dispatching()
             assert now in others
-            await now.serving.subscribing.dispatcher.hand_over(topics[now], "s")
+            await inside.dispatcher(now).hand_over(topics[now], "s")
             await publish(4)
             await until(lambda: 4 in one.values)
             last = one.parsed.last_id

@@ -14,6 +14,7 @@ from seaweedq.api.app import Application
 from seaweedq.api.streams import lives
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunks
 from seaweedq.broker.broker import Broker
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import (
@@ -35,46 +36,46 @@ STREAM = f"{TOPIC}/stream"
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Broker]:
+async def host(tmp_path: Path) -> AsyncIterator[Broker]:
     async with running(tmp_path) as found:
         yield found
 
 
-async def test_what_comes_is_sent_at_once_and_in_order(inside: Broker) -> None:
-    topic, app = await make_topic(inside), Application(inside)
-    await publish(inside, topic, "0")
+async def test_what_comes_is_sent_at_once_and_in_order(host: Broker) -> None:
+    topic, app = await make_topic(host), Application(host)
+    await publish(host, topic, "0")
     async with listening(app, STREAM) as one, listening(app, f"{STREAM}?start=earliest") as all_:
         assert one.status == 200
         assert one.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert one.headers["cache-control"] == "no-store"
         assert one.parsed.retry_ms == 1000
-        await publish(inside, topic, "1", '{"a": 2}')
+        await publish(host, topic, "1", '{"a": 2}')
         await one.until(2)
         await all_.until(3)
         assert one.values == [1, {"a": 2}]
         assert all_.values == [0, 1, {"a": 2}]
         assert set(one.messages[0]) == {"id", "key", "value", "headers", "timestamp", "segment", "offset"}
         assert one.parsed.last_id == all_.parsed.last_id == f"{topic.record.incarnation}:0-3"
-    assert len(inside.serving.streams.feeds) == 0
+    assert len(inside.feeds(host)) == 0
 
 
-async def test_line_breaks_of_json_do_not_end_an_event(inside: Broker) -> None:
-    topic, app = await make_topic(inside), Application(inside)
+async def test_line_breaks_of_json_do_not_end_an_event(host: Broker) -> None:
+    topic, app = await make_topic(host), Application(host)
     texts = ["[1,\n2]", "[1,\r2]", "[1,\r\n\r\n2]", '{"a"\n:\n"b\\nc"}', "3"]
     async with listening(app, STREAM) as one:
-        await publish(inside, topic, *texts)
+        await publish(host, topic, *texts)
         await one.until(5)
         assert one.values == [json.loads(text) for text in texts]
 
 
-async def test_a_client_goes_on_where_it_was(inside: Broker) -> None:
-    topic, app = await make_topic(inside, segments=3), Application(inside)
+async def test_a_client_goes_on_where_it_was(host: Broker) -> None:
+    topic, app = await make_topic(host, segments=3), Application(host)
     async with listening(app, STREAM) as one:
         begun = one.parsed.last_id
-        await publish(inside, topic, *map(str, range(20)))
+        await publish(host, topic, *map(str, range(20)))
         await one.until(20)
         middle = one.parsed.events[9].last_id
-    await publish(inside, topic, *map(str, range(20, 30)))
+    await publish(host, topic, *map(str, range(20, 30)))
     async with listening(app, f"{STREAM}?start=earliest", {"Last-Event-ID": begun}) as again:
         await again.until(30)
         assert sorted(again.values) == list(range(30))
@@ -83,14 +84,14 @@ async def test_a_client_goes_on_where_it_was(inside: Broker) -> None:
         assert set(later.values) >= set(range(20, 30))
         last = later.parsed.last_id
     async with listening(app, f"{STREAM}?start={last}") as at_end:
-        await publish(inside, topic, '"new"')
+        await publish(host, topic, '"new"')
         await at_end.until(1)
         assert at_end.values == ["new"]
 
 
-async def test_from_a_time_on(inside: Broker) -> None:
-    topic, app = await make_topic(inside), Application(inside)
-    await publish(inside, topic, "0")
+async def test_from_a_time_on(host: Broker) -> None:
+    topic, app = await make_topic(host), Application(host)
+    await publish(host, topic, "0")
     async with listening(app, f"{STREAM}?start=earliest") as one:
         await one.until(1)
         moment = one.messages[0]["timestamp"]
@@ -123,40 +124,40 @@ REFUSED: list[tuple[str, dict[str, str], int, str]] = [
 ]
 
 
-async def test_what_cannot_be_is_refused(inside: Broker) -> None:
-    await make_topic(inside, segments=2)
-    app = Application(inside)
+async def test_what_cannot_be_is_refused(host: Broker) -> None:
+    await make_topic(host, segments=2)
+    app = Application(host)
     for asked, headers, status, slug in REFUSED:
         async with listening(app, f"{STREAM}{asked}", headers) as one:
             assert (*problem_of(one), asked, headers) == (status, slug, asked, headers)
 
 
-async def test_a_topic_that_is_not_there(inside: Broker) -> None:
-    async with listening(Application(inside), "/v1/topics/none/stream") as one:
+async def test_a_topic_that_is_not_there(host: Broker) -> None:
+    async with listening(Application(host), "/v1/topics/none/stream") as one:
         assert problem_of(one) == (404, "topic-not-found")
 
 
-async def test_what_accepts_events(inside: Broker) -> None:
-    await make_topic(inside)
+async def test_what_accepts_events(host: Broker) -> None:
+    await make_topic(host)
     for accepted in ("text/event-stream", "text/html, */*;q=0.1", "TEXT/*"):
-        async with listening(Application(inside), STREAM, {"Accept": accepted}) as one:
+        async with listening(Application(host), STREAM, {"Accept": accepted}) as one:
             assert one.status == 200
 
 
-async def test_a_sign_of_life(inside: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sign_of_life(host: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lives, "COMMENT_S", 0.01)
-    await make_topic(inside)
-    async with listening(Application(inside), STREAM) as one:
+    await make_topic(host)
+    async with listening(Application(host), STREAM) as one:
         await until(lambda: one.parsed.comments >= 3)
         assert not one.messages
 
 
-async def test_streams_end_when_the_broker_leaves(inside: Broker) -> None:
-    topic, app = await make_topic(inside), Application(inside)
+async def test_streams_end_when_the_broker_leaves(host: Broker) -> None:
+    topic, app = await make_topic(host), Application(host)
     async with listening(app, STREAM) as one, listening(app, STREAM, taking=False) as full:
-        await publish(inside, topic, "1")
+        await publish(host, topic, "1")
         await one.until(1)
-        inside.leave()
+        host.leave()
         await until(lambda: one.complete)
         assert one.bye is not None
         assert one.bye["type"] == "/problems/not-ready"
@@ -167,46 +168,46 @@ async def test_streams_end_when_the_broker_leaves(inside: Broker) -> None:
             await until(lambda: again.complete)
             assert again.status == 200  # else EventSource would never come back
             assert again.parsed.last_id == one.parsed.last_id
-    assert len(inside.serving.streams.feeds) == 0
+    assert len(inside.feeds(host)) == 0
 
 
-async def test_a_stream_ends_with_its_topic(inside: Broker) -> None:
-    topic, app = await make_topic(inside), Application(inside)
+async def test_a_stream_ends_with_its_topic(host: Broker) -> None:
+    topic, app = await make_topic(host), Application(host)
     async with listening(app, STREAM) as one:
-        await inside.serving.deletion.delete(topic)
+        await inside.deletion(host).delete(topic)
         await until(lambda: one.complete)
         assert one.bye is not None
         assert one.bye["type"] == "/problems/topic-being-deleted"
 
 
-async def test_nothing_is_made_for_a_client_that_takes_nothing(inside: Broker) -> None:
-    topic, app = await make_topic(inside), Application(inside)
+async def test_nothing_is_made_for_a_client_that_takes_nothing(host: Broker) -> None:
+    topic, app = await make_topic(host), Application(host)
     async with listening(app, f"{STREAM}?start=earliest", taking=False) as slow:
         size = len(slow.content)
         for n in range(50):
-            await publish(inside, topic, json.dumps([n, "x" * 100_000]))
+            await publish(host, topic, json.dumps([n, "x" * 100_000]))
         assert len(slow.content) == size
-        assert inside.core.budget.answers == 0
+        assert inside.budget(host).answers == 0
         slow.taking.set()
         await slow.until(50)
         assert [n for n, _ in slow.values] == list(range(50))
 
 
-async def test_a_full_share_holds_streams_back_and_ends_none(inside: Broker) -> None:
-    topic, app = await make_topic(inside), Application(inside)
+async def test_a_full_share_holds_streams_back_and_ends_none(host: Broker) -> None:
+    topic, app = await make_topic(host), Application(host)
     async with listening(app, STREAM) as one:
-        inside.core.budget.answers += inside.core.budget.limit_bytes
-        await publish(inside, topic, "1")
+        inside.budget(host).answers += inside.budget(host).limit_bytes
+        await publish(host, topic, "1")
         await asyncio.sleep(0.1)
         assert not one.messages
-        inside.core.budget.answers -= inside.core.budget.limit_bytes
+        inside.budget(host).answers -= inside.budget(host).limit_bytes
         await one.until(1)
 
 
 async def test_a_large_message_is_not_read_again_until_there_is_room_for_it(
-    inside: Broker, monkeypatch: pytest.MonkeyPatch
+    host: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, app = await make_topic(inside), Application(inside)
+    topic, app = await make_topic(host), Application(host)
     reads, read = [], Chunks.read
 
     async def counted(self: Chunks, *arguments: Any) -> Any:
@@ -215,13 +216,13 @@ async def test_a_large_message_is_not_read_again_until_there_is_room_for_it(
 
     monkeypatch.setattr(Chunks, "read", counted)
     async with listening(app, STREAM) as one:
-        inside.core.budget.answers += inside.core.budget.limit_bytes // 4 - 2 * CHUNK_BYTES
-        await publish(inside, topic, json.dumps("x" * 3 * CHUNK_BYTES))
+        inside.budget(host).answers += inside.budget(host).limit_bytes // 4 - 2 * CHUNK_BYTES
+        await publish(host, topic, json.dumps("x" * 3 * CHUNK_BYTES))
         await until(lambda: reads)
         await asyncio.sleep(1)
         assert len(reads) == 1
         assert not one.messages
-        inside.core.budget.answers -= inside.core.budget.limit_bytes // 4 - 2 * CHUNK_BYTES
+        inside.budget(host).answers -= inside.budget(host).limit_bytes // 4 - 2 * CHUNK_BYTES
         await one.until(1)
         assert len(reads) == 2
 
@@ -290,7 +291,7 @@ async def test_positions_name_a_segment_that_was_read_to_its_end_until_its_succe
             for n in range(20):
                 await http.post("/v1/topics/t/messages", json={"key": str(n), "value": n})
         (successor,) = await replace(together, [0, 1])
-        ends = {n: known.end_offset for n, known in one.core.catalog.segments(topic).items()}
+        ends = {n: known.end_offset for n, known in inside.catalog(one).segments(topic).items()}
         begin = f"0-{ends[0]},1-0"
         app = together.apps[one.environment.url]
         async with listening(app, f"{STREAM}?start={begin}") as half:
@@ -307,22 +308,22 @@ async def test_positions_name_a_segment_that_was_read_to_its_end_until_its_succe
 
 
 @pytest.mark.usefixtures("long_run")
-async def test_a_client_that_reads_nothing_costs_a_buffer_and_is_ended(inside: Broker) -> None:
-    topic = await make_topic(inside)
-    async with served(inside) as here:
+async def test_a_client_that_reads_nothing_costs_a_buffer_and_is_ended(host: Broker) -> None:
+    topic = await make_topic(host)
+    async with served(host) as here:
         clock, unread = Shifted(), here.server.config.app.unread  # type: ignore[union-attr]
         unread._clock = clock
         reader, writer = await asyncio.open_connection(*here.url.removeprefix("http://").split(":"), limit=4096)
         writer.write(f"GET {STREAM} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         assert b" 200 " in await reader.readline()
-        await until(lambda: len(inside.serving.streams.feeds) == 1)
+        await until(lambda: len(inside.feeds(host)) == 1)
         for n in range(200):
-            await publish(inside, topic, json.dumps([n, "x" * 100_000]))
-        await until(lambda: inside.core.budget.answers)
-        assert inside.core.budget.answers < 2 * CHUNK_BYTES
-        clock.more_s += inside.environment.settings.answer_timeout_s
+            await publish(host, topic, json.dumps([n, "x" * 100_000]))
+        await until(lambda: inside.budget(host).answers)
+        assert inside.budget(host).answers < 2 * CHUNK_BYTES
+        clock.more_s += host.environment.settings.answer_timeout_s
         unread.tick()
-        await until(lambda: not inside.core.budget.answers and not len(inside.serving.streams.feeds))
+        await until(lambda: not inside.budget(host).answers and not len(inside.feeds(host)))
         writer.close()
 
 

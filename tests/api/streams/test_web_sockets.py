@@ -17,6 +17,7 @@ from seaweedq.api.connections import web_sockets
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.streams import web_socket
 from seaweedq.broker.topics.catalog import Topic
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import Served, served
@@ -91,8 +92,8 @@ async def test_messages_are_bounded(here: Served, topic: Topic) -> None:
         assert (await told(socket))["error"]["type"] == "/problems/invalid-request"
         await socket.send(b"\xff", text=True)
         assert await closed(socket) == 1007
-    await until(lambda: not here.broker.core.budget.incomplete)
-    await until(lambda: not len(here.broker.serving.streams.feeds))
+    await until(lambda: not inside.budget(here.broker).incomplete)
+    await until(lambda: not len(inside.feeds(here.broker)))
 
 
 @pytest.mark.parametrize(

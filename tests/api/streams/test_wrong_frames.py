@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import served
@@ -61,8 +62,8 @@ async def test_a_stream_with_a_wrong_frame_leaves_nothing(
                         pass
                     writer.write(frame(1, b'{"ack":{"ids":["0-0"]}}') + wrong)
                     assert await close_code(reader) == code
-        await until(lambda: not len(broker.serving.streams.feeds))
-        assert not broker.core.budget.incomplete
+        await until(lambda: not len(inside.feeds(broker)))
+        assert not inside.budget(broker).incomplete
         async with asyncio.timeout(10):
             while (await http.get(SUB)).json()["lag_total"]["in_flight"]:
                 await asyncio.sleep(0.01)

@@ -28,6 +28,7 @@ from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.rows import assemble, microseconds
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
+from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Gate, Held
@@ -50,7 +51,7 @@ async def broker(tmp_path, monkeypatch) -> AsyncIterator[Broker]:
     made.lock()
     await made.start()
     await end_task(made, "imports")  # who goes on is the tests' to say
-    await made.joined.topics.create("t", TopicConfig())
+    await inside.topic_admin(made).create("t", TopicConfig())
     yield made
     await made.stop()
     await coordination.close()
@@ -66,11 +67,11 @@ def rows_of(topic: Topic) -> pa.RecordBatch:
 
 async def replaced(broker: Broker, topic: Topic, segments: list[int], points: list[int]) -> list[int]:
     """Have segments give way to others: the open ones, in the order of their ranges."""
-    await broker.serving.reshaping.planner.plan(topic, segments, points)
+    await inside.planner(broker).plan(topic, segments, points)
     async with asyncio.timeout(10):
-        while any(broker.core.catalog.segments(topic)[number].state != "sealed" for number in segments):
+        while any(inside.catalog(broker).segments(topic)[number].state != "sealed" for number in segments):
             await asyncio.sleep(0.01)
-    found = broker.core.catalog.segments(topic)
+    found = inside.catalog(broker).segments(topic)
     return sorted((n for n in found if found[n].state == "open"), key=lambda n: found[n].low)
 
 
@@ -93,7 +94,7 @@ async def check_all_once(broker: Broker, topic: Topic, published: Published) -> 
         for rank, at in enumerate(place.indexes)
     }
     numbers: list[int] = []
-    for number, record in broker.core.catalog.segments(topic).items():
+    for number, record in inside.catalog(broker).segments(topic).items():
         newest: dict[str, int] = {}
         for offset, message in enumerate(await read(broker, number)):
             at, key = message["value"]["n"], message["key"]
@@ -127,25 +128,25 @@ CHANGES = [split, split_and_split_again, split_and_merged]
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_what_was_prepared_before_a_change_lies_where_it_belongs_after_it(broker, change):
-    topic = broker.core.catalog.topic("t")
-    prepared = await broker.serving.publishing.publisher.prepare(topic, rows_of(topic), Producer("p", 0))
+    topic = inside.topic(broker, "t")
+    prepared = await inside.publisher(broker).prepare(topic, rows_of(topic), Producer("p", 0))
     await change(broker, topic)
-    taken = await broker.serving.publishing.publisher.append(topic, prepared)
+    taken = await inside.publisher(broker).append(topic, prepared)
     assert (taken.count, taken.duplicate) == (PREPARED, False)
     assert 0 not in {place.segment for place in taken.appended}
     await check_all_once(broker, topic, taken)
-    again = await broker.serving.publishing.publisher.append(topic, prepared)
+    again = await inside.publisher(broker).append(topic, prepared)
     assert (again.duplicate, told(again)) == (True, told(taken))
     await check_all_once(broker, topic, again)
 
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_what_was_taken_before_a_change_is_found_where_it_is_after_it(broker, change):
-    topic = broker.core.catalog.topic("t")
-    prepared = await broker.serving.publishing.publisher.prepare(topic, rows_of(topic), Producer("p", 0))
-    await broker.serving.publishing.publisher.append(topic, prepared)
+    topic = inside.topic(broker, "t")
+    prepared = await inside.publisher(broker).prepare(topic, rows_of(topic), Producer("p", 0))
+    await inside.publisher(broker).append(topic, prepared)
     await change(broker, topic)
-    again = await broker.serving.publishing.publisher.append(topic, prepared)
+    again = await inside.publisher(broker).append(topic, prepared)
     assert again.duplicate
     assert {place.segment for place in again.appended} == {0}
     await check_all_once(broker, topic, again)
@@ -153,23 +154,23 @@ async def test_what_was_taken_before_a_change_is_found_where_it_is_after_it(brok
 
 async def test_what_is_taken_while_its_segment_is_split_is_taken_once(broker):
     """Prepared for both halves, and taken again and again while they give way to one."""
-    topic = broker.core.catalog.topic("t")
+    topic = inside.topic(broker, "t")
     halves = await replaced(broker, topic, [0], [HALF])
-    prepared = await broker.serving.publishing.publisher.prepare(topic, rows_of(topic), Producer("p", 0))
+    prepared = await inside.publisher(broker).prepare(topic, rows_of(topic), Producer("p", 0))
     merging = asyncio.create_task(replaced(broker, topic, halves, []))
-    found = [await broker.serving.publishing.publisher.append(topic, prepared)]
+    found = [await inside.publisher(broker).append(topic, prepared)]
     while not merging.done():
-        found.append(await broker.serving.publishing.publisher.append(topic, prepared))
+        found.append(await inside.publisher(broker).append(topic, prepared))
         await asyncio.sleep(0)  # rows that were taken before are found without a wait
     await merging
-    found.append(await broker.serving.publishing.publisher.append(topic, prepared))
+    found.append(await inside.publisher(broker).append(topic, prepared))
     assert [one.duplicate for one in found] == [False] + [True] * (len(found) - 1)
     await check_all_once(broker, topic, found[-1])
 
 
 async def begun(broker: Broker, data: bytes | None = None) -> ImportId:
     """An import of `numbered(ROWS)`, or of these bytes; its record is there, with nobody at work."""
-    topic = broker.core.catalog.topic("t")
+    topic = inside.topic(broker, "t")
     if data is None:
         sink = io.BytesIO()
         pq.write_table(numbered(ROWS), sink)
@@ -178,10 +179,10 @@ async def begun(broker: Broker, data: bytes | None = None) -> ImportId:
     async def chunks() -> AsyncIterator[bytes]:
         yield data
 
-    upload, _ = await broker.joined.uploads.create(topic, len(data), "x/y", None, None)
-    await broker.joined.uploads.receive(topic, upload, chunks())
+    upload, _ = await inside.uploads(broker).create(topic, len(data), "x/y", None, None)
+    await inside.uploads(broker).receive(topic, upload, chunks())
     where = ImportId.of(topic, upload)
-    await broker.serving.imports._create(topic, where, "parquet", False)
+    await inside.imports(broker)._create(topic, where, "parquet", False)
     return where
 
 
@@ -192,24 +193,24 @@ class Run:
         self.broker, self.stopping = broker, asyncio.Event()
         self.held: list[int] = []
         self.at: dict[int, Callable[[], Any]] = {}  # what is done in place of, and before, a batch is taken
-        self._take = broker.serving.publishing.publisher.append
-        monkeypatch.setattr(broker.serving.publishing.publisher, "append", self._taken)
+        self._take = inside.publisher(broker).append
+        monkeypatch.setattr(inside.publisher(broker), "append", self._taken)
 
     async def _taken(self, topic: Topic, prepared: Any) -> Published:
-        self.held.append(self.broker.core.budget.requests)
+        self.held.append(inside.budget(self.broker).requests)
         if todo := self.at.pop(len(self.held), None):
             await todo()
         return await self._take(topic, prepared)
 
     async def run(self, where: ImportId) -> bool:
         """Work on it: whether it is over."""
-        held = await self.broker.serving.imports._records.read(where)
-        return await self.broker.serving.imports._importing.run(where, held, self.stopping)
+        held = await inside.imports(self.broker)._records.read(where)
+        return await inside.imports(self.broker)._importing.run(where, held, self.stopping)
 
     def check_nothing_left(self) -> None:
         """The budget held bytes, and does no more."""
         assert max(self.held) > 0
-        assert self.broker.core.budget.requests == 0
+        assert inside.budget(self.broker).requests == 0
 
 
 @pytest.fixture
@@ -221,7 +222,7 @@ async def test_one_that_ends_leaves_no_bytes(broker, work):
     where = await begun(broker)
     assert await work.run(where)
     work.check_nothing_left()
-    shown = await broker.serving.imports.show(broker.core.catalog.topic("t"), where.upload_id)
+    shown = await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)
     assert (shown.state, shown.rows_done) == ("done", ROWS)
     assert len(work.held) == ROWS // BATCH
     numbers = [message["value"]["n"] for message in await read(broker, 0)]
@@ -237,7 +238,7 @@ async def test_one_that_fails_leaves_no_bytes(broker, work):
     where = await begun(broker)
     assert await work.run(where)
     work.check_nothing_left()
-    assert (await broker.serving.imports.show(broker.core.catalog.topic("t"), where.upload_id)).state == "failed"
+    assert (await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)).state == "failed"
 
 
 async def test_one_that_is_parted_with_leaves_no_bytes(broker, work):
@@ -249,14 +250,14 @@ async def test_one_that_is_parted_with_leaves_no_bytes(broker, work):
     where = await begun(broker)
     assert not await work.run(where)
     work.check_nothing_left()
-    left = await broker.serving.imports._records.read(where)
+    left = await inside.imports(broker)._records.read(where)
     assert (left.record.broker, left.record.rows_done) == (None, 3 * BATCH)
 
 
 async def test_one_that_loses_its_record_leaves_no_bytes(broker, work):
     async def lost() -> None:
         await ready(work)
-        records = broker.serving.imports._records
+        records = inside.imports(broker)._records
         await records.drop(where, await records.read(where))
 
     work.at[3] = lost
@@ -266,17 +267,17 @@ async def test_one_that_loses_its_record_leaves_no_bytes(broker, work):
 
 
 async def test_one_that_loses_its_record_while_it_prepares_leaves_no_bytes(broker, work, monkeypatch):
-    prepare = broker.serving.publishing.publisher.prepare
+    prepare = inside.publisher(broker).prepare
 
     async def lost(topic: Topic, rows: pa.RecordBatch, producer: Producer) -> Any:
         if producer.sequence < 3 * BATCH:
             return await prepare(topic, rows, producer)
-        records = broker.serving.imports._records
+        records = inside.imports(broker)._records
         await records.drop(where, await records.read(where))
         raise NotReady("segments are changing")
 
     where = await begun(broker)
-    monkeypatch.setattr(broker.serving.publishing.publisher, "prepare", lost)
+    monkeypatch.setattr(inside.publisher(broker), "prepare", lost)
     assert not await work.run(where)
     work.check_nothing_left()
 
@@ -284,15 +285,15 @@ async def test_one_that_loses_its_record_while_it_prepares_leaves_no_bytes(broke
 async def test_one_whose_topic_goes_leaves_no_bytes(broker, work):
     async def gone() -> None:
         await ready(work)
-        await broker.serving.deletion.delete(broker.core.catalog.topic("t"))
-        await broker.joined.topics.create("t", TopicConfig())
+        await inside.deletion(broker).delete(inside.topic(broker, "t"))
+        await inside.topic_admin(broker).create("t", TopicConfig())
 
     work.at[3] = gone
     where = await begun(broker)
     with pytest.raises((TopicNotFound, TopicBeingDeleted)):
         await work.run(where)
     work.check_nothing_left()
-    (segment,) = broker.core.catalog.segments(broker.core.catalog.topic("t"))
+    (segment,) = inside.catalog(broker).segments(inside.topic(broker, "t"))
     assert await read(broker, segment) == []
 
 
@@ -336,14 +337,14 @@ async def ready(work: Run) -> None:
     """Until the next batch is prepared."""
     one = work.held[0]
     async with asyncio.timeout(10):
-        while work.broker.core.budget.requests < 1.5 * one:
+        while inside.budget(work.broker).requests < 1.5 * one:
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.1)
 
 
 async def test_one_is_not_lost_where_a_batch_waits_while_progress_is_written(broker, work, monkeypatch):
     """What comes looks at a record that this very broker is about to have changed."""
-    written, prepare, failures = asyncio.Event(), broker.serving.publishing.publisher.prepare, iter([True])
+    written, prepare, failures = asyncio.Event(), inside.publisher(broker).prepare, iter([True])
 
     async def answered_late(writes: Any) -> None:
         if any(put.key.startswith("imports/") and rows_done(put) == 4 * BATCH for put in writes):
@@ -358,7 +359,7 @@ async def test_one_is_not_lost_where_a_batch_waits_while_progress_is_written(bro
 
     where = await begun(broker)
     monkeypatch.setattr(broker.environment.coordination, "after", answered_late)
-    monkeypatch.setattr(broker.serving.publishing.publisher, "prepare", not_yet)
+    monkeypatch.setattr(inside.publisher(broker), "prepare", not_yet)
     assert await work.run(where)
     assert written.is_set()
     work.check_nothing_left()
@@ -374,21 +375,21 @@ async def test_one_that_fails_while_the_broker_goes_is_left_to_others(broker, wo
         raise CoordinationUnavailable("gone")
 
     where = await begun(broker, b"neither nor")
-    monkeypatch.setattr(broker.serving.imports._records, "write", away)
+    monkeypatch.setattr(inside.imports(broker)._records, "write", away)
     assert not await work.run(where)
 
 
 async def test_places_that_an_import_tells_are_those_of_its_rows_also_over_a_split(broker, work):
     async def splits() -> None:
         await ready(work)
-        await split(broker, broker.core.catalog.topic("t"))
+        await split(broker, inside.topic(broker, "t"))
 
     work.at[3] = splits
     where = await begun(broker)
     assert await work.run(where)
     work.check_nothing_left()
-    topic = broker.core.catalog.topic("t")
-    shown = await broker.serving.imports.show(topic, where.upload_id)
+    topic = inside.topic(broker, "t")
+    shown = await inside.imports(broker).show(topic, where.upload_id)
     assert len(shown.segments) == 3
     newest: dict[str, int] = {}
     for part in shown.segments:

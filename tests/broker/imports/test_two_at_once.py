@@ -18,6 +18,7 @@ from seaweedq.errors import PartlyTaken, Unavailable
 from seaweedq.import_worker import child as import_child
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
+from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.environments import environment
 from tests.support.http.uploading_files import numbered
@@ -36,14 +37,14 @@ async def broker(tmp_path):
     made.lock()
     await made.start()
     await end_task(made, "imports")  # who goes on is the tests' to say
-    await made.joined.topics.create("t", TopicConfig(initial_segments=3))
+    await inside.topic_admin(made).create("t", TopicConfig(initial_segments=3))
     yield made
     await made.stop()
     await coordination.close()
 
 
 async def uploaded(broker: Broker) -> str:
-    topic = broker.core.catalog.topic("t")
+    topic = inside.topic(broker, "t")
     sink = io.BytesIO()
     pq.write_table(numbered(ROWS), sink)
     data = sink.getvalue()
@@ -51,30 +52,30 @@ async def uploaded(broker: Broker) -> str:
     async def chunks():
         yield data
 
-    upload, _ = await broker.joined.uploads.create(topic, len(data), "x/y", None, None)
-    await broker.joined.uploads.receive(topic, upload, chunks())
+    upload, _ = await inside.uploads(broker).create(topic, len(data), "x/y", None, None)
+    await inside.uploads(broker).receive(topic, upload, chunks())
     return upload
 
 
 async def counted(broker: Broker) -> int:
-    topic = broker.core.catalog.topic("t")
+    topic = inside.topic(broker, "t")
     return sum(segment.end for segment in topic.opened.values())
 
 
 async def begun(broker: Broker, upload: str) -> ImportId:
     """An import whose record is there, with nobody at work."""
-    topic = broker.core.catalog.topic("t")
+    topic = inside.topic(broker, "t")
     where = ImportId.of(topic, upload)
-    await broker.serving.imports._create(topic, where, "parquet", False)
+    await inside.imports(broker)._create(topic, where, "parquet", False)
     return where
 
 
 async def test_all_rows_are_taken_once(broker):
     where = await begun(broker, await uploaded(broker))
-    importing = broker.serving.imports._importing
-    held = await broker.serving.imports._records.read(where)
+    importing = inside.imports(broker)._importing
+    held = await inside.imports(broker)._records.read(where)
     await asyncio.gather(*(importing.run(where, held, asyncio.Event()) for _ in range(2)))
-    found = await broker.serving.imports.show(broker.core.catalog.topic("t"), where.upload_id)
+    found = await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)
     # whoever lost the race for the record has stopped; the other one has brought it to its end
     assert (found.state, found.rows_done, sum(one.count for one in found.segments)) == ("done", ROWS, ROWS)
     assert await counted(broker) == ROWS
@@ -83,21 +84,21 @@ async def test_all_rows_are_taken_once(broker):
 async def test_one_that_is_behind_takes_nothing(broker):
     """The zombie wakes with a record of long ago: its batches are duplicates, or out of order, and it stops."""
     where = await begun(broker, await uploaded(broker))
-    importing, stopping = broker.serving.imports._importing, asyncio.Event()
-    first = asyncio.create_task(importing.run(where, await broker.serving.imports._records.read(where), stopping))
-    while (old := await broker.serving.imports._records.read(where)).record.rows_done < 4000:
+    importing, stopping = inside.imports(broker)._importing, asyncio.Event()
+    first = asyncio.create_task(importing.run(where, await inside.imports(broker)._records.read(where), stopping))
+    while (old := await inside.imports(broker)._records.read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
     await first
     assert await counted(broker) == ROWS
     await importing.run(where, old, asyncio.Event())
     assert await counted(broker) == ROWS
-    assert (await broker.serving.imports.show(broker.core.catalog.topic("t"), where.upload_id)).state == "done"
+    assert (await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)).state == "done"
 
 
 async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
     """Every third try fails after some or all of its rows were taken."""
     where = await begun(broker, await uploaded(broker))
-    take, tries = broker.serving.publishing.publisher.append, 0
+    take, tries = inside.publisher(broker).append, 0
 
     async def torn(topic, prepared):
         nonlocal tries
@@ -107,10 +108,10 @@ async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
             raise PartlyTaken("some were not", taken=[]) if tries % 2 else Unavailable("no answer", retry_after_s=1)
         return done
 
-    monkeypatch.setattr(broker.serving.publishing.publisher, "append", torn)
+    monkeypatch.setattr(inside.publisher(broker), "append", torn)
     monkeypatch.setattr("seaweedq.broker.imports.runner.PAUSE_S", 0.01)
-    await broker.serving.imports._importing.run(
-        where, await broker.serving.imports._records.read(where), asyncio.Event()
+    await inside.imports(broker)._importing.run(
+        where, await inside.imports(broker)._records.read(where), asyncio.Event()
     )
     assert tries > ROWS // 1000
     assert await counted(broker) == ROWS
@@ -118,18 +119,18 @@ async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
 
 async def test_who_parts_lets_go_and_the_next_one_goes_on(broker):
     where = await begun(broker, await uploaded(broker))
-    importing, stopping = broker.serving.imports._importing, asyncio.Event()
-    first = asyncio.create_task(importing.run(where, await broker.serving.imports._records.read(where), stopping))
-    while (await broker.serving.imports._records.read(where)).record.rows_done < 4000:
+    importing, stopping = inside.imports(broker)._importing, asyncio.Event()
+    first = asyncio.create_task(importing.run(where, await inside.imports(broker)._records.read(where), stopping))
+    while (await inside.imports(broker)._records.read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
     stopping.set()
     await first
-    left = await broker.serving.imports._records.read(where)
+    left = await inside.imports(broker)._records.read(where)
     assert left.record.broker is None
     assert left.record.rows_done % 1000 == 0
     assert await counted(broker) == left.record.rows_done < ROWS
-    imports: Imports = broker.serving.imports
+    imports: Imports = inside.imports(broker)
     await imports.look()
-    told = await imports.wait(broker.core.catalog.topic("t"), where.upload_id, 60)
+    told = await imports.wait(inside.topic(broker, "t"), where.upload_id, 60)
     assert (told.state, told.rows_done) == ("done", ROWS)
     assert await counted(broker) == ROWS

@@ -21,6 +21,7 @@ from seaweedq.errors import Unavailable
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind, mark_frame
 from tests.broker.leader.test_leader_is_not_held_up import leader
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 
@@ -52,10 +53,10 @@ class Slow:
 async def cluster(folder: Path) -> AsyncIterator[tuple[InLoop, Broker, set[int]]]:
     """Three brokers with rows in all segments; one of them is dead, and not the leader. With its segments."""
     async with in_loop(folder, 3, journal="object") as together:
-        await leader(together).joined.topics.create("t", TopicConfig(initial_segments=COUNT))
+        await inside.topic_admin(leader(together)).create("t", TopicConfig(initial_segments=COUNT))
         await send(together, leader(together), "before")
         dead = next(broker for broker in together.brokers if broker is not leader(together))
-        mine = {number for _, _, number in dead.core.catalog.owned_by(dead.id)}
+        mine = {number for _, _, number in inside.catalog(dead).owned_by(dead.id)}
         assert len(mine) == EACH
         await together.crash(dead)
         yield together, dead, mine
@@ -78,7 +79,7 @@ async def rows(together: InLoop, broker: Broker) -> list[tuple[str, str]]:
 
 
 def owned(broker: Broker, dead: Broker) -> set[int]:
-    return {number for _, _, number in broker.core.catalog.owned_by(dead.id)}
+    return {number for _, _, number in inside.catalog(broker).owned_by(dead.id)}
 
 
 async def test_all_but_the_one_that_is_slow_take_messages_again(
@@ -88,11 +89,11 @@ async def test_all_but_the_one_that_is_slow_take_messages_again(
     async with cluster(tmp_path) as (together, dead, _):
         here = leader(together)
         await until(lambda: owned(here, dead) == {slow.held}, "nothing is given before all is replayed")
-        assert dead.id in here.core.roster.journals
+        assert dead.id in inside.roster(here).journals
         slow.free.set()
         await until(lambda: not owned(here, dead))
         await send(together, here, "behind")
-        await until(lambda: dead.id not in here.core.roster.journals)
+        await until(lambda: dead.id not in inside.roster(here).journals)
         assert await rows(together, here) == sorted((text, key) for text in ("before", "behind") for key in KEYS)
 
 
@@ -103,7 +104,7 @@ async def test_rounds_ask_for_nothing_while_the_replay_shows_nothing_new(
     async with cluster(tmp_path) as (together, dead, _):
         here = leader(together)
         await until(lambda: owned(here, dead) == {slow.held})
-        held = here.serving.leading.leader
+        held = inside.leader(here)
         asked: list[str] = []
         get = held._coordination.get
 
@@ -151,7 +152,7 @@ async def test_a_leader_that_dies_midway_leaves_the_rest_to_the_next_one(
         (last,) = (broker for broker in together.brokers if broker not in (first, dead))
         await until(lambda: owned(last, dead) == {slow.held})
         await together.crash(first)
-        await until(lambda: last.joined.election.is_leader)
+        await until(lambda: inside.election(last).is_leader)
         slow.free.set()
         await until(lambda: not owned(last, dead) and not owned(last, first))
         await send(together, last, "behind")

@@ -2,6 +2,7 @@
 
 from seaweedq.broker.leader.late_files import LATE_S, LateFiles
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 
 LATE = "topics/t/segment=0/00000001-0000000000000007.parquet"
@@ -18,12 +19,12 @@ class Clock:
 async def test_a_late_file_of_a_dead_topic_does_not_stay_in_the_one_that_has_its_name(tmp_path):
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        topics, catalog, clock = broker.joined.topics, broker.core.catalog, Clock()
+        topics, catalog, clock = inside.topic_admin(broker), inside.catalog(broker), Clock()
         late = LateFiles(catalog, topics.sweep, clock)
         for name in ("t", "other"):
             await topics.create(name, TopicConfig())
         await late.look()
-        await broker.serving.deletion.delete(catalog.topic("t"))
+        await inside.deletion(broker).delete(catalog.topic("t"))
         await topics.create("t", TopicConfig())
         await late.look()
         await together.store.create(LATE, b"as of a broker that was cut off")
@@ -42,12 +43,12 @@ async def test_names_are_swept_for_a_while_and_only_those_whose_topic_went(tmp_p
 
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        late = LateFiles(broker.core.catalog, sweep, clock)
+        late = LateFiles(inside.catalog(broker), sweep, clock)
         for name in ("t", "other"):
-            await broker.joined.topics.create(name, TopicConfig())
+            await inside.topic_admin(broker).create(name, TopicConfig())
         await late.look()
         assert not swept
-        await broker.serving.deletion.delete(broker.core.catalog.topic("t"))
+        await inside.deletion(broker).delete(inside.topic(broker, "t"))
         for _ in range(3):
             await late.look()
             clock.now_s += LATE_S / 2

@@ -9,12 +9,13 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Unavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
 
 def leader(together: InLoop) -> Broker:
-    (found,) = [broker for broker in together.brokers if broker.joined.election.is_leader]
+    (found,) = [broker for broker in together.brokers if inside.election(broker).is_leader]
     return found
 
 
@@ -22,17 +23,17 @@ async def fails_over(together: InLoop) -> None:
     """A broker that is not the leader dies, and its segment is another's soon."""
     here = leader(together)
     dead = next(broker for broker in together.brokers if broker is not here)
-    await here.joined.topics.create("t", TopicConfig(initial_segments=len(together.brokers)))
-    topic = here.core.catalog.topic("t")
+    await inside.topic_admin(here).create("t", TopicConfig(initial_segments=len(together.brokers)))
+    topic = inside.topic(here, "t")
     await together.crash(dead)
-    await until(lambda: not here.core.catalog.owned_by(dead.id), "its segments are still the dead one's")
+    await until(lambda: not inside.catalog(here).owned_by(dead.id), "its segments are still the dead one's")
     await publish(here, topic, "1")
 
 
 @pytest.mark.parametrize("chore", ["ending deletions", "balancing", "sweep"])
 async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chore: str) -> None:
     async with in_loop(tmp_path) as together:
-        held = leader(together).serving.leading.leader
+        held = inside.leader(leader(together))
         assert held
         (found,) = [one for one in held._tasks if one._name == chore]
         hangs = Gate()
@@ -45,7 +46,7 @@ async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chor
 
 async def test_a_chore_that_fails_in_any_way_is_done_again(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
-        held = leader(together).serving.leading.leader
+        held = inside.leader(leader(together))
         assert held
         chore = held._tasks[0]
         errors = [Unavailable("first"), KeyError("second")]
@@ -67,25 +68,25 @@ async def test_recoveries_are_broken_off_when_the_broker_stops(tmp_path: Path) -
     async with in_loop(tmp_path, 3) as together:
         here = leader(together)
         hangs = Gate()
-        here.joined.recovery._replay_all = hangs  # type: ignore[method-assign]
+        inside.recovery(here)._replay_all = hangs  # type: ignore[method-assign]
         dead = next(broker for broker in together.brokers if broker is not here)
         await together.crash(dead)
         await hangs.reached.wait()
         async with asyncio.timeout(5):
             await here.stop()
-        assert here.serving.leading.leader
-        assert not here.serving.leading.leader._recovering
+        assert inside.leader(here)
+        assert not inside.leader(here)._recovering
 
 
 async def test_a_round_looks_at_no_segment_of_the_living(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         here = leader(together)
-        await here.joined.topics.create("t", TopicConfig(initial_segments=100))
-        assert here.serving.leading.leader
+        await inside.topic_admin(here).create("t", TopicConfig(initial_segments=100))
+        assert inside.leader(here)
         looked: list[str | None] = []
-        owned_by = here.serving.leading.leader._owned_by
-        here.serving.leading.leader._owned_by = lambda owner: (looked.append(owner), owned_by(owner))[1]  # type: ignore[method-assign]
-        await here.serving.leading.leader.round()
+        owned_by = inside.leader(here)._owned_by
+        inside.leader(here)._owned_by = lambda owner: (looked.append(owner), owned_by(owner))[1]  # type: ignore[method-assign]
+        await inside.leader(here).round()
         assert looked == []
 
 
@@ -99,13 +100,13 @@ async def test_a_broker_that_is_still_starting_is_given_nothing(
         monkeypatch.setattr(JournalRecovery, "recover_own", gate)
         starting = asyncio.create_task(together.begin())
         await gate.reached.wait()
-        await until(lambda: len(here.core.roster.brokers) == 3)
+        await until(lambda: len(inside.roster(here).brokers) == 3)
         late = together.brokers[2]
-        await here.joined.topics.create("t", TopicConfig(initial_segments=6))
+        await inside.topic_admin(here).create("t", TopicConfig(initial_segments=6))
         await together.crash(next(broker for broker in together.brokers[:2] if broker is not here))
-        await until(lambda: len(here.core.catalog.owners()) == 1)
-        assert not here.core.catalog.owned_by(late.id)
+        await until(lambda: len(inside.catalog(here).owners()) == 1)
+        assert not inside.catalog(here).owned_by(late.id)
         gate.open.set()
         await starting
-        await until(lambda: bool(here.core.catalog.owned_by(late.id)), "it gets its share once it serves")
+        await until(lambda: bool(inside.catalog(here).owned_by(late.id)), "it gets its share once it serves")
         await late.stop()

@@ -13,6 +13,7 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import StoreUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 
 
@@ -27,7 +28,7 @@ async def test_only_an_unforeseen_failure_has_a_traceback(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(leader.joined.recovery, "recover", fail)
+            patch.setattr(inside.recovery(leader), "recover", fail)
             await together.crash(dead)
             await until(lambda: any("not recovered yet" in r.getMessage() for r in caplog.records))
         said = next(r for r in caplog.records if "not recovered yet" in r.getMessage())
@@ -50,19 +51,19 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
         lock = FolderLock(dead.environment.settings.home, Disk())  # as a process does that stands still
         lock.acquire()
         await until(lambda: said("can not be reached"))
-        journal = leader.core.roster.journals[broker]
+        journal = inside.roster(leader).journals[broker]
         for _ in range(3):
-            assert not await leader.joined.recovery.recover(broker, journal)
+            assert not await inside.recovery(leader).recover(broker, journal)
         assert said("can not be reached") == 1
         if end == "reached again":
             lock.release()
-            assert await leader.joined.recovery.recover(broker, journal)
+            assert await inside.recovery(leader).recover(broker, journal)
         else:
             key = keys.JOURNALS.key(broker)
             done = keys.JOURNALS.encode(Versioned.new(replace(journal.record, recovered=True)))
             await together.coordination.commit([], [Put(key, done)])
             await together.coordination.commit([], [Delete(key)])
         await until(lambda: said(end))
-        await until(lambda: broker not in leader.core.roster.journals)
+        await until(lambda: broker not in inside.roster(leader).journals)
         lock.release()
         assert (said("can not be reached"), said(end)) == (1, 1)

@@ -13,6 +13,7 @@ from seaweedq.access.limits import Limits
 from seaweedq.access.shares import LAPSE_S, SPLIT_S
 from seaweedq.broker.leader.limit_split import splits
 from seaweedq.broker.rpc.messages import UseReport
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, Http, access
 from tests.support.tiers import examples
@@ -220,17 +221,17 @@ async def test_the_leader_of_three_brokers_gives_nearly_all_to_the_one_that_is_a
         await http.principal("p", EVERYTHING, limits={"requests": 30})
         token = await http.token(principal="p")
         brokers = http.together.brokers
-        leader = next(one for one in brokers if one.joined.election.is_leader)
+        leader = next(one for one in brokers if inside.election(one).is_leader)
         asked = 0
         assert await refused(http, token, asked, 20) > 0
-        (account,) = brokers[asked].core.accounts
+        (account,) = inside.accounts(brokers[asked])
         assert account.meters["requests"].rate == 10
-        await leader.serving.leading.limits.split()
+        await inside.limit_split(leader).split()
         await http.status("GET", "/v1/topics", token, asked)
         assert account.meters["requests"].rate == pytest.approx(30)
         await http.status("GET", "/v1/topics", token, 1)
-        (elsewhere,) = brokers[1].core.accounts
+        (elsewhere,) = inside.accounts(brokers[1])
         assert elsewhere.meters["requests"].rate == pytest.approx(1), "a tenth of an even share"
         last = brokers[-1] if brokers[-1] is not leader else brokers[1]
         await http.together.crash(last)
-        await until(lambda: all(one.core.accounts.brokers == 2 for one in brokers if one is not last))
+        await until(lambda: all(inside.accounts(one).brokers == 2 for one in brokers if one is not last))

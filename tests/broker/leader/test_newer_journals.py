@@ -27,7 +27,7 @@ from seaweedq.journal.object_backend import ObjectJournals
 from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
-from tests.support.brokers import environments
+from tests.support.brokers import environments, inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
@@ -66,11 +66,11 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 async def left_behind(together: InLoop) -> tuple[str, int]:
     """Messages in the journal of a broker of the later version, which dies; its id, and the end of its one segment."""
     leader, dead, *_ = together.brokers
-    assert leader.joined.election.is_leader
+    assert inside.election(leader).is_leader
     broker = dead.id
     await publish(dead, await make_topic(dead, "theirs"), "1", "2", "3")
-    topic = dead.core.catalog.topic("theirs")
-    if dead.core.catalog.segment(topic, 0).record.owner != broker:
+    topic = inside.topic(dead, "theirs")
+    if inside.catalog(dead).segment(topic, 0).record.owner != broker:
         pytest.skip("another broker was given the segment")
     await together.crash(dead)
     return broker, 3
@@ -78,17 +78,17 @@ async def left_behind(together: InLoop) -> tuple[str, int]:
 
 async def end_of(broker: Broker) -> int:
     """The end of the segment where it was recovered to."""
-    opened = await broker.serving.publishing.ownership.mine(broker.core.catalog.topic("theirs"))
+    opened = await inside.ownership(broker).mine(inside.topic(broker, "theirs"))
     return sum(segment.end for segment in opened)
 
 
 async def given(together: InLoop, dead: str) -> int:
     """Wait until a living broker has the segment, and return its end."""
     leader, living = together.brokers[0], [one for one in together.brokers if one.environment.url in together.apps]
-    topic = leader.core.catalog.topic("theirs")
-    await until(lambda: leader.core.catalog.segment(topic, 0).record.owner not in (dead, None))
-    owner = leader.core.catalog.segment(topic, 0).record.owner
-    await until(lambda: all(one.core.catalog.segment(topic, 0).record.owner == owner for one in living))
+    topic = inside.topic(leader, "theirs")
+    await until(lambda: inside.catalog(leader).segment(topic, 0).record.owner not in (dead, None))
+    owner = inside.catalog(leader).segment(topic, 0).record.owner
+    await until(lambda: all(inside.catalog(one).segment(topic, 0).record.owner == owner for one in living))
     return await end_of(next(one for one in living if one.id == owner))
 
 
@@ -100,7 +100,7 @@ async def test_a_broker_that_reads_it_recovers_what_the_leader_cannot(
     async with in_loop(tmp_path, 4) as together:
         dead, end = await left_behind(together)
         assert await given(together, dead) == end
-        await until(lambda: dead not in together.brokers[0].core.roster.journals)
+        await until(lambda: dead not in inside.roster(together.brokers[0]).journals)
         reads = together.brokers[3].id
         assert f"broker {reads} is asked to recover the journal of {dead}, which this one cannot read" in caplog.text
         assert "no living broker reads" not in caplog.text
@@ -113,14 +113,14 @@ async def test_without_one_its_segments_alone_need_a_newer_broker_until_one_come
     async with in_loop(tmp_path, 2, publish_timeout_s=2) as together:
         leader = together.brokers[0]
         dead, end = await left_behind(together)
-        await until(lambda: leader.core.roster.journals[dead].record.needs_newer)
+        await until(lambda: inside.roster(leader).journals[dead].record.needs_newer)
         with pytest.raises(NeedsNewerBroker, match=f"no broker that lives reads the journal of broker {dead}"):
-            await publish(leader, leader.core.catalog.topic("theirs"), "4")
+            await publish(leader, inside.topic(leader, "theirs"), "4")
         await publish(leader, await make_topic(leader, "others"), "1")
-        journals = JournalMetrics(leader.joined.view, leader.joined.recovery)
+        journals = JournalMetrics(inside.cluster_view(leader), inside.recovery(leader))
         assert "\nseaweedq_journals_needing_newer 1.0" in render([journals]).decode()
         for _ in range(3):  # tried again, and not said again
-            assert not await leader.serving.leading.leader._recoveries.recover(dead, leader.core.roster.journals[dead])
+            assert not await inside.leader(leader)._recoveries.recover(dead, inside.roster(leader).journals[dead])
         assert caplog.text.count("no living broker reads the journal of") == 1
         assert caplog.text.count("is left alone") == 1
 
@@ -128,7 +128,7 @@ async def test_without_one_its_segments_alone_need_a_newer_broker_until_one_come
         newer = await together.begin()
         try:
             assert await given(together, dead) == end
-            await until(lambda: dead not in leader.core.roster.journals)
+            await until(lambda: dead not in inside.roster(leader).journals)
         finally:
             await newer.stop()
 
@@ -146,12 +146,12 @@ async def test_one_that_is_too_old_is_asked_once_and_one_that_is_silent_again(
             raise PeerTooOld("x") if answer == "too old" else Unavailable("x")
 
         dead, _ = await left_behind(together)
-        recoveries = leader.serving.leading.leader._recoveries
+        recoveries = inside.leader(leader)._recoveries
         monkeypatch.setattr(leader.environment.peers, "call", call)
         recoveries._unable.clear()
         asked.clear()
         for _ in range(3):
-            await recoveries.recover(dead, leader.core.roster.journals[dead])
+            await recoveries.recover(dead, inside.roster(leader).journals[dead])
         recovers = [url for url, path in asked if path == "recover"]
         assert set(recovers) == {"http://b2"}
         assert len(recovers) == 1 if answer == "too old" else len(recovers) >= 3
@@ -167,14 +167,14 @@ async def test_a_journal_of_a_later_version_of_slots_is_left_too(
         async def fence(self: Any) -> None:
             raise needs_newer("_journals/x/00000000 has version 3 of the format of slots")
 
-        opened = leader.joined.journals.open_dead
+        opened = inside.journals(leader).open_dead
 
         def open_dead(broker: str, record: JournalRecord) -> Any:
             dead = opened(broker, record)
             monkeypatch.setattr(dead, "fence", fence.__get__(dead))
             return dead
 
-        monkeypatch.setattr(leader.joined.journals, "open_dead", open_dead)
+        monkeypatch.setattr(inside.journals(leader), "open_dead", open_dead)
         dead, end = await left_behind(together)
         assert await given(together, dead) == end
         assert "has version 3 of the format of slots" in caplog.text
@@ -183,7 +183,7 @@ async def test_a_journal_of_a_later_version_of_slots_is_left_too(
 async def test_a_broker_that_is_asked_looks_itself_whether_the_other_is_gone(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2, journal="object") as together:
         one, other = together.brokers
-        requested = RequestedRecoveries(one.joined.recovery, together.coordination)
+        requested = RequestedRecoveries(inside.recovery(one), together.coordination)
         with pytest.raises(NotOwner, match=f"broker {other.id} lives"):
             await requested.recover(other.id)
         assert await requested.recover("nobody"), "there is nothing to recover"
@@ -205,11 +205,11 @@ async def test_a_start_is_not_ended_by_a_journal_of_its_folder_that_it_cannot_re
 
         there = await together.coordination.get(keys.JOURNALS.key(one.id))
         assert there
-        monkeypatch.setattr(one.joined.recovery, "_own", own)
-        monkeypatch.setattr(one.joined.journals, "is_exclusive", is_exclusive)
-        monkeypatch.setattr(one.joined.journals, "_backends", {})
-        await one.joined.recovery.recover_own()
-        assert one.joined.recovery.left("gone")
+        monkeypatch.setattr(inside.recovery(one), "_own", own)
+        monkeypatch.setattr(inside.journals(one), "is_exclusive", is_exclusive)
+        monkeypatch.setattr(inside.journals(one), "_backends", {})
+        await inside.recovery(one).recover_own()
+        assert inside.recovery(one).left("gone")
 
 
 async def test_a_journal_whose_record_the_leader_cannot_read_is_for_others_too(
@@ -217,7 +217,7 @@ async def test_a_journal_whose_record_the_leader_cannot_read_is_for_others_too(
 ) -> None:
     async with in_loop(tmp_path, 3, journal="object") as together:
         leader, writer, other = together.brokers
-        key, requested = keys.JOURNALS.key(writer.id), other.serving.leading.requested
+        key, requested = keys.JOURNALS.key(writer.id), inside.requested_recoveries(other)
         there = await together.coordination.get(key)
         assert there
         known, recover, asked = keys.JOURNALS.require(there), requested._recover, []
@@ -229,8 +229,8 @@ async def test_a_journal_whose_record_the_leader_cannot_read_is_for_others_too(
 
         monkeypatch.setattr(requested, "_recover", as_a_later_version)
         await together.coordination.commit([], [Put(key, b'{"needs_level": 99}')])
-        await until(lambda: writer.id in leader.core.roster.unreadable_journals)
+        await until(lambda: writer.id in inside.roster(leader).unreadable_journals)
         dead, end = await left_behind(together)
         assert await given(together, dead) == end
         assert asked == [dead]
-        await until(lambda: dead not in leader.core.roster.journals)
+        await until(lambda: dead not in inside.roster(leader).journals)

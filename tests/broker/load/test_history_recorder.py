@@ -14,6 +14,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.load import histories
 from seaweedq.broker.load.meters import LoadReport
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers import inside
 from tests.support.brokers.changing import at
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.looks import LEFT, RIGHT, Hand, in_hand, made
@@ -33,9 +34,8 @@ async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def record(hand: Hand, leader: Broker) -> None:
     """Has the leader ask all brokers, and record what they report."""
     hand.look(1)
-    leading = leader.serving.leading
-    await leading.reports.ask()
-    await leading.histories.recorder.record()
+    await inside.reports(leader).ask()
+    await inside.histories(leader).recorder.record()
 
 
 def messages(cells: list[dict[str, Any]]) -> dict[int, float]:
@@ -58,7 +58,7 @@ async def test_every_broker_tells_what_was_published_over_moves_splits_and_merge
     await hand.publish(two, *RIGHT[:5])
     await record(hand, one)
     async with asyncio.timeout(30):
-        await one.serving.reshaping.mover.move(topic, 0, two.id)
+        await inside.mover(one).move(topic, 0, two.id)
     await hand.publish(one, *LEFT[:1], each=7)
     await record(hand, one)
     await hand.publish(two, *LEFT[:1], each=4)  # of which only the end of the sealed segment tells
@@ -78,7 +78,7 @@ async def test_every_broker_tells_what_was_published_over_moves_splits_and_merge
     assert (ranges[0], ranges[1], ranges[whole]) == ((0, MIDDLE), (MIDDLE, KEY_SPACE), (0, MIDDLE))
     ends = [datetime.fromisoformat(c["time"]) + timedelta(seconds=c["seconds"]) for c in cells if c["segment"] == 0]
     begins = [datetime.fromisoformat(c["time"]) for c in cells if c["segment"] in (left, right)]
-    known = one.core.catalog.segments(topic)
+    known = inside.catalog(one).segments(topic)
     assert known[left].created_us == known[0].sealed_us
     assert min(begins) - max(ends) <= timedelta(milliseconds=2), "a split shows where it happened"
     assert all(c["bytes_per_s"] > c["messages_per_s"] for c in cells)
@@ -93,7 +93,7 @@ async def test_a_topic_that_was_idle_and_one_that_is_new_count_from_their_first_
     assert messages((await hand.get(one, "/history"))["cells"]) == about({0: 3})
     assert (await hand.get(one, "/history"))["cells"][0].keys().isdisjoint(["hot_key"])
     key = HotKey(("t", 0, 0), 5, 0.8125)
-    one.serving.leading.autoscaler.hot = {key.segment: key}
+    inside.autoscaler(one).hot = {key.segment: key}
     await hand.publish(one, *LEFT[:3])
     await record(hand, one)
     assert (await hand.get(one, "/history"))["cells"][-1]["hot_key"] == {"hash": 5, "share": 0.812}
@@ -110,7 +110,7 @@ async def test_a_new_leader_begins_anew_and_nobody_answers_without_one(
     before = await hand.get(two, "/history")
     assert messages(before["cells"]) == about({0: 9, 1: 9})
     await hand.together.crash(one)
-    await until(lambda: two.joined.election.is_leader)
+    await until(lambda: inside.election(two).is_leader)
     await record(hand, two)
     await hand.publish(two, *RIGHT[:2])
     await record(hand, two)
@@ -123,7 +123,7 @@ async def test_a_new_leader_begins_anew_and_nobody_answers_without_one(
     async def nobody() -> None:
         return None
 
-    monkeypatch.setattr(two.joined.election, "leader", nobody)
+    monkeypatch.setattr(inside.election(two), "leader", nobody)
     async with at(hand.together, two) as http:
         assert (await http.get("/v1/topics/t/history")).status_code == 503
 
@@ -131,8 +131,8 @@ async def test_a_new_leader_begins_anew_and_nobody_answers_without_one(
 async def test_of_a_broker_that_tells_no_counts_nothing_is_told(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = hand.together.brokers
     await made(hand.together, 2, enabled=False)
-    real = two.serving.loads.report
-    monkeypatch.setattr(two.serving.loads, "report", lambda: LoadReport(real().loads, real().idle))
+    real = inside.loads(two).report
+    monkeypatch.setattr(inside.loads(two), "report", lambda: LoadReport(real().loads, real().idle))
     await record(hand, one)
     await hand.publish(one, *LEFT[:9], *RIGHT[:9])
     await record(hand, one)

@@ -10,6 +10,7 @@ import pytest
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.balancer.scaling import HotKey
 from seaweedq.segments.keyhash import hash_key
+from tests.support.brokers import inside
 from tests.support.brokers.changing import at
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.looks import LEFT, RIGHT, Hand, in_hand, made
@@ -130,10 +131,10 @@ async def test_a_hot_key_is_shown_by_any_broker_and_logged_once(hand: Hand, capl
     def warned() -> int:
         return sum("is not split: one key" in record.getMessage() for record in caplog.records)
 
-    assert one.joined.election.is_leader
+    assert inside.election(one).is_leader
     old = HotKey(("t", 0, 0), 1, 1.0)  # what it knew when it led is not told any more
-    two.serving.leading.autoscaler.hot = {old.segment: old}
-    await until(lambda: one.serving.leading.autoscaler.hot.keys() == {("t", topic.record.incarnation, 1)})
+    inside.autoscaler(two).hot = {old.segment: old}
+    await until(lambda: inside.autoscaler(one).hot.keys() == {("t", topic.record.incarnation, 1)})
     for broker in (one, two):
         segments = await hand.segments(broker)
         assert (segments[0]["hot_key"], segments[1]["hot_key"]) == (None, hot)
@@ -141,9 +142,9 @@ async def test_a_hot_key_is_shown_by_any_broker_and_logged_once(hand: Hand, capl
         assert (await hand.metrics(broker))["seaweedq_hot_segments"] == (broker is one)
     for _ in range(200):  # it goes ...
         hand.look(1)
-    await until(lambda: not one.serving.leading.autoscaler.hot)
+    await until(lambda: not inside.autoscaler(one).hot)
     assert (await hand.get(two))["hot_segments"] == []
     await hand.publish(one, RIGHT[0], each=900)
     hand.look(1)
-    await until(lambda: one.serving.leading.autoscaler.hot)  # ... and comes again
+    await until(lambda: inside.autoscaler(one).hot)  # ... and comes again
     assert warned() == 1

@@ -11,6 +11,7 @@ from seaweedq.broker.publish.local_append import untaken
 from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, running
 
 
@@ -32,7 +33,7 @@ async def test_a_last_attempt_that_took_nothing_does_not_speak_for_one_whose_ans
             raise NotOwner(untaken(deadline).detail)
 
         monkeypatch.setattr(OwnerAppender, "append", append)
-        remote = broker.serving.publishing.publisher._remote
+        remote = inside.publisher(broker)._remote
         rows, none = cast(Any, SimpleNamespace(segment=0, indexes=[0])), cast(Any, None)
         (failed,) = cast(Any, await remote._append_slice(topic, rows, none, none, False, deadline))
         assert tries > 1

@@ -9,6 +9,7 @@ from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.publish.remote_append import LOOK_S, RemoteAppender
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, running
 
 
@@ -24,8 +25,8 @@ async def test_many_publishes_that_wait_look_once_together(tmp_path: Path, monke
             looks.append(segment)
 
         monkeypatch.setattr(OwnerAppender, "append", gone)
-        monkeypatch.setattr(broker.core.catalog, "look", look)
-        remote, clock = broker.serving.publishing.publisher._remote, broker.environment.clock
+        monkeypatch.setattr(inside.catalog(broker), "look", look)
+        remote, clock = inside.publisher(broker)._remote, broker.environment.clock
         assert isinstance(remote, RemoteAppender)
         slices = [cast(Any, SimpleNamespace(segment=n % 4, indexes=[n])) for n in range(40)]
         none = cast(Any, None)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from seaweedq.errors import Unavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, messages_of, opened, records
 
@@ -18,10 +19,10 @@ async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, 
     async with in_loop(tmp_path, publish_timeout_s=8) as together:
         one, two = together.brokers
         await make(one, 2)
-        topic, theirs = one.core.catalog.topic("t"), await two.core.catalog.known("t")
-        for number, record in two.core.catalog.segments(theirs).items():
+        topic, theirs = inside.topic(one, "t"), await inside.catalog(two).known("t")
+        for number, record in inside.catalog(two).segments(theirs).items():
             if record.owner == two.id:
-                assert await two.serving.reshaping.mover.move(theirs, number, one.id)
+                assert await inside.mover(two).move(theirs, number, one.id)
         await until(lambda: {r.owner for r in records(one).values()} == {one.id})
         post, lost = two.environment.peers.post, 0
 
@@ -35,9 +36,9 @@ async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, 
             for step in change.split(" and "):
                 before = opened(one)
                 if step == "split":
-                    await one.serving.reshaping.planner.plan(topic, before[:1], [1 << 28, 1 << 29])
+                    await inside.planner(one).plan(topic, before[:1], [1 << 28, 1 << 29])
                 else:
-                    await one.serving.reshaping.planner.plan(topic, before)
+                    await inside.planner(one).plan(topic, before)
                 await until(lambda gone=before[0]: records(two)[gone].state == "sealed")
             raise Unavailable("the answer is lost")
 

@@ -13,6 +13,7 @@ from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.clock import SystemIds
 from seaweedq.storage.local import LocalStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
 
 TIMEOUT_S = 0.5
@@ -62,8 +63,8 @@ async def test_reads_that_hang_hold_up_no_publish_no_leader_and_no_stop(tmp_path
             large = [{"key": f"k{n}", "value": "x" * 1000} for n in range(200)]
             answer = await http.post("/v1/topics/t/messages", json={"messages": large})
             assert answer.status_code == 200
-            await broker.serving.leading.leader.round()
-            await broker.joined.topics.create("another", topic.record.config)
+            await inside.leader(broker).round()
+            await inside.topic_admin(broker).create("another", topic.record.config)
             await broker.stop()
         assert await held(broker).get(f"brokers/{broker.id}") is None
 
@@ -90,10 +91,10 @@ async def test_a_publish_that_waits_in_several_places_has_one_deadline(
         await make_topic(broker)
         name = "t"
         if phase == "known":
-            monkeypatch.setattr(broker.core.catalog, "known", gate)
+            monkeypatch.setattr(inside.catalog(broker), "known", gate)
             name = "unknown"
         else:
-            monkeypatch.setattr(broker.serving.log.journal, "append", gate)
+            monkeypatch.setattr(inside.journal(broker), "append", gate)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         async with asyncio.timeout(WITHIN_S):

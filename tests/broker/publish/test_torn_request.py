@@ -10,6 +10,7 @@ import pytest
 from seaweedq.errors import JournalUnavailable, NotOwner
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import until
 from tests.support.reshape.scene import Scene, scene
@@ -35,7 +36,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
     """Both parts know no producer and have grown together: one half must not pass for the request."""
     one, two = await here.owner(0), await here.owner(1)
     assert one is not two
-    gate, tries = Gate(), one.serving.publishing.publisher._remote._owners.append
+    gate, tries = Gate(), inside.publisher(one)._remote._owners.append
 
     async def held(*arguments: Any) -> Any:
         if gate.open.is_set():
@@ -43,23 +44,23 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         await gate()
         raise NotOwner("the answer of one who has it no more")
 
-    one.serving.publishing.publisher._remote._owners.append = held  # type: ignore[method-assign]
-    written = one.serving.log.journal.append
+    inside.publisher(one)._remote._owners.append = held  # type: ignore[method-assign]
+    written = inside.journal(one).append
 
     async def fails(frames: Any) -> int:
-        one.serving.log.journal.append = written  # type: ignore[method-assign]
+        inside.journal(one).append = written  # type: ignore[method-assign]
         raise JournalUnavailable("for once")
 
-    one.serving.log.journal.append = fails  # type: ignore[method-assign]
+    inside.journal(one).append = fails  # type: ignore[method-assign]
     async with here.cluster.client(one) as http:
         asking = asyncio.create_task(http.post(PATH, json=BODY, headers=HEADERS))
         async with asyncio.timeout(10):
             await gate.reached.wait()
-        assert await one.serving.reshaping.mover.move(here.known(one), 0, two.id)
-        await until(lambda: two.core.catalog.segments(here.known(two))[0].owner == two.id)
-        await two.serving.reshaping.planner.plan(here.known(two), [0, 1])
+        assert await inside.mover(one).move(here.known(one), 0, two.id)
+        await until(lambda: inside.catalog(two).segments(here.known(two))[0].owner == two.id)
+        await inside.planner(two).plan(here.known(two), [0, 1])
         await here.until_sealed(0, 1)
-        await until(lambda: 2 in one.core.catalog.segments(here.known(one)))
+        await until(lambda: 2 in inside.catalog(one).segments(here.known(one)))
         gate.open.set()
         answer = await asking
         assert answer.status_code == 503, answer.text
@@ -67,7 +68,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         assert answer.status_code == 200, answer.text
         ids = answer.json()["ids"]
         assert sorted(ids) == [f"2-{n}" for n in range(6)]
-        await two.serving.reshaping.planner.plan(here.known(two), [2])
+        await inside.planner(two).plan(here.known(two), [2])
         await here.until_sealed(2)
         again = await http.post(PATH, json=BODY, headers=HEADERS)
         assert (again.json()["ids"], again.json()["duplicate"]) == (ids, True)

@@ -17,6 +17,7 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.segments.rows import rows_of_singles
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, make_topic, publish, running, single
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 
@@ -26,10 +27,10 @@ TIMEOUT_S = 1.0
 async def deaf_owner(together: InLoop) -> tuple[Broker, Topic]:
     """A broker, and a topic whose owner never answers a forward."""
     one, two = together.brokers
-    await two.joined.topics.create("t", TopicConfig())
-    topic = await one.core.catalog.known("t")
-    await one.core.catalog.whole(topic)
-    two.serving.publishing.receiver.receive = Gate()  # type: ignore[method-assign]
+    await inside.topic_admin(two).create("t", TopicConfig())
+    topic = await inside.catalog(one).known("t")
+    await inside.catalog(one).whole(topic)
+    inside.forward_receiver(two).receive = Gate()  # type: ignore[method-assign]
     return one, topic
 
 
@@ -37,10 +38,7 @@ async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_ta
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
         rows = _rows(topic)
-        batches = [
-            asyncio.create_task(one.serving.publishing.publisher.batch(topic, rows, None))
-            for _ in range(4 * IDENTITIES)
-        ]
+        batches = [asyncio.create_task(inside.publisher(one).batch(topic, rows, None)) for _ in range(4 * IDENTITIES)]
         async with asyncio.timeout(2.5 * TIMEOUT_S):
             outcomes = await asyncio.gather(*batches, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {Unavailable}
@@ -49,16 +47,14 @@ async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_ta
 async def test_singles_that_find_no_slot_are_told_and_those_after_them_go_on(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
-        places = [
-            one.serving.publishing.identities.lend(topic, 0, Deadline(SystemClock(), 1)) for _ in range(IDENTITIES)
-        ]
+        places = [inside.identities(one).lend(topic, 0, Deadline(SystemClock(), 1)) for _ in range(IDENTITIES)]
         for place in places:
             await place.__aenter__()
         with pytest.raises(Unavailable):
-            await one.serving.publishing.publisher.single(topic, single("1"), None)
+            await inside.publisher(one).single(topic, single("1"), None)
         for place in places:
             await place.__aexit__(None, None, None)
-        del together.brokers[1].serving.publishing.receiver.receive
+        del inside.forward_receiver(together.brokers[1]).receive
         await publish(one, topic, "2")
 
 
@@ -66,10 +62,10 @@ async def test_nobody_waits_for_quiet_once_no_commit_can_come_any_more(tmp_path:
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         gate = Gate()
-        broker.serving.log.journal.append = gate  # type: ignore[method-assign, assignment]
+        inside.journal(broker).append = gate  # type: ignore[method-assign, assignment]
         publishing = asyncio.create_task(publish(broker, topic, "1"))
         await gate.reached.wait()
-        quiet = asyncio.create_task(broker.serving.log.commit.quiet())
+        quiet = asyncio.create_task(inside.group_commit(broker).quiet())
         (commits,) = [task for task in broker._tasks if task.get_name() == "group commit"]
         commits.cancel()
         async with asyncio.timeout(5):
@@ -86,7 +82,7 @@ async def test_a_folder_of_another_broker_is_not_even_locked(tmp_path: Path, mon
         locked: list[Path] = []
         monkeypatch.setattr(FolderLock, "acquire", lambda self, wait_s=0: locked.append(self.folder))
         record = JournalRecord("file", "the one that is meant", str(other))
-        assert await broker.joined.recovery.recover("gone.1", Versioned(record, 1)) is False
+        assert await inside.recovery(broker).recover("gone.1", Versioned(record, 1)) is False
         assert locked == []
 
 

@@ -10,6 +10,7 @@ import pytest
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryName
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import TOPIC, at, make, replace
 from tests.support.brokers.retained import delete_before, fill, raise_start, see_start
@@ -90,7 +91,7 @@ async def test_first_files_that_are_gone_without_a_start_are_damage_that_names_t
         await begin(together)
         await replace(together, [0])
         await delete_before(together.store, 3)
-        together.brokers[0].core.catalog.topic("t").opened.clear()
+        inside.topic(together.brokers[0], "t").opened.clear()
         async with at(together, together.brokers[0]) as http:
             answer = await http.get(f"{TOPIC}/segments/0/messages?offset=1")
             assert answer.status_code == 500
@@ -111,7 +112,7 @@ async def test_a_subscription_moves_up_and_counts_what_it_never_got(tmp_path: Pa
             assert (lag["acked_to"], lag["messages"]) == (4, 2)
             pulled = (await http.post(f"{S}/pull", json={"max_messages": 9})).json()["messages"]
             assert [each["value"] for each in pulled] == [4, 5]
-        found = [b.serving.subscribing.dispatcher for b in together.brokers]
+        found = [inside.dispatcher(b) for b in together.brokers]
         opened = [s for dispatcher in found for s in dispatcher.subscriptions()]
         assert [dict(each.skipped) for each in opened] == [{0: 3}]
 

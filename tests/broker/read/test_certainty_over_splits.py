@@ -9,6 +9,7 @@ from typing import Any
 
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import NotOwner
+from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
@@ -18,38 +19,38 @@ from tests.support.brokers.subscribing import ack, consume, create, everywhere, 
 
 def pair(together: InLoop, name: str = "s") -> tuple[Broker, Broker]:
     """The broker that dispatches the subscription `s`, and another one, which is to own everything."""
-    topic = together.brokers[0].core.catalog.topic("t")
-    dispatcher = by_id(together, together.brokers[0].serving.subscribing.assignment.preferred(topic, name))
+    topic = inside.topic(together.brokers[0], "t")
+    dispatcher = by_id(together, inside.assignment(together.brokers[0]).preferred(topic, name))
     return dispatcher, next(broker for broker in together.brokers if broker is not dispatcher)
 
 
 async def given(together: InLoop, target: Broker) -> None:
     """Move all open segments to this broker; all brokers see that."""
     mine = target.id
-    await until(lambda: all(broker.core.catalog.find("t") for broker in together.brokers))
+    await until(lambda: all(inside.catalog(broker).find("t") for broker in together.brokers))
     for number, record in records(together.brokers[0]).items():
         owner = by_id(together, record.owner)
         if owner is not target:
-            assert await owner.serving.reshaping.mover.move(owner.core.catalog.topic("t"), number, mine)
+            assert await inside.mover(owner).move(inside.topic(owner, "t"), number, mine)
     await until(lambda: all(r.owner == mine for broker in together.brokers for r in records(broker).values()))
 
 
 @asynccontextmanager
 async def held(owner: Broker) -> AsyncIterator[None]:
     """The segments that give way at this broker meanwhile are held as long as the block runs."""
-    gate, quiet = Gate(), owner.serving.log.commit.quiet
+    gate, quiet = Gate(), inside.group_commit(owner).quiet
 
     async def slow() -> None:
         await gate()
         await quiet()
 
-    owner.serving.log.commit.quiet = slow  # type: ignore[method-assign]
-    await owner.serving.reshaping.planner.plan(owner.core.catalog.topic("t"), [opened(owner)[0]], [1_000_000_000])
+    inside.group_commit(owner).quiet = slow  # type: ignore[method-assign]
+    await inside.planner(owner).plan(inside.topic(owner, "t"), [opened(owner)[0]], [1_000_000_000])
     await gate.reached.wait()
     try:
         yield
     finally:
-        owner.serving.log.commit.quiet = quiet  # type: ignore[method-assign]
+        inside.group_commit(owner).quiet = quiet  # type: ignore[method-assign]
         gate.open.set()
 
 
@@ -61,7 +62,7 @@ async def test_a_pull_says_that_there_is_nothing_only_when_no_segment_is_in_betw
         await create(clients[0])
         await publish(clients[0], 0)
         await consume(clients, lambda: True)
-        assert dispatcher.serving.subscribing.dispatcher.names()
+        assert inside.dispatcher(dispatcher).names()
         async with held(owner):
             pulling = asyncio.create_task(pull(clients[0]))
             done, _ = await asyncio.wait([pulling], timeout=0.5)
@@ -79,10 +80,9 @@ async def test_the_owner_says_where_a_segment_stands_only_when_it_is_not_in_betw
         await given(together, owner)
         await publish(clients[0], 0)
         async with held(owner):
-            topic = asked.core.catalog.topic("t")
+            topic = inside.topic(asked, "t")
             tasks = [
-                asyncio.create_task(asked.serving.reading.positions.positions(topic, flush=flush))
-                for flush in (False, True)
+                asyncio.create_task(inside.positions(asked).positions(topic, flush=flush)) for flush in (False, True)
             ]
             done, _ = await asyncio.wait(tasks, timeout=0.5)
             assert not done
@@ -97,7 +97,7 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
         one, two = together.brokers
         topic = await make(one, 2)
         await publish(clients[0], 0)
-        gate, own = Gate(), two.serving.reading.local_positions.of
+        gate, own = Gate(), inside.local_positions(two).of
         owned = next(n for n in opened(one) if records(one)[n].owner == one.id)
 
         async def late(*arguments: Any) -> Any:
@@ -106,8 +106,8 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
                 raise NotOwner("not yet")
             return await own(*arguments)
 
-        monkeypatch.setattr(two.serving.reading.local_positions, "of", late)
-        asking = asyncio.create_task(one.serving.reading.positions.positions(topic))
+        monkeypatch.setattr(inside.local_positions(two), "of", late)
+        asking = asyncio.create_task(inside.positions(one).positions(topic))
         await gate.reached.wait()
         await publish(clients[0], 1)
         successors = await replace(together, [owned], 2, [one, one])
@@ -127,7 +127,7 @@ async def test_a_broker_that_has_only_heard_of_the_successors_knows_what_was_bef
         async with at(together, hears) as near, at(together, deaf) as far:
             topic = await make(hears)
             await publish(near, 0)
-            await hears.serving.reshaping.planner.plan(topic, [0], [1_000_000_000])
+            await inside.planner(hears).plan(topic, [0], [1_000_000_000])
             await until(lambda: records(hears)[0].state == "sealed")
             await publish(near, 1)
             for number in (1, 2):

@@ -17,6 +17,7 @@ from seaweedq.broker.read.cluster_time import ANSWER_S, FRESH_S, ClusterTime
 from seaweedq.broker.rpc.messages import Greeting
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Unavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import make
 from tests.support.brokers.subscribing import create, everywhere, pull
@@ -251,7 +252,7 @@ async def test_what_a_broker_with_a_wrong_clock_takes_is_delivered(tmp_path: Pat
         found = [message["value"] for _ in range(3) for message in await pull(clients[0])]
         assert sorted(found) == sorted([0, *range(12), *range(12)])
         if count == 3:
-            time = together.brokers[1].serving.reading.readables.time
+            time = inside.readables(together.brokers[1]).time
             await until(lambda: abs(time.lifetime_from_us(clocks[1].now_us()) - clocks[0].now_us()) < 600 * 1_000_000)
 
 
@@ -271,8 +272,8 @@ async def test_a_segment_map_has_the_time_of_the_cluster(tmp_path: Path) -> None
 async def test_without_an_answer_of_the_others_only_messages_with_a_lifetime_wait(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2, publish_timeout_s=1) as together, everywhere(together) as clients:
         await make(together.brokers[0])
-        owner = next(n for n, one in enumerate(together.brokers) if list(one.core.catalog.owned_by(one.id)))
-        http, time = clients[owner], together.brokers[owner].serving.reading.readables.time
+        owner = next(n for n, one in enumerate(together.brokers) if list(inside.catalog(one).owned_by(one.id)))
+        http, time = clients[owner], inside.readables(together.brokers[owner]).time
         time._is_told, time._told_us = False, {}  # as of one that has just started
         together.silent.add(together.brokers[1 - owner].environment.url)
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
@@ -301,9 +302,7 @@ async def test_a_dispatcher_three_days_ahead_expires_nothing(tmp_path: Path, cou
         gone = [{"value": "gone", "expires_in_s": 0.001}]
         assert (await http.post(f"{TOPIC}/messages", json={"messages": gone})).status_code == 200
         assert await pull(http, 1)
-        (at,) = [
-            n for n, broker in enumerate(together.brokers) if broker.serving.subscribing.dispatcher.subscriptions()
-        ]
+        (at,) = [n for n, broker in enumerate(together.brokers) if inside.dispatcher(broker).subscriptions()]
         clocks[at].ahead_us = DAYS_US
         assert [message["value"] for message in await pull(http)] == [1, 2]
 

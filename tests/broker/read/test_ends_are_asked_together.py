@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.read.remote_reader import ReadableSegments
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import by_id, make
@@ -18,12 +19,12 @@ async def test_readers_who_ask_at_once_share_a_call_that_begins_after_they_asked
 ) -> None:
     async with in_loop(tmp_path) as together:
         topic = await make(together.brokers[0])
-        await until(lambda: all(one.core.catalog.find("t") for one in together.brokers))
+        await until(lambda: all(inside.catalog(one).find("t") for one in together.brokers))
         owner = by_id(together, topic_records(together.brokers[0])[0].owner)
         (other,) = [one for one in together.brokers if one is not owner]
-        there = other.core.catalog.topic("t")
-        await until(lambda: 0 in other.core.catalog.records(there))
-        readables, calls, gate = other.serving.reading.readables, 0, Gate()
+        there = inside.topic(other, "t")
+        await until(lambda: 0 in inside.catalog(other).records(there))
+        readables, calls, gate = inside.readables(other), 0, Gate()
         ends = ReadableSegments._ends
 
         async def counted(self: ReadableSegments, *arguments: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import (
     ARROW,
@@ -97,7 +98,7 @@ async def test_what_is_left_of_a_wait_is_waited_when_the_segment_moves(tmp_path:
             waiting = asyncio.create_task(http.get(f"{TOPIC}/segments/0/messages?wait_s=2.5"))
             began_s = asyncio.get_running_loop().time()
             await asyncio.sleep(2)
-            assert await one.serving.reshaping.mover.move(topic, 0, together.brokers[target].id)
+            assert await inside.mover(one).move(topic, 0, together.brokers[target].id)
             answer = await waiting
             assert answer.status_code == 200
             assert 2.4 < asyncio.get_running_loop().time() - began_s < 4.2  # 4.5 where it waits anew

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.read import topic_positions
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, running
 
 
@@ -18,5 +19,5 @@ async def test_positions_are_there_once_all_owners_have_answered(
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
         async with asyncio.timeout(5):
-            found = await broker.serving.reading.positions.positions(topic)
+            found = await inside.positions(broker).positions(topic)
         assert [one.end for one in found.values()] == [1]

@@ -12,6 +12,7 @@ from seaweedq.coordination.interface import Put
 from seaweedq.errors import JournalDamaged
 from seaweedq.journal.object_format import slot_name
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
@@ -36,7 +37,7 @@ async def written(together: InLoop) -> str:
     """Messages in as many slots of a broker, and its id."""
     dead = together.brokers[1]
     topic = await make_topic(dead, "theirs")
-    assert dead.core.catalog.segment(topic, 0).record.owner == dead.id
+    assert inside.catalog(dead).segment(topic, 0).record.owner == dead.id
     await publish(dead, topic, *map(str, range(MESSAGES)))
     return dead.id
 
@@ -44,10 +45,10 @@ async def written(together: InLoop) -> str:
 async def recovered(together: InLoop, dead: str) -> int:
     """The end of the segment, once a living broker has it."""
     leader: Broker = together.brokers[0]
-    topic = leader.core.catalog.topic("theirs")
-    await until(lambda: leader.core.catalog.segment(topic, 0).record.owner == leader.id)
-    await until(lambda: dead not in leader.core.roster.journals)
-    (segment,) = await leader.serving.publishing.ownership.mine(topic)
+    topic = inside.topic(leader, "theirs")
+    await until(lambda: inside.catalog(leader).segment(topic, 0).record.owner == leader.id)
+    await until(lambda: dead not in inside.roster(leader).journals)
+    (segment,) = await inside.ownership(leader).mine(topic)
     return segment.end
 
 
@@ -61,8 +62,8 @@ async def test_its_segments_wait_and_all_evidence_stays(tmp_path: Path, caplog: 
         await until(lambda: f"the journal of {dead} is not recovered yet" in caplog.text)
         assert f"{slot_name(dead, LOST)} is missing: all slots below" in caplog.text
         assert {name for name in store._objects if name.startswith(f"_journals/{dead}")} == left
-        assert not leader.core.roster.journals[dead].record.recovered
-        assert leader.core.catalog.segment(leader.core.catalog.topic("theirs"), 0).record.owner == dead
+        assert not inside.roster(leader).journals[dead].record.recovered
+        assert inside.catalog(leader).segment(inside.topic(leader, "theirs"), 0).record.owner == dead
         store._objects[slot_name(dead, LOST)] = lost
         assert await recovered(together, dead) == MESSAGES
 
@@ -87,9 +88,9 @@ async def test_what_is_missing_since_another_recovery_has_finished_is_no_damage(
         assert there
         before = keys.JOURNALS.read(there)
         with pytest.raises(JournalDamaged):
-            await leader.joined.recovery.recover(dead, before)
+            await inside.recovery(leader).recover(dead, before)
         await together.coordination.commit([], [Put(key, keys.JOURNALS.encode(before.replace(recovered=True)))])
-        assert await leader.joined.recovery.recover(dead, before), "the record was read before the other one marked it"
+        assert await inside.recovery(leader).recover(dead, before), "the record was read before the other one marked it"
         await together.crash(together.brokers[1])
 
 
@@ -100,13 +101,13 @@ async def test_a_stop_whose_lease_has_ended_removes_nothing(
     caplog.set_level(logging.INFO, "seaweedq.broker.journal_registration")
     async with in_loop(tmp_path, 2, journal="object") as together:
         stopping, removed = together.brokers[1], []
-        journal = stopping.serving.log.journal
+        journal = inside.journal(stopping)
 
         async def remove() -> None:
             removed.append(True)
 
         monkeypatch.setattr(journal, "remove", remove)
         await together.crash(stopping)
-        await stopping.joined.registration.retire(journal)
+        await inside.registration(stopping).retire(journal)
         assert not removed
         assert "the next broker removes this journal: this broker's lease has ended" in caplog.text

@@ -15,6 +15,7 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.journal.interface import Claim
 from seaweedq.segments.commits import Commit
 from tests.broker.recovery.test_replay_in_batches import rows, subscribed
+from tests.support.brokers import inside
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process import make_topic, running
 from tests.support.journal.claims import reading, replay_of
@@ -60,7 +61,7 @@ class Dead:
 
 async def test_a_journal_that_waits_for_its_turn_is_fenced_already(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        recovery: Any = broker.joined.recovery
+        recovery: Any = inside.recovery(broker)
         fenced: list[int] = []
         recovery._journals = type("Journals", (), {"open_dead": lambda _, name, record: Dead(fenced, int(name))})()
         journal = Versioned.new(JournalRecord("file", "elsewhere"))

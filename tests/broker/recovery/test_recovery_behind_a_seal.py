@@ -8,6 +8,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.journal.claims import committed, replay_of
 
@@ -19,11 +20,11 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
     monkeypatch.setattr(Replacer, "_replace", never)  # the seal is in the chain, and the owner dies before the records
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        await broker.joined.topics.create("t", TopicConfig())
-        topic = broker.core.catalog.topic("t")
+        await inside.topic_admin(broker).create("t", TopicConfig())
+        topic = inside.topic(broker, "t")
         message = Single("k", b"1", None, broker.environment.clock.now_us(), None)
-        await broker.serving.publishing.publisher.single(topic, message, None)
-        await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
+        await inside.publisher(broker).single(topic, message, None)
+        await inside.planner(broker).plan(topic, [0], [1 << 30])
         chain = Chain(together.store, "t", 0)
         await until(lambda: (opened := topic.opened.get(0)) is not None and opened.sealed)
         rows = rows_of_singles([message], topic.layout)

@@ -19,7 +19,7 @@ from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
-from tests.support.brokers import environments
+from tests.support.brokers import environments, inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.in_process_cluster import in_loop, until
 
@@ -148,18 +148,18 @@ async def test_what_a_quorum_acknowledged_outlives_its_broker(tmp_path: Path, pe
         one, two = together.brokers
         await publish(one, await make_topic(one, "t"), "1", "2", "3")
         peers[0].up = False
-        await publish(one, one.core.catalog.topic("t"), "4")
+        await publish(one, inside.topic(one, "t"), "4")
         peers[0].up = True
         peers[1].up = peers[2].up = False
         dead = one.id
         await together.crash(one)
-        await until(lambda: dead in two.joined.recovery._unreached)
-        assert two.core.catalog.owned_by(dead), "what too few peers can tell is unknown, not empty"
+        await until(lambda: dead in inside.recovery(two)._unreached)
+        assert inside.catalog(two).owned_by(dead), "what too few peers can tell is unknown, not empty"
         peers[2].up = True
-        await until(lambda: dead not in two.core.roster.journals)
-        topic = two.core.catalog.topic("t")
-        await until(lambda: two.core.catalog.segment(topic, 0).record.owner == two.id)
-        opened = await two.serving.publishing.ownership.mine(topic)
+        await until(lambda: dead not in inside.roster(two).journals)
+        topic = inside.topic(two, "t")
+        await until(lambda: inside.catalog(two).segment(topic, 0).record.owner == two.id)
+        opened = await inside.ownership(two).mine(topic)
         assert [segment.end for segment in opened] == [4]
         assert dead in peers[2].fenced
 
@@ -171,5 +171,5 @@ async def test_a_broker_that_stops_in_order_leaves_no_journal(tmp_path: Path, pe
         name = one.id
         del together.apps[one.environment.url]
         await one.stop()
-        await until(lambda: name not in two.core.roster.journals)
+        await until(lambda: name not in inside.roster(two).journals)
         assert all(name not in peer.commits for peer in peers)

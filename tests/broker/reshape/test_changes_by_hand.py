@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, ask, at, in_order, make, publishing, records
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
@@ -74,7 +75,7 @@ async def test_a_segment_that_is_there_already_is_moved(together: InLoop) -> Non
         for segment, broker in ((0, one), (1, two)):
             answer = await ask(http, segment, "move", {"to": broker.id})
             assert answer.json() == {"segment": segment, "owner": broker.id}
-        assert not one.serving.reshaping.reshaper.counters.done + two.serving.reshaping.reshaper.counters.done
+        assert not inside.reshaper(one).counters.done + inside.reshaper(two).counters.done
 
 
 async def test_changes_of_the_same_segment_at_once_come_about_once(together: InLoop) -> None:

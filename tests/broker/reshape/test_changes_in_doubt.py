@@ -13,6 +13,7 @@ from seaweedq.broker.reshape.change_requests import stage
 from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, ask, at, make, records, refused
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process import Gate, held
@@ -42,7 +43,7 @@ async def test_what_is_under_way_when_the_time_is_over_is_202_and_comes_about(to
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await two.core.catalog.known("t")
+        await inside.catalog(two).known("t")
         answer = await ask(http, 0, "split", {"at": [9]})
         assert (answer.status_code, answer.json()) == (
             202,
@@ -64,7 +65,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
     one, two = together.brokers
     await make(one)
     gate = Gate()
-    settle = one.serving.reshaping.mover._settle
+    settle = inside.mover(one)._settle
 
     async def settles(segment: Any) -> None:
         await gate()
@@ -75,7 +76,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
 
     relay = two.environment.peers.relay
     monkeypatch.setattr(two.environment.peers, "relay", relays)
-    monkeypatch.setattr(one.serving.reshaping.mover, "_settle", settles)
+    monkeypatch.setattr(inside.mover(one), "_settle", settles)
     async with at(together, two) as http:
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
         answer = await ask(http, 0, "move", {"to": "b1"})
@@ -87,13 +88,13 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
 
 async def test_a_segment_whose_owner_is_gone_is_503_and_nothing_is_planned(together: InLoop) -> None:
     one, two = together.brokers
-    leader, other = (one, two) if one.joined.election.is_leader else (two, one)
+    leader, other = (one, two) if inside.election(one).is_leader else (two, one)
     await make(other)
-    await leader.core.catalog.known("t")
+    await inside.catalog(leader).known("t")
     gate = Gate()
     held(one).before = lambda writes: gate() if any("segments/" in put.key for put in writes) else asyncio.sleep(0)
     await together.crash(other)
-    await until(lambda: not leader.core.roster.alive(other.id))
+    await until(lambda: not inside.roster(leader).alive(other.id))
     async with at(together, leader) as http:
         for change, body in (("split", {}), ("roll", None), ("move", {"to": leader.id})):
             refused(await ask(http, 0, change, body), 503, "not-owner", "no living owner")
@@ -106,11 +107,11 @@ async def test_a_plan_that_a_move_has_undone_is_written_again(together: InLoop) 
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await two.core.catalog.known("t")
+        await inside.catalog(two).known("t")
         asking = asyncio.create_task(ask(http, 0, "split"))
         await gate.reached.wait()
-        one.serving.publishing.ownership.locks._holders.clear()  # as if the move had been first
-        assert await one.serving.reshaping.mover.move(one.core.catalog.topic("t"), 0, two.id)
+        inside.ownership(one).locks._holders.clear()  # as if the move had been first
+        assert await inside.mover(one).move(inside.topic(one, "t"), 0, two.id)
         gate.open.set()
         answer = await asking
     assert (answer.status_code, answer.json()["sealed"]) == (200, [0])
@@ -121,7 +122,7 @@ async def test_a_plan_that_a_move_has_undone_is_written_again(together: InLoop) 
 async def test_a_broker_that_hears_no_news_looks_for_itself(together: InLoop) -> None:
     one, two = together.brokers
     await make(one, 2)
-    await two.core.catalog.known("t")
+    await inside.catalog(two).known("t")
     await until(lambda: len(records(two)) == 2)
     await deaf(two)
     async with at(together, two) as http:
@@ -136,10 +137,10 @@ async def test_who_waits_is_told_that_the_topic_is_being_deleted(together: InLoo
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await two.core.catalog.known("t")
+        await inside.catalog(two).known("t")
         asking = asyncio.create_task(ask(http, 0, "split"))
         await gate.reached.wait()
-        deleting = asyncio.create_task(one.serving.deletion.delete(one.core.catalog.topic("t")))
+        deleting = asyncio.create_task(inside.deletion(one).delete(inside.topic(one, "t")))
         refused(await asking, 409, "topic-being-deleted")
         gate.open.set()
         await deleting
@@ -151,7 +152,7 @@ async def test_a_broker_that_stops_keeps_nobody_waiting(tmp_path: Path) -> None:
         await make(one)
         gate = hold_commits(one)
         async with at(together, two) as http:
-            await two.core.catalog.known("t")
+            await inside.catalog(two).known("t")
             asking = asyncio.create_task(ask(http, 0, "split"))
             await gate.reached.wait()
             two.begin_stop()

@@ -11,6 +11,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers import inside
 from tests.support.brokers.changing import ask, at, make, records, refused
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 
@@ -58,7 +59,7 @@ async def test_what_is_wrong_is_said(
 ) -> None:
     one, two = together.brokers
     await make(one, 2)
-    await two.core.catalog.known("t")
+    await inside.catalog(two).known("t")
     before = records(one)
     async with at(together, two) as http:
         refused(await ask(http, segment, change, body), status, slug, says)
@@ -108,7 +109,7 @@ async def test_segments_with_too_many_parts_are_not_merged(together: InLoop) -> 
     await make(one, 2)
     async with at(together, one) as http:
         cut = msgspec.structs.replace(records(one)[0], cuts=tuple(range(1, 64)))
-        key = keys.SEGMENTS.key("t", one.core.catalog.topic("t").record.incarnation, 0)
+        key = keys.SEGMENTS.key("t", inside.topic(one, "t").record.incarnation, 0)
         await together.coordination.commit([], [Put(key, keys.SEGMENTS.encode(Versioned.new(cut)))])
         told = refused(
             await ask(http, 1, "merge", {"with": 0}), 409, "segment-conflict", "65 producer tables", "at most 64"
@@ -120,8 +121,8 @@ async def test_segments_with_too_many_parts_are_not_merged(together: InLoop) -> 
 async def test_a_name_that_several_brokers_have_means_none_of_them(together: InLoop) -> None:
     one, two = together.brokers
     await make(one)
-    known = one.core.roster.brokers[two.id]
-    one.core.roster.brokers[two.id] = Versioned(msgspec.structs.replace(known.record, name="b0"), known.revision)
+    known = inside.roster(one).brokers[two.id]
+    inside.roster(one).brokers[two.id] = Versioned(msgspec.structs.replace(known.record, name="b0"), known.revision)
     async with at(together, one) as http:
         told = refused(await ask(http, 0, "move", {"to": "b0"}), 422, "invalid-request", "2 brokers", "'b0'")
         assert told["brokers"] == sorted(broker.id for broker in (one, two))
@@ -131,8 +132,8 @@ async def test_a_name_that_several_brokers_have_means_none_of_them(together: InL
 async def test_a_broker_that_drains_is_given_nothing(together: InLoop) -> None:
     one, two = together.brokers
     await make(one)
-    known = one.core.roster.brokers[two.id]
-    one.core.roster.brokers[two.id] = Versioned(msgspec.structs.replace(known.record, draining=True), known.revision)
+    known = inside.roster(one).brokers[two.id]
+    inside.roster(one).brokers[two.id] = Versioned(msgspec.structs.replace(known.record, draining=True), known.revision)
     async with at(together, one) as http:
         refused(await ask(http, 0, "move", {"to": "b1"}), 422, "invalid-request", "draining")
     assert records(one)[0].owner == one.id

@@ -7,6 +7,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import until
 from tests.support.reshape.scene import scene
@@ -20,7 +21,7 @@ STEPS = ["_open", "_lock_and_commit", "seal", "_replace"]  # of the reshaper, ea
 
 def hold(broker: Broker, step: str) -> Gate:
     """The reshaper of this broker stands before a step until the gate is open."""
-    acts = broker.serving.reshaping.reshaper._sealer if step == "seal" else broker.serving.reshaping.reshaper._replacer
+    acts = inside.reshaper(broker)._sealer if step == "seal" else inside.reshaper(broker)._replacer
     gate, goes_on = Gate(), getattr(acts, step)
 
     async def held(*arguments: object) -> object:
@@ -51,7 +52,7 @@ async def test_a_topic_is_deleted_while_a_segment_gives_way(tmp_path: Path, step
         asked = owner if through == "owner" else next(b for b in here.cluster.living if b is not owner)
         async with here.cluster.client(asked) as http:
             deleting = asyncio.create_task(http.delete("/v1/topics/t"))
-            await until(lambda: (found := asked.core.catalog.find("t")) is None or found.record.state == "deleting")
+            await until(lambda: (found := inside.catalog(asked).find("t")) is None or found.record.state == "deleting")
             gate.open.set()
             answer = await deleting
             assert answer.status_code == 204, answer.text
@@ -113,10 +114,10 @@ async def test_an_owner_drains_while_its_segments_give_way(
 async def test_a_segment_is_split_while_the_topic_is_made(tmp_path: Path) -> None:
     async with scene(tmp_path, 1) as here:
         broker = here.cluster.living[0]
-        await broker.joined.topics.create("other", TopicConfig(initial_segments=4))
-        topic = broker.core.catalog.topic("other")
+        await inside.topic_admin(broker).create("other", TopicConfig(initial_segments=4))
+        topic = inside.topic(broker, "other")
         async with asyncio.TaskGroup() as group:
             for number in range(4):
-                group.create_task(broker.serving.reshaping.planner.plan(topic, [number]))
-        await until(lambda: sum(r.state == "sealed" for r in broker.core.catalog.segments(topic).values()) == 4)
-        assert sorted(broker.core.catalog.segments(topic)) == list(range(8))
+                group.create_task(inside.planner(broker).plan(topic, [number]))
+        await until(lambda: sum(r.state == "sealed" for r in inside.catalog(broker).segments(topic).values()) == 4)
+        assert sorted(inside.catalog(broker).segments(topic)) == list(range(8))

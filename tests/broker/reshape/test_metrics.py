@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from seaweedq.broker.reshape.metrics import BOUNDS_S, Counters, kind_of
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records.topics import Intent, Successor
+from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, ask, at, make, records
 from tests.support.brokers.in_process_cluster import in_loop, until
 
@@ -79,7 +80,7 @@ async def test_the_pause_is_as_long_as_publishes_are_held(tmp_path: Path) -> Non
             assert (await http.post(f"{TOPIC}/messages", json={"value": 2})).status_code == 200
             waited_s = time.monotonic() - began_s
             assert (await splitting).status_code == 200
-            await until(lambda: not broker.serving.reshaping.reshaper.under_way)
+            await until(lambda: not inside.reshaper(broker).under_way)
             after = await metrics(http)
     assert after[f"{PAUSE}_count"] == 1
     assert HELD_S <= after[f"{PAUSE}_sum"] < HELD_S + 5
@@ -116,7 +117,7 @@ async def test_the_histogram_adds_up(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         for pause_s in (0.004, 0.15, 0.15, 77.0):
-            broker.serving.reshaping.reshaper.counters.add(Intent(1, "committed", (0,), (Successor(1, 0, 8),)), pause_s)
+            inside.reshaper(broker).counters.add(Intent(1, "committed", (0,), (Successor(1, 0, 8),)), pause_s)
         async with at(together, broker) as http:
             found = await metrics(http)
     buckets = {name.split()[1]: value for name, value in found.items() if name.startswith(f"{PAUSE}_bucket")}

@@ -17,6 +17,7 @@ from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor, TopicConfig
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, publish
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.stored import record_of
@@ -38,12 +39,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Lives]:
 async def make(cluster: Lives, segments: int = 1) -> tuple[Broker, Broker, Topic]:
     """The topic, all of whose segments are at the first broker that is given back, and both know it."""
     one, two = cluster.brokers
-    await one.joined.topics.create("t", TopicConfig(initial_segments=segments))
-    topic, there = one.core.catalog.topic("t"), await two.core.catalog.known("t")
-    for number, record in two.core.catalog.segments(there).items():
+    await inside.topic_admin(one).create("t", TopicConfig(initial_segments=segments))
+    topic, there = inside.topic(one, "t"), await inside.catalog(two).known("t")
+    for number, record in inside.catalog(two).segments(there).items():
         if record.owner == two.id:
-            assert await two.serving.reshaping.mover.move(there, number, one.id)
-    await until(lambda: all(r.owner == one.id for r in one.core.catalog.segments(topic).values()))
+            assert await inside.mover(two).move(there, number, one.id)
+    await until(lambda: all(r.owner == one.id for r in inside.catalog(one).segments(topic).values()))
     return one, two, topic
 
 
@@ -101,7 +102,7 @@ async def read(cluster: Lives, broker: Broker, segment: int) -> Any:
 
 async def planned_and_held(owner: Broker, topic: Topic) -> Gate:
     """The owner has a plan for both segments, and waits before it commits it until the gate is open."""
-    replacer, gate = owner.serving.reshaping.reshaper._replacer, Gate()
+    replacer, gate = inside.reshaper(owner)._replacer, Gate()
     opens = replacer._open
 
     async def slow(*arguments: Any) -> Any:
@@ -110,7 +111,7 @@ async def planned_and_held(owner: Broker, topic: Topic) -> Gate:
         return found
 
     replacer._open = slow  # type: ignore[method-assign]
-    await owner.serving.reshaping.planner.plan(topic, [0, 1])
+    await inside.planner(owner).plan(topic, [0, 1])
     async with asyncio.timeout(10):
         await gate.reached.wait()
     return gate
@@ -122,13 +123,13 @@ async def test_a_plan_that_a_move_has_undone_is_not_committed(cluster: Lives, mo
     one, two, topic = await make(cluster, 2)
     await publish(one, topic, "1", "2", "3", "4", "5")
     gate = await planned_and_held(one, topic)
-    assert await one.serving.reshaping.mover.move(topic, moved, two.id)
+    assert await inside.mover(one).move(topic, moved, two.id)
     records = await truth(cluster)
     assert not any(record.intent for record in records.values())
     gate.open.set()
     await asyncio.sleep(0.3)
     assert await truth(cluster) == records, "what was undone has come back"
-    assert not one.serving.publishing.ownership.locks.held()
+    assert not inside.ownership(one).locks.held()
     await publish(one, topic, "6", "7", "8", "9", "10")
 
 
@@ -138,7 +139,7 @@ async def test_an_answer_that_is_lost(cluster: Lives, about: Callable[[SegmentRe
     one, two, topic = await make(cluster)
     await publish(one, topic, "1", "2", "3")
     lose(cluster, about, happens)
-    await one.serving.reshaping.planner.plan(topic, [0], [HALF])
+    await inside.planner(one).plan(topic, [0], [HALF])
     await done(cluster, sealed=1)
     await publish(one, topic, "4", "5")
     await asyncio.sleep(1.2)  # it looks once a second
@@ -146,9 +147,9 @@ async def test_an_answer_that_is_lost(cluster: Lives, about: Callable[[SegmentRe
         page = await read(cluster, broker, 0)
         assert [message["value"] for message in page["messages"]] == [1, 2, 3]
         assert (page["sealed"], page["successors"]) == (True, [1, 2])
-    await until(lambda: not one.serving.publishing.ownership.locks.held())
-    assert not one.serving.publishing.ownership.locks.held()
-    await one.serving.reshaping.planner.plan(topic, [1])
+    await until(lambda: not inside.ownership(one).locks.held())
+    assert not inside.ownership(one).locks.held()
+    await inside.planner(one).plan(topic, [1])
     await done(cluster, sealed=2)
 
 
@@ -156,7 +157,7 @@ async def test_a_plan_whose_answer_is_lost_stands(cluster: Lives) -> None:
     one, _, topic = await make(cluster)
     lose(cluster, is_planned, happens=True)
     with pytest.raises(CoordinationUnavailable):
-        await one.serving.reshaping.planner.plan(topic, [0], [HALF])
+        await inside.planner(one).plan(topic, [0], [HALF])
     await done(cluster, sealed=1)
     assert sorted(await truth(cluster)) == [0, 1, 2]
 
@@ -165,8 +166,8 @@ async def test_a_plan_that_was_not_written_uses_up_no_ids(cluster: Lives) -> Non
     one, _, topic = await make(cluster)
     lose(cluster, is_planned, happens=False)
     with pytest.raises(CoordinationUnavailable):
-        await one.serving.reshaping.planner.plan(topic, [0], [HALF])
-    await one.serving.reshaping.planner.plan(topic, [0])
+        await inside.planner(one).plan(topic, [0], [HALF])
+    await inside.planner(one).plan(topic, [0])
     await done(cluster, sealed=1)
     assert sorted(await truth(cluster)) == [0, 1]
 
@@ -179,7 +180,7 @@ async def test_the_answer_to_a_move_that_undoes_a_plan_is_lost(cluster: Lives, h
     gate = await planned_and_held(one, topic)
     theirs = two.id
     lose(cluster, lambda record: record.owner == theirs, happens)
-    assert await one.serving.reshaping.mover.move(topic, 0, theirs) == happens
+    assert await inside.mover(one).move(topic, 0, theirs) == happens
     gate.open.set()
     if happens:
         await asyncio.sleep(0.3)
@@ -188,7 +189,7 @@ async def test_the_answer_to_a_move_that_undoes_a_plan_is_lost(cluster: Lives, h
     else:
         await done(cluster, sealed=2)
     await publish(one, topic, "4", "5", "6", "7")
-    assert not one.serving.publishing.ownership.locks.held()
+    assert not inside.ownership(one).locks.held()
 
 
 @pytest.mark.parametrize("happens", [True, False])
@@ -197,8 +198,8 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
     one, two, topic = await make(cluster, 2)
     mine, theirs = one.id, two.id
     await publish(one, topic, "1", "2", "3", "4")
-    assert await one.serving.reshaping.mover.move(topic, 1, theirs)
-    records = one.core.catalog.records(topic)
+    assert await inside.mover(one).move(topic, 1, theirs)
+    records = inside.catalog(one).records(topic)
     first = 2
     half, whole = records[0].record.high, records[1].record.high
     intent = Intent(first, "committed", (0, 1), (Successor(2, 0, half + 9), Successor(3, half + 9, whole)))
@@ -223,8 +224,8 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
     assert sorted(found) == [1, 2, 3, 4]
     await asyncio.sleep(1.2)
     for broker in (one, two):
-        assert not broker.serving.publishing.ownership.locks.held()
-    await publish(two, two.core.catalog.topic("t"), "5", "6", "7")
+        assert not inside.ownership(broker).locks.held()
+    await publish(two, inside.topic(two, "t"), "5", "6", "7")
 
 
 async def nothing(writes: Any) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.reshape.reshaper import Reshaper
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
 
 
@@ -20,12 +21,12 @@ async def test_nothing_is_begun_again_while_a_broker_stops(tmp_path: Path) -> No
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
         held(broker).before = committing
-        await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
+        await inside.planner(broker).plan(topic, [0], [1 << 30])
         await gate.reached.wait()
         await broker.stop()
         await asyncio.sleep(0.05)
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "reshaping t"]
-        assert broker.serving.reshaping.reshaper.under_way == 0
+        assert inside.reshaper(broker).under_way == 0
         gate.open.set()
 
 

@@ -9,6 +9,7 @@ from seaweedq.broker.reshape import chain_roller as rolling
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.segments.rows import Single
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 
 LONG = 5
@@ -16,49 +17,49 @@ LONG = 5
 
 async def flushed(broker: Broker, count: int) -> None:
     """So many messages, each in an entry of its own."""
-    topic = broker.core.catalog.topic("t")
+    topic = inside.topic(broker, "t")
     for _ in range(count):
-        number, _, _ = await broker.serving.publishing.publisher.single(
+        number, _, _ = await inside.publisher(broker).single(
             topic, Single("k", b"1", None, broker.environment.clock.now_us(), None), None
         )
-        await broker.serving.log.flusher.flush(topic.opened[number])
+        await inside.flusher(broker).flush(topic.opened[number])
 
 
 async def test_a_long_segment_gives_way_to_one_on_its_range_and_a_short_one_does_not(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        broker.serving.reshaping.roller._entries = LONG
-        await broker.joined.topics.create("t", TopicConfig())
-        topic = broker.core.catalog.topic("t")
+        inside.roller(broker)._entries = LONG
+        await inside.topic_admin(broker).create("t", TopicConfig())
+        topic = inside.topic(broker, "t")
         await flushed(broker, LONG - 2)  # its creation put one entry
-        assert list(broker.core.catalog.segments(topic)) == [0]
+        assert list(inside.catalog(broker).segments(topic)) == [0]
         await flushed(broker, 1)
-        await until(lambda: broker.core.catalog.segments(topic)[0].state == "sealed")
-        records = broker.core.catalog.segments(topic)
+        await until(lambda: inside.catalog(broker).segments(topic)[0].state == "sealed")
+        records = inside.catalog(broker).segments(topic)
         assert (records[0].end_offset, records[0].successors) == (LONG - 1, (1,))
         assert (records[1].low, records[1].high) == (records[0].low, records[0].high)
         await flushed(broker, LONG)
-        await until(lambda: broker.core.catalog.segments(topic)[1].state == "sealed")
-        assert sum(record.end_offset or 0 for record in broker.core.catalog.segments(topic).values()) == 2 * LONG - 1
+        await until(lambda: inside.catalog(broker).segments(topic)[1].state == "sealed")
+        assert sum(record.end_offset or 0 for record in inside.catalog(broker).segments(topic).values()) == 2 * LONG - 1
 
 
 async def test_one_that_can_not_roll_now_rolls_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rolling, "AGAIN", 2)
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        broker.serving.reshaping.roller._entries = LONG
-        await broker.joined.topics.create("t", TopicConfig())
-        topic = broker.core.catalog.topic("t")
-        plan, refused = broker.serving.reshaping.planner.plan, []
+        inside.roller(broker)._entries = LONG
+        await inside.topic_admin(broker).create("t", TopicConfig())
+        topic = inside.topic(broker, "t")
+        plan, refused = inside.planner(broker).plan, []
 
         async def refuse(*_: object) -> None:
             refused.append(None)
             raise CoordinationUnavailable("not now")
 
-        monkeypatch.setattr(broker.serving.reshaping.planner, "plan", refuse)
+        monkeypatch.setattr(inside.planner(broker), "plan", refuse)
         await flushed(broker, LONG)
         await until(lambda: len(refused) == 1)
-        monkeypatch.setattr(broker.serving.reshaping.planner, "plan", plan)
-        assert list(broker.core.catalog.segments(topic)) == [0]
+        monkeypatch.setattr(inside.planner(broker), "plan", plan)
+        assert list(inside.catalog(broker).segments(topic)) == [0]
         await flushed(broker, 1)
-        await until(lambda: broker.core.catalog.segments(topic)[0].state == "sealed")
+        await until(lambda: inside.catalog(broker).segments(topic)[0].state == "sealed")

@@ -17,6 +17,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.journal.claims import committed, replay_of
 
@@ -37,11 +38,11 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
     seal_one = Sealer._seal_one
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        await broker.joined.topics.create("t", TopicConfig())
-        topic = broker.core.catalog.topic("t")
+        await inside.topic_admin(broker).create("t", TopicConfig())
+        topic = inside.topic(broker, "t")
         one = message(broker)
         for offset in (0, 1):
-            assert await broker.serving.publishing.publisher.single(topic, one, None) == (0, offset, False)
+            assert await inside.publisher(broker).single(topic, one, None) == (0, offset, False)
         rows = rows_of_singles([one], topic.layout)
         frames = [
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), one.timestamp_us, rows.serialize())
@@ -53,7 +54,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
             chain = Chain(together.store, "t", 0)
             await chain.open()
             if not fenced and chain.end == 0:  # a recovery has put its first entry; a second one is to follow
-                record = broker.core.catalog.segment(topic, 0).record
+                record = inside.catalog(broker).segment(topic, 0).record
                 await recovery._append_entry(
                     Source.of("t", 0, record, topic.layout), chain, frames[:1], lambda _: False
                 )
@@ -64,7 +65,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
                 raise
 
         monkeypatch.setattr(Sealer, "_seal_one", behind_a_first_entry)
-        await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
+        await inside.planner(broker).plan(topic, [0], [1 << 30])
         await until(lambda: len(fenced) >= 1)
         await recovery.replay(broker.id, committed(frames))
         chain = Chain(together.store, "t", 0)
@@ -82,22 +83,22 @@ async def test_a_plan_that_a_move_has_undone_meanwhile_is_not_committed(
     moved = asyncio.Event()
     async with in_loop(tmp_path, 2) as together:
         one, two = together.brokers
-        await one.joined.topics.create("t", TopicConfig())
-        mine = one.core.catalog.topic("t")
-        assert one.core.catalog.segment(mine, 0).record.owner == one.id
-        await one.serving.publishing.publisher.single(mine, message(one), None)
+        await inside.topic_admin(one).create("t", TopicConfig())
+        mine = inside.topic(one, "t")
+        assert inside.catalog(one).segment(mine, 0).record.owner == one.id
+        await inside.publisher(one).single(mine, message(one), None)
 
         async def beside_a_move(self: Sealer, segment: OpenSegment) -> None:
             await flush_ahead(self, segment)
-            if self is one.serving.reshaping.reshaper._sealer and not moved.is_set():
-                assert await one.serving.reshaping.mover.move(mine, 0, two.id)
+            if self is inside.reshaper(one)._sealer and not moved.is_set():
+                assert await inside.mover(one).move(mine, 0, two.id)
                 moved.set()
 
         monkeypatch.setattr(Sealer, "flush_ahead", beside_a_move)
-        await one.serving.reshaping.planner.plan(mine, [0], [1 << 30])
+        await inside.planner(one).plan(mine, [0], [1 << 30])
         await moved.wait()
-        await until(lambda: not one.serving.reshaping.reshaper.under_way)
-        await two.core.catalog.load()
-        records = two.core.catalog.segments(two.core.catalog.topic("t"))
+        await until(lambda: not inside.reshaper(one).under_way)
+        await inside.catalog(two).load()
+        records = inside.catalog(two).segments(inside.topic(two, "t"))
         assert list(records) == [0]
         assert (records[0].owner, records[0].intent) == (two.id, None)

@@ -19,6 +19,7 @@ from seaweedq.errors import BelowRetention, InvalidPositions, NotOwner
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
 from tests.broker.retention.test_rounds import Crash, CrashAt
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.reshaped import ARROW, opened, replace
 from tests.support.brokers.retained import RetainedWorld, fill, retained
@@ -52,7 +53,7 @@ async def publish(http: httpx.AsyncClient, key: str, sequence: int) -> str:
 
 def known(world: RetainedWorld) -> set[int]:
     """The segments that have records."""
-    catalog = world.broker.core.catalog
+    catalog = inside.catalog(world.broker)
     return set(catalog.records(catalog.topic("t")))
 
 
@@ -64,7 +65,7 @@ async def cursors(world: RetainedWorld) -> list[int]:
 
 def forget_opened(world: RetainedWorld) -> None:
     """As if another broker, which opens them anew, were asked."""
-    world.broker.core.catalog.topic("t").opened.clear()
+    inside.topic(world.broker, "t").opened.clear()
 
 
 async def check_at_the_end(world: RetainedWorld, successors: list[int]) -> None:
@@ -96,7 +97,7 @@ async def test_a_sealed_segment_goes_and_its_readers_go_on(tmp_path: Path) -> No
         assert (shown["state"], shown["start_offset"], shown["end_offset"]) == ("sealed", 6, 6)
         pulled = (await http.post(f"{S}/pull", json={})).json()["messages"]
         assert pulled == []
-        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(world.broker).checkpoint()
         assert (await http.get(S)).json()["lag_total"]["skipped"] == 6
         assert 0 in await cursors(world)
         await rounds(world, 2, HOUR_S + 130)
@@ -110,7 +111,7 @@ async def test_a_sealed_segment_goes_and_its_readers_go_on(tmp_path: Path) -> No
         assert int(first.partition("-")[0]) in successors
         pulled = (await http.post(f"{S}/pull", json={})).json()["messages"]
         assert [each["id"] for each in pulled] == [first]
-        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(world.broker).checkpoint()
         assert set(await cursors(world)) <= set(successors)
 
 
@@ -172,7 +173,7 @@ async def test_a_seal_stays_until_each_successor_has_an_entry(tmp_path: Path, mo
     async with retained(tmp_path) as world:
         await world.policy(max_bytes=1, grace_s=60)
         one, other = await replace(world.together, [0], 2)
-        marks = world.broker.serving.leading.marks
+        marks = inside.segment_marks(world.broker)
         mark = type(marks)._mark
 
         async def fail(self: Any, topic: Any, number: int) -> None:
@@ -210,11 +211,11 @@ async def test_the_life_after_a_crash_anywhere_goes_on_with_the_burial(tmp_path:
                 dead = world.broker
                 await world.together.crash(dead)
                 await world.together.begin_again(dead)
-                await until(lambda: world.broker.joined.election.is_leader)
+                await until(lambda: inside.election(world.broker).is_leader)
             await check_or_read(world, successors)
         assert crash.left <= 0, place
         await until(lambda: known(world) == set(successors))
-        await world.broker.serving.leading.retention.burial.sweep()
+        await inside.retention(world.broker).burial.sweep()
         assert set(await cursors(world)) <= set(successors)
         assert await world.sequences() == []
         await check_at_the_end(world, successors)
@@ -250,7 +251,7 @@ async def test_segments_go_after_their_predecessors(tmp_path: Path) -> None:
         assert (len(late), len(early)) == (1, 6)
         assert (await http.post(f"{S}/nack", json={"ids": early})).json()["nacked"] == 6
         assert (await http.post(f"{S}/ack", json={"ids": late})).json()["acked"] == 1
-        dispatcher = world.broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(world.broker)
         for _ in range(4):
             await dispatcher.checkpoint()
             await rounds(world, 1, 200)
@@ -273,7 +274,7 @@ async def test_a_stream_and_a_seek_know_removed_segments(tmp_path: Path) -> None
         successors = await replace(world.together, [0], 2)
         middle = await replace(world.together, successors, 1)
         await publish(http, "k", 0)
-        topic, streams = world.broker.core.catalog.topic("t"), world.broker.serving.streams
+        topic, streams = inside.topic(world.broker, "t"), inside.streams(world.broker)
         slow = await streams.open(topic, Positions({0: 3}))
         ahead = await streams.open(topic, Positions({0: 6}))
         await ahead.due()
@@ -304,7 +305,7 @@ async def test_positions_of_a_topic_with_removed_segments_cost_coordination_noth
         await world.policy(max_bytes=1, grace_s=60)
         await replace(world.together, [0], 2)
         await rounds(world, 3, 200)
-        catalog = world.broker.core.catalog
+        catalog = inside.catalog(world.broker)
         topic, reread, read = catalog.topic("t"), type(catalog).reread, []
 
         async def counted(self: Any, one: Any) -> None:
@@ -314,7 +315,7 @@ async def test_positions_of_a_topic_with_removed_segments_cost_coordination_noth
         topic.removed.clear()  # as at a broker that came later
         monkeypatch.setattr(type(catalog), "reread", counted)
         for _ in range(5):
-            await world.broker.serving.reading.positions.positions(topic)
+            await inside.positions(world.broker).positions(topic)
         assert len(read) == 1
 
 
@@ -326,7 +327,7 @@ async def test_a_tombstone_goes_after_its_time_unless_an_open_segment_descends_f
             open_ = await replace(world.together, open_, 1)
         await rounds(world, 4, 200)
         assert known(world) == set(open_)
-        burial = world.broker.serving.leading.retention.burial
+        burial = inside.retention(world.broker).burial
         await burial.sweep()
         assert (await get(world, "segments/0"))["state"] == "removed"
         world.broker.environment.store.requests.clear()

@@ -9,6 +9,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import using
 from tests.broker.retention.test_rounds import Crash, CrashAt, crashed, crashes
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import publish
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.reshaped import opened, replace
@@ -21,9 +22,9 @@ T, S = "/v1/topics/t", "/v1/topics/t/subscriptions/s"
 async def check_readable(world: RetainedWorld) -> dict[int, int]:
     """Each segment's first file that counts is there, and all rows from its start on can be read. Returns how many
     rows each has."""
-    catalog = world.broker.core.catalog
+    catalog = inside.catalog(world.broker)
     topic = catalog.topic("t")
-    positions = await world.broker.serving.reading.positions.positions(topic)
+    positions = await inside.positions(world.broker).positions(topic)
     found = {}
     async with world.http() as http:
         for number, position in positions.items():
@@ -64,8 +65,8 @@ async def test_rounds_beside_a_split_and_a_merge_keep_what_counts(tmp_path: Path
         await check_readable(world)
         for number in before:
             assert not await world.sequences(number), "a seal goes once its successors have entries"
-            assert number not in world.broker.core.catalog.records(world.broker.core.catalog.topic("t"))
-        world.broker.core.catalog.topic("t").opened.clear()
+            assert number not in inside.catalog(world.broker).records(inside.topic(world.broker, "t"))
+        inside.topic(world.broker, "t").opened.clear()
         await check_readable(world)
 
 
@@ -75,7 +76,7 @@ async def test_the_life_after_a_crash_anywhere_goes_on_with_the_round(tmp_path: 
         await world.policy(max_bytes=1)
         for place, times in crashes():
             await fill(world.broker, 2)
-            end = world.broker.core.catalog.topic("t").opened[0].end
+            end = inside.topic(world.broker, "t").opened[0].end
             crash = CrashAt(place, times)
             for _ in range(3):
                 world.pass_time(200)
@@ -83,8 +84,8 @@ async def test_the_life_after_a_crash_anywhere_goes_on_with_the_round(tmp_path: 
                     dead = world.broker
                     await world.together.crash(dead)
                     await world.together.begin_again(dead)
-                    await until(lambda: world.broker.joined.election.is_leader)
-                    await world.broker.serving.reading.positions.positions(world.broker.core.catalog.topic("t"))
+                    await until(lambda: inside.election(world.broker).is_leader)
+                    await inside.positions(world.broker).positions(inside.topic(world.broker, "t"))
             assert crash.left <= 0 or times > 1, place
             assert sum((await check_readable(world)).values()) == end - world.start
             assert (world.start, len(await world.sequences())) == (end - 2, 1), place
@@ -125,12 +126,12 @@ async def test_a_subscription_that_reads_while_the_start_rises_moves_up_and_coun
             assert len(pulled) == 3 or at, "the first pull reads what was there"
         rest = (await http.post(f"{S}/pull", json={"max_messages": 100})).json()["messages"]
         got += [each["offset"] for each in rest]
-        end = world.broker.core.catalog.topic("t").opened[0].end
+        end = inside.topic(world.broker, "t").opened[0].end
         shown = (await http.get(S)).json()
         assert got == sorted(set(got)), "nothing came twice, or out of order"
         assert got[-1] == end - 1
         skipped = shown["lag_total"]["skipped"]
         assert 0 < skipped <= end - len(got) + 3 * 4, "what was leased and not acked in time counts, too"
         assert len(got) + skipped >= end, "what never came was counted"
-        await publish(world.broker, world.broker.core.catalog.topic("t"), "7")
+        await publish(world.broker, inside.topic(world.broker, "t"), "7")
         assert len((await http.post(f"{S}/pull", json={"max_messages": 9})).json()["messages"]) == 1

@@ -14,6 +14,7 @@ from seaweedq.coordination.records.topics import Counter
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
 from seaweedq.failpoints import using
+from tests.support.brokers import inside
 from tests.support.brokers.reshaped import TOPIC
 from tests.support.brokers.retained import RetainedWorld, retained
 from tests.support.brokers.subscribing import SUBSCRIPTION
@@ -42,13 +43,13 @@ class Resting:
 
     def __init__(self, world: RetainedWorld, http: httpx.AsyncClient) -> None:
         self.world, self.http, self.clock = world, http, Passing(world)
-        serving = world.broker.serving
-        self.rounds = serving.leading.retention.rounds
-        self.dispatcher = serving.subscribing.dispatcher
+        self.rounds = inside.retention(world.broker).rounds
+        self.dispatcher = inside.dispatcher(world.broker)
         self.dispatcher._opened._clock = self.dispatcher._clock = self.clock
         self.coordination = world.together.coordination
-        catalog = world.broker.core.catalog
-        self.expiry = Expiry(catalog, self.coordination, serving.subscribing.admin, self.rounds, self.clock, STEP_S)
+        catalog = inside.catalog(world.broker)
+        admin = inside.subscription_admin(world.broker)
+        self.expiry = Expiry(catalog, self.coordination, admin, self.rounds, self.clock, STEP_S)
 
     async def pass_time(self, seconds: float) -> None:
         """Time goes on, with a checkpoint and a look of the leader each STEP_S."""
@@ -147,8 +148,8 @@ async def test_a_use_at_the_last_moment_comes_first_or_finds_it_gone(tmp_path: P
     """The leader has decided; the dispatcher has had it open for long."""
     async with resting(tmp_path) as here:
         assert await here.pull() == 200
-        topic = here.world.broker.core.catalog.topic("t")
-        admin, subscription = here.world.broker.serving.subscribing.admin, await here.dispatcher.open(topic, "s")
+        topic = inside.topic(here.world.broker, "t")
+        admin, subscription = inside.subscription_admin(here.world.broker), await here.dispatcher.open(topic, "s")
         there = subscription.held
         here.clock.monotonic += 2 * EXPIRES_S
         assert await here.pull() == 200  # notes the use, before it answers

@@ -12,6 +12,7 @@ from seaweedq.broker.retention.lost import OFFSETS, SEQUENCES
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.failpoints import using
 from seaweedq.storage.retention_marks import mark_round
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.retained import RetainedWorld, delete_before, raise_start, retained, see_start
 
@@ -25,7 +26,7 @@ async def restored(world: RetainedWorld) -> None:
     await delete_before(world.store, 99)
     await world.store.create("topics/t/segment=1/00000000-0000000000000000.parquet", b"of its successor")
     await world.together.begin_again(world.broker)
-    await until(lambda: world.broker.joined.election.is_leader)
+    await until(lambda: inside.election(world.broker).is_leader)
 
 
 @asynccontextmanager
@@ -71,7 +72,7 @@ async def test_it_is_closed_until_it_goes_on_behind_all_that_it_gave_out(tmp_pat
 async def test_a_confirmation_that_dies_goes_on(tmp_path: Path) -> None:
     async with lost(tmp_path, 0) as (world, http):
         with using(_die), pytest.raises(_Death):
-            await world.broker.serving.leading.restored.confirm()
+            await inside.restored(world.broker).confirm()
         assert world.start == 0
         assert (await http.post(CONFIRM)).json() == {"retention_round": 7}
         assert world.start == OFFSETS
@@ -95,13 +96,13 @@ async def test_what_never_had_a_file_stays(tmp_path: Path) -> None:
     """The confirmation asks the owners, here and elsewhere."""
     async with in_loop(tmp_path) as together:
         one = together.brokers[0]
-        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
+        await inside.topic_admin(one).create("t", TopicConfig(initial_segments=4))
         http = _at(together, 0)
         before = [await _id_in(http, str(key)) for key in range(20)]
         assert {each.split("-")[0] for each in before} == {"0", "1", "2", "3"}
         await mark_round(together.store, 7)
         assert (await http.post(CONFIRM)).json() == {"retention_round": 7}
-        assert not one.core.catalog.start_offsets(one.core.catalog.topic("t"))
+        assert not inside.catalog(one).start_offsets(inside.topic(one, "t"))
         after = [await _id_in(http, str(key)) for key in range(20)]
         assert len({*before, *after}) == 40
 
@@ -109,11 +110,11 @@ async def test_what_never_had_a_file_stays(tmp_path: Path) -> None:
 async def test_an_owner_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
-        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
+        await inside.topic_admin(one).create("t", TopicConfig(initial_segments=4))
         await mark_round(together.store, 7)
         together.refusing.add(two.environment.url)
         assert (await _at(together, 0).post(CONFIRM)).status_code == 503
-        assert await one.serving.leading.restored._rounds.is_restored()
+        assert await inside.restored(one)._rounds.is_restored()
 
 
 class _Death(BaseException):

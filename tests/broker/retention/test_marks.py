@@ -9,6 +9,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import EntryName, segment_folder
 from tests.broker.retention.test_rounds import Crash, CrashAt, values
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import at, by_id, make, records, replace
 from tests.support.brokers.retained import RetainedWorld, fill, retained
@@ -28,17 +29,17 @@ async def publish(world: RetainedWorld, sequence: int) -> str:
 
 
 async def mark(world: RetainedWorld) -> None:
-    await world.broker.serving.leading.marks.mark(world.broker.core.catalog.topic("t"), [0])
+    await inside.segment_marks(world.broker).mark(inside.topic(world.broker, "t"), [0])
 
 
 async def abandon(world: RetainedWorld, starting: Broker) -> None:
     """End one that has crashed while it started."""
-    ended, starting._tasks = [*starting._tasks, starting.joined.membership._renewal], {}
+    ended, starting._tasks = [*starting._tasks, inside.membership(starting)._renewal], {}
     for task in filter(None, ended):
         task.cancel()
     await asyncio.gather(*filter(None, ended), return_exceptions=True)
     starting.environment.journals.home.release()
-    await world.together.coordination.leases.revoke(starting.joined.membership.lease)
+    await world.together.coordination.leases.revoke(inside.membership(starting).lease)
 
 
 @pytest.mark.parametrize("policy", [{"max_bytes": 1}, later({"max_age_s": 60}), later({"max_age_s": DAY_S})], ids=str)
@@ -97,7 +98,7 @@ async def test_a_crash_behind_a_mark_leaves_one_entry_to_the_recovery(tmp_path: 
                 await abandon(world, world.together.brokers.pop())
             await world.together.begin_again(dead)
         await until(
-            lambda: records(world.broker)[0].owner == world.broker.id and world.broker.joined.election.is_leader
+            lambda: records(world.broker)[0].owner == world.broker.id and inside.election(world.broker).is_leader
         )
         assert await values(world, 0) == [0, 1, 2, 3, 4, 5, 0, 0, 1]
         assert await world.sequences() == [0, 1, 2, 3, 4, 5], "one entry, and no more"
@@ -110,7 +111,7 @@ async def test_a_crash_behind_a_mark_leaves_one_entry_to_the_recovery(tmp_path: 
 
 async def test_a_mark_pins_its_frame_until_an_entry_has_its_sequence(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
-        segment = world.broker.core.catalog.topic("t").opened[0]
+        segment = inside.topic(world.broker, "t").opened[0]
         with using(CrashAt("", 1)):
             await mark(world)
         assert (segment.mark, segment.pin) == (None, None)
@@ -131,13 +132,13 @@ async def test_owners_elsewhere_are_asked_and_a_marked_segment_moves_and_is_seal
         await fill(one)
         owner = by_id(together, records(one)[0].owner)
         other = two if owner is one else one
-        there = other.core.catalog.topic("t")
-        await other.serving.leading.marks.mark(there, [0])
+        there = inside.topic(other, "t")
+        await inside.segment_marks(other).mark(there, [0])
         folder = segment_folder("t", 0)
         assert [EntryName.parse(name).sequence for name in await together.store.list(folder)] == [0, 1, 2, 3, 4]
-        assert await owner.serving.reshaping.mover.move(owner.core.catalog.topic("t"), 0, other.id)
+        assert await inside.mover(owner).move(inside.topic(owner, "t"), 0, other.id)
         await until(lambda: all(records(b)[0].owner == other.id for b in together.brokers))
-        await one.serving.leading.marks.mark(topic, [0])
+        await inside.segment_marks(one).mark(topic, [0])
         await replace(together, [0], 2)
         listed = [EntryName.parse(name) for name in await together.store.list(folder)]
         assert [name.sequence for name in listed] == [0, 1, 2, 3, 4, 5, 6]

@@ -13,6 +13,7 @@ from seaweedq.coordination.interface import Put
 from seaweedq.failpoints import using
 from seaweedq.levels import HIGHEST
 from tests.broker.retention.test_rounds import Crash, CrashAt
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import subscribe
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.retained import RetainedWorld, fill, retained
@@ -39,16 +40,16 @@ async def name(world: RetainedWorld, *uploads: str) -> None:
 
 
 async def flush(world: RetainedWorld) -> None:
-    topic = world.broker.core.catalog.topic("t")
-    await world.broker.serving.reading.positions.positions(topic, flush=True)
+    topic = inside.topic(world.broker, "t")
+    await inside.positions(world.broker).positions(topic, flush=True)
 
 
 async def forget(world: RetainedWorld) -> None:
     """The sweep of uploads: records that have expired go."""
     at, environment = world.broker, world.broker.environment
-    leading = at.joined.election.leader_compare
+    leading = inside.election(at).leader_compare
     await UploadSweep(
-        at.core.catalog, world.together.coordination, environment.store.payloads, world.clock, HOUR_S, leading
+        inside.catalog(at), world.together.coordination, environment.store.payloads, world.clock, HOUR_S, leading
     ).records()
 
 
@@ -154,7 +155,7 @@ async def test_a_payload_stays_while_its_upload_has_a_record(tmp_path: Path) -> 
 async def test_payloads_of_a_topic_that_takes_dead_letters_stay(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         old, new = await aged(world)
-        topic = world.broker.core.catalog.topic("t")
+        topic = inside.topic(world.broker, "t")
         assert await subscribe(world.broker, topic)
         key = keys.SUBSCRIPTIONS.key("t", topic.record.incarnation, "s")
         there = await world.together.coordination.get(key)
@@ -196,7 +197,7 @@ async def test_the_life_after_a_crash_goes_on_with_them(tmp_path: Path, place: s
                 dead = world.broker
                 await world.together.crash(dead)
                 await world.together.begin_again(dead)
-                await until(lambda: world.broker.joined.election.is_leader)
+                await until(lambda: inside.election(world.broker).is_leader)
                 await flush(world)
         assert crash.left <= 0
         assert await payloads(world) == {new}

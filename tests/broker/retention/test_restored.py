@@ -8,6 +8,7 @@ from seaweedq.broker.retention import restored
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.storage.retention_marks import mark_round
 from tests.broker.retention.test_rounds import values
+from tests.support.brokers import inside
 from tests.support.brokers.reshaped import replace
 from tests.support.brokers.retained import RetainedWorld, delete_before, fill, retained
 
@@ -18,7 +19,7 @@ async def forgotten(world: RetainedWorld) -> None:
     """Rounds that this coordination knows nothing of have taken the first two files with rows."""
     await mark_round(world.store, 7)
     await delete_before(world.store, 3)
-    world.broker.core.catalog.topic("t").opened.clear()
+    inside.topic(world.broker, "t").opened.clear()
 
 
 async def test_starts_are_raised_to_the_first_files_that_are_there(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ async def test_a_sealed_segment_without_files_ends_there(tmp_path: Path) -> None
         await fill(world.broker, 1)
         await mark_round(world.store, 7)
         await delete_before(world.store, 99)
-        topic = world.broker.core.catalog.topic("t")
+        topic = inside.topic(world.broker, "t")
         topic.opened.clear()
         assert (await http.post(CONFIRM)).json() == {"retention_round": 7}
         answer = await http.get("/v1/topics/t/segments/0/messages?offset=0")
@@ -77,7 +78,7 @@ async def test_a_sealed_segment_without_files_ends_there(tmp_path: Path) -> None
             world.pass_time(200)
             await world.retention.round()
         assert world.retention.burial.buried == 1
-        assert 0 not in world.broker.core.catalog.records(topic)
+        assert 0 not in inside.catalog(world.broker).records(topic)
         assert world.retention.rounds.held == ""
 
 

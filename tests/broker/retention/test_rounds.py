@@ -16,6 +16,7 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
 from seaweedq.storage.retention_marks import newest_round
+from tests.support.brokers import inside
 from tests.support.brokers.retained import RetainedWorld, fill, retained
 from tests.support.tiers import later
 
@@ -98,8 +99,8 @@ async def test_each_file_of_an_idle_topic_goes_when_it_is_due(tmp_path: Path) ->
 
 async def test_the_first_files_of_a_topic_that_was_empty_for_long_go_too(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
-        await world.broker.joined.topics.create("u", TopicConfig())
-        topic = world.broker.core.catalog.topic("u")
+        await inside.topic_admin(world.broker).create("u", TopicConfig())
+        topic = inside.topic(world.broker, "u")
         await http.patch("/v1/topics/u", json={"retention": {"max_age_s": DAY_S}})
         world.pass_time(2 * DAY_S)
         await world.retention.round()
@@ -107,12 +108,12 @@ async def test_the_first_files_of_a_topic_that_was_empty_for_long_go_too(tmp_pat
         await world.retention.round()
         world.pass_time(DAY_S + 200)
         await world.retention.round()
-        assert set(world.broker.core.catalog.start_offsets(topic).values()) == {6}
+        assert set(inside.catalog(world.broker).start_offsets(topic).values()) == {6}
 
 
 async def test_a_segment_without_files_has_nothing_that_could_go(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
-        await world.broker.joined.topics.create("u", TopicConfig())
+        await inside.topic_admin(world.broker).create("u", TopicConfig())
         for name in await world.store.list("topics/u/"):
             await world.store.delete(name)  # as if none had been put yet
         answer = await http.patch("/v1/topics/u?dry_run=true", json={"retention": {"max_age_s": 1}})
@@ -152,14 +153,14 @@ async def test_unread_rows_stay_and_read_ones_go(tmp_path: Path) -> None:
         assert world.start == 0
         pulled = (await http.post(f"{S}/pull", json={"max_messages": 3})).json()["messages"]
         assert (await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})).status_code == 200
-        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(world.broker).checkpoint()
         await world.retention.round()
         assert world.start == 2, "of the second file one row is unread"
         await world.policy(max_age_s=None, keep_unread=False, delete_read=True)
         pulled = (await http.post(f"{S}/pull", json={"max_messages": 3})).json()["messages"]
         assert [each["value"] for each in pulled] == [3, 4, 5]
         assert (await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})).status_code == 200
-        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(world.broker).checkpoint()
         await world.retention.round()
         assert world.start == 6
 
@@ -173,7 +174,7 @@ async def test_a_seek_beside_a_round_keeps_what_is_unread_again(
         await fill(world.broker, 1)
         pulled = (await http.post(f"{S}/pull", json={})).json()["messages"]
         assert (await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})).status_code == 200
-        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(world.broker).checkpoint()
         await world.policy(max_bytes=1, keep_unread=True)
         read = TopicFiles.read_marked
 
@@ -224,7 +225,7 @@ async def test_a_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) 
         assert (await http.put(S, json={"start": "earliest"})).status_code == 201
         pulled = (await http.post(f"{S}/pull", json={"max_messages": 1})).json()["messages"]
         await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})
-        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(world.broker).checkpoint()
         world.pass_time(DAY_S)
         sizes = [each.size for each in await world.store.listed(segment_folder("t", 0))]
         answer = await http.patch(f"{T}?dry_run=true", json={"retention": {"max_age_s": HOUR_S}})
@@ -337,13 +338,13 @@ async def test_a_crash_anywhere_in_a_round_loses_nothing_that_counts_and_the_nex
         await world.policy(max_bytes=1, grace_s=60)
         for place, times in crashes():
             await fill(world.broker, 2)
-            end = world.broker.core.catalog.topic("t").opened[0].end
+            end = inside.topic(world.broker, "t").opened[0].end
             crash = CrashAt(place, times)
             for _ in range(3):
                 world.pass_time(200)
                 await crashed(world, crash)
                 files = await world.sequences()
-                start = world.broker.core.catalog.start(world.broker.core.catalog.topic("t"), 0)
+                start = inside.catalog(world.broker).start(inside.topic(world.broker, "t"), 0)
                 assert start.sequence in files, "the first file that counts is there"
                 assert len(await values(world, world.start)) == end - world.start, "and all behind it"
             assert crash.left <= 0 or times > 1, place
@@ -360,7 +361,7 @@ async def test_a_deleted_name_that_is_put_late_counts_for_nothing_and_goes_with_
         assert await world.sequences() == [3]
         late = sorted(before)[1]
         await world.store.create(late, before[late])
-        world.broker.core.catalog.topic("t").opened.clear()
+        inside.topic(world.broker, "t").opened.clear()
         assert await values(world, 4) == [4, 5]
         await fill(world.broker, 1)
         for _ in range(2):
@@ -372,10 +373,10 @@ async def test_a_deleted_name_that_is_put_late_counts_for_nothing_and_goes_with_
 
 async def test_a_policy_of_an_earlier_version_is_enforced_once_it_is_set_anew(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
-        topic = world.broker.core.catalog.topic("t")
+        topic = inside.topic(world.broker, "t")
         stored = topic.held.replace(config=topic.record.config.__class__(retention=RetentionPolicy(max_bytes=1)))
         key = keys.TOPICS.key("t")
-        await world.broker.core.catalog.commit([], [Put(key, keys.TOPICS.encode(stored))])
+        await inside.catalog(world.broker).commit([], [Put(key, keys.TOPICS.encode(stored))])
         assert (await http.get(T)).json()["retention"]["enforced"] is False
         await world.retention.round()
         assert world.start == 0

@@ -8,6 +8,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 
 
@@ -21,15 +22,15 @@ async def test_what_concerns_a_whole_topic_goes_on_without_it(tmp_path: Path, as
         await asyncio.Event().wait()
 
     async with in_loop(tmp_path, publish_timeout_s=60) as together:
-        here = next(one for one in together.brokers if one.joined.election.is_leader)
+        here = next(one for one in together.brokers if inside.election(one).is_leader)
         still = next(one for one in together.brokers if one is not here)
-        await here.joined.topics.create("t", TopicConfig(initial_segments=4))
-        topic = here.core.catalog.topic("t")
+        await inside.topic_admin(here).create("t", TopicConfig(initial_segments=4))
+        topic = inside.topic(here, "t")
         together.apps[still.environment.url] = cast(Application, stands_still)
         if ask == "delete":
-            asking = asyncio.create_task(here.serving.deletion.delete(topic))
+            asking = asyncio.create_task(inside.deletion(here).delete(topic))
         else:
-            asking = asyncio.create_task(here.serving.reading.positions.positions(topic, flush=ask == "flush"))
+            asking = asyncio.create_task(inside.positions(here).positions(topic, flush=ask == "flush"))
         await reached.wait()
         await together.crash(still)
         await until(asking.done, "it still waits for the one that is gone")

@@ -14,6 +14,7 @@ from seaweedq.broker.suspicion.rules import HELD_S, SPARED_S
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import running
 from tests.support.brokers.machine import simulated_machine
 from tests.support.brokers.simulated_loop import clock, simulate
@@ -29,7 +30,7 @@ def scene(folder: Path, work: Callable[[Lives], Any], count: int = 3, lease_s: f
     async def run() -> None:
         machine = simulated_machine(clock(), 1)
         async with lives(folder, count, machine=machine, lease_s=lease_s, publish_timeout_s=60) as together:
-            await together.brokers[0].joined.topics.create("t", TopicConfig(initial_segments=6))
+            await inside.topic_admin(together.brokers[0]).create("t", TopicConfig(initial_segments=6))
             await asyncio.sleep(3)  # all have greeted all, and segments are spread
             await work(together)
 
@@ -37,7 +38,7 @@ def scene(folder: Path, work: Callable[[Lives], Any], count: int = 3, lease_s: f
 
 
 def alive(at: Broker, broker: Broker) -> bool:
-    return at.core.roster.alive(broker.id)
+    return inside.roster(at).alive(broker.id)
 
 
 async def until_s(condition: Callable[[], Any], within_s: float) -> float:
@@ -50,12 +51,12 @@ async def until_s(condition: Callable[[], Any], within_s: float) -> float:
 
 
 def leader(together: Lives) -> Broker:
-    (found,) = [broker for broker in together.living if broker.joined.election.is_leader]
+    (found,) = [broker for broker in together.living if inside.election(broker).is_leader]
     return found
 
 
 def follower(together: Lives) -> Broker:
-    return next(broker for broker in together.living if not broker.joined.election.is_leader)
+    return next(broker for broker in together.living if not inside.election(broker).is_leader)
 
 
 async def marks(together: Lives) -> list[str]:
@@ -70,15 +71,15 @@ def test_a_broker_that_is_killed_loses_its_ranges_within_a_second(
 ) -> None:
     async def work(together: Lives) -> None:
         dead = who(together)
-        assert list(dead.core.catalog.owned_by(dead.id))
+        assert list(inside.catalog(dead).owned_by(dead.id))
         await together.vanish(dead)
         rest = together.living
         noticed_s = await until_s(lambda: not any(alive(one, dead) for one in rest), 1.0)
         assert noticed_s >= 0.4  # three refused connections, 200 ms apart
-        await until_s(lambda: not any(list(one.core.catalog.owned_by(dead.id)) for one in rest), 3.0)
+        await until_s(lambda: not any(list(inside.catalog(one).owned_by(dead.id)) for one in rest), 3.0)
         assert await marks(together) == [keys.REVOCATIONS.key(dead.id)]
-        assert sum(one.serving.suspecting.revoker.revocations for one in rest) == 1
-        assert sum(one.serving.suspecting.greeter.suspicions for one in rest) == min(2, count - 1)
+        assert sum(inside.revoker(one).revocations for one in rest) == 1
+        assert sum(inside.greeter(one).suspicions for one in rest) == min(2, count - 1)
         await asyncio.sleep(LEASE_S + 3)
         assert await marks(together) == []
         assert (await together.coordination.range(keys.SUSPICIONS.prefix())).entries == ()
@@ -115,7 +116,7 @@ def test_a_broker_that_refuses_from_the_beginning_is_not_suspected(tmp_path: Pat
         assert late.environment.url == "http://b3"
         await asyncio.sleep(120)
         assert all(alive(one, late) for one in together.living)
-        assert not any(one.serving.suspecting.greeter.suspicions for one in together.living)
+        assert not any(inside.greeter(one).suspicions for one in together.living)
 
     scene(tmp_path, work)
 
@@ -126,7 +127,7 @@ def test_one_that_lives_and_begins_to_refuse_is_revoked_once_and_then_spared(tmp
         victim = follower(together)
         together.refusing.add(victim.environment.url)
         await until_s(victim.lost.is_set, HELD_S + 3)
-        assert not victim.joined.membership.valid()
+        assert not inside.membership(victim).valid()
         assert victim.environment.revoked.count == 1
         await together.vanish(victim)
         for _ in range(2):  # lives
@@ -136,12 +137,12 @@ def test_one_that_lives_and_begins_to_refuse_is_revoked_once_and_then_spared(tmp
             together.refusing.add(victim.environment.url)
             await asyncio.sleep(HELD_S + 60)
             assert not again.lost.is_set()
-            assert all(one.core.roster.brokers[again.id].record.spared for one in together.living)
+            assert all(inside.roster(one).brokers[again.id].record.spared for one in together.living)
             await together.crash(again)
         together.refusing.clear()
         again = await together.begin_again(victim)
         await asyncio.sleep(SPARED_S)
-        assert not any(one.core.roster.brokers[again.id].record.spared for one in together.living)
+        assert not any(inside.roster(one).brokers[again.id].record.spared for one in together.living)
         together.refusing.add(victim.environment.url)
         await until_s(again.lost.is_set, HELD_S + 3)
 
@@ -153,7 +154,7 @@ def test_one_that_stops_in_order_is_not_suspected(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         leaving = follower(together)
         leaving.readiness.draining = True
-        leaving.serving.suspecting.greetings.leave()
+        inside.greetings(leaving).leave()
         await asyncio.sleep(1)
         together.refusing.add(leaving.environment.url)
         await asyncio.sleep(HELD_S + 10)
@@ -165,8 +166,8 @@ def test_one_that_stops_in_order_is_not_suspected(tmp_path: Path) -> None:
 def test_one_reporter_of_three_is_not_enough(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         victim = follower(together)
-        (other,) = [one for one in together.living if one is not victim and not one.joined.election.is_leader]
-        greeter = other.serving.suspecting.greeter
+        (other,) = [one for one in together.living if one is not victim and not inside.election(one).is_leader]
+        greeter = inside.greeter(other)
         url = victim.environment.url
         greeter._reported[victim.id] = False
         await greeter._report(victim.id, url)
@@ -183,17 +184,17 @@ def test_one_that_is_revoked_while_it_lives_answers_nothing_from_then_on_and_say
 ) -> None:
     async def work(together: Lives) -> None:
         victim = follower(together)
-        await together.coordination.leases.revoke(victim.joined.membership.lease)
+        await together.coordination.leases.revoke(inside.membership(victim).lease)
         took_s = await until_s(victim.lost.is_set, 1.0)
         assert took_s < 0.5  # by the watch: its renewals are a second apart
-        assert not victim.joined.membership.valid()
+        assert not inside.membership(victim).valid()
         assert victim.environment.revoked.count == 1
         async with together.client(victim) as http:
             assert (await http.post(f"{NAME}/pull", json={})).status_code == 503
         await together.vanish(victim)
         again = await together.begin_again(victim)
         await asyncio.sleep(1)
-        assert all(one.core.roster.brokers[again.id].record.spared for one in together.living)
+        assert all(inside.roster(one).brokers[again.id].record.spared for one in together.living)
 
     scene(tmp_path, work, lease_s=5.0)
     assert "others did that while it lived, so it is not suspected for 600 s" in caplog.text
@@ -208,7 +209,7 @@ def test_messages_that_a_pull_was_about_to_answer_are_not_answered_once_the_key_
             body = {"messages": [{"key": f"k{n}", "value": n} for n in range(20)]}
             assert (await http.post("/v1/topics/t/messages", json=body)).status_code == 200
             assert (await http.post(f"{NAME}/pull", json={"max_messages": 1})).status_code == 200
-        (dispatcher,) = [one for one in together.living if one.serving.subscribing.dispatcher.has(topic_of(one), "s")]
+        (dispatcher,) = [one for one in together.living if inside.dispatcher(one).has(topic_of(one), "s")]
         slow, goes_on = asyncio.Event(), asyncio.Event()
 
         async def links_of(*arguments: Any) -> Any:
@@ -221,7 +222,7 @@ def test_messages_that_a_pull_was_about_to_answer_are_not_answered_once_the_key_
         async with together.client(dispatcher) as http:
             pull = asyncio.create_task(http.post(f"{NAME}/pull", json={}))
             await slow.wait()
-            await together.coordination.leases.revoke(dispatcher.joined.membership.lease)
+            await together.coordination.leases.revoke(inside.membership(dispatcher).lease)
             await until_s(dispatcher.lost.is_set, 1.0)
             goes_on.set()
             assert (await pull).status_code == 503
@@ -236,10 +237,10 @@ def test_others_dispatch_a_lease_after_a_revocation_on_suspicion(tmp_path: Path)
             body = {"messages": [{"key": f"k{n}", "value": n} for n in range(20)]}
             assert (await http.post("/v1/topics/t/messages", json=body)).status_code == 200
             assert (await http.post(f"{NAME}/pull", json={})).status_code == 200
-        (dispatcher,) = [one for one in together.living if one.serving.subscribing.dispatcher.has(topic_of(one), "s")]
+        (dispatcher,) = [one for one in together.living if inside.dispatcher(one).has(topic_of(one), "s")]
         await together.vanish(dispatcher)
         other = together.living[0]
-        await until_s(lambda: not list(other.core.catalog.owned_by(dispatcher.id)), 3.0)
+        await until_s(lambda: not list(inside.catalog(other).owned_by(dispatcher.id)), 3.0)
         ended_s = clock().time()
         async with together.client(other) as http:
             answer = await http.post(f"{NAME}/pull", json={"wait_s": 1})
@@ -252,7 +253,7 @@ def test_others_dispatch_a_lease_after_a_revocation_on_suspicion(tmp_path: Path)
 
 
 def topic_of(broker: Broker) -> Any:
-    return broker.core.catalog.topic("t")
+    return inside.topic(broker, "t")
 
 
 async def test_a_start_that_takes_longer_than_it_is_spared_ends_that_too(
@@ -263,6 +264,6 @@ async def test_a_start_that_takes_longer_than_it_is_spared_ends_that_too(
     monkeypatch.setattr(OwnRevocations, "spared_s", property(lambda self: next(left_s, 0.0)))
     async with running(tmp_path) as broker:
         async with asyncio.timeout(20):
-            while broker.joined.membership.is_spared:
+            while inside.membership(broker).is_spared:
                 await asyncio.sleep(0.01)
         assert next(left_s, None) is None

@@ -11,6 +11,7 @@ from seaweedq.broker.topics import cluster_quota
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import SeaweedqError, TooManySegments, TooManyTopics
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import held, make_topic, running
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.http.with_tokens import access
@@ -19,7 +20,7 @@ CREATE = [{"actions": ["create", "delete", "publish"], "topics": ["*"]}]
 
 
 async def create(broker: Broker, name: str, segments: int = 1, creator: str | None = None) -> bool:
-    return await broker.joined.topics.create(name, TopicConfig(initial_segments=segments), creator)
+    return await inside.topic_admin(broker).create(name, TopicConfig(initial_segments=segments), creator)
 
 
 async def outcomes(together: InLoop, count: int, segments: int) -> list[Any]:
@@ -57,14 +58,14 @@ async def test_a_deletion_makes_room(tmp_path: Path) -> None:
         with pytest.raises(TooManyTopics):
             await create(broker, "other")
         assert not await create(broker, "t"), "what is there already is no creation"
-        await broker.serving.deletion.delete(topic)
+        await inside.deletion(broker).delete(topic)
         await create(broker, "other")
 
 
 async def test_a_split_that_is_planned_counts(tmp_path: Path) -> None:
     async with running(tmp_path, max_segments=4, lease_s=60) as broker:
         topic = await make_topic(broker)
-        await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
+        await inside.planner(broker).plan(topic, [0], [1 << 30])
         with pytest.raises(TooManySegments):
             await create(broker, "other", 2)
         await create(broker, "other")
@@ -87,7 +88,7 @@ async def test_near_the_bound_two_that_counted_at_once_count_again(
 ) -> None:
     monkeypatch.setattr(cluster_quota, "TRIES", 1)
     async with running(tmp_path, max_topics=10, lease_s=60) as broker:
-        one, two = await asyncio.gather(*(broker.core.quota.room(1, 1) for _ in range(2)))
+        one, two = await asyncio.gather(*(inside.quota(broker).room(1, 1) for _ in range(2)))
         assert one == two
         commit = broker.environment.coordination.commit
         assert await commit(one.compares, one.writes)
@@ -111,13 +112,13 @@ async def test_a_principal_has_at_most_so_many_topics_and_segments_however_many_
             "limits.topics",
         )
         assert await create(brokers[0], "of-nobody", 9), "it counts to the limits of nobody"
-        topic = await brokers[0].core.catalog.known(names[0] if made[0].status_code == 201 else names[1])
-        uid = brokers[0].core.callers.view.principals["p"].uid
+        topic = await inside.catalog(brokers[0]).known(names[0] if made[0].status_code == 201 else names[1])
+        uid = inside.callers(brokers[0]).view.principals["p"].uid
         assert topic.record.creator == uid
-        planner = brokers[0].serving.reshaping.planner
-        await brokers[0].core.catalog.whole(topic)
+        planner = inside.planner(brokers[0])
+        await inside.catalog(brokers[0]).whole(topic)
         await planner.plan(topic, [0], [1 << 30])
-        await until(lambda: len(brokers[0].core.catalog.records(topic)) == 3)
+        await until(lambda: len(inside.catalog(brokers[0]).records(topic)) == 3)
         with pytest.raises(TooManySegments) as caught:
             await planner.plan(topic, [1], [1 << 29])
         assert caught.value.fields["setting"] == "limits.segments"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.support.brokers import inside
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, messages_of, records
@@ -12,12 +13,12 @@ async def test_a_broker_that_hears_no_news_publishes_to_successors(tmp_path: Pat
     async with in_loop(tmp_path, publish_timeout_s=4) as together:
         one, two = together.brokers
         await make(one)
-        await two.core.catalog.known("t")
+        await inside.catalog(two).known("t")
         await until(lambda: len(records(two)) == 1)
         await deaf(two)
         async with at(together, two) as http:
             assert (await http.post(f"{TOPIC}/messages", json={"messages": messages_of("k", 0, 9)})).status_code == 200
-            await one.serving.reshaping.planner.plan(one.core.catalog.topic("t"), [0], [1 << 30])
+            await inside.planner(one).plan(inside.topic(one, "t"), [0], [1 << 30])
             await until(lambda: records(one)[0].state == "sealed")
             assert records(two)[0].state == "open"
             single = await http.post(f"{TOPIC}/messages", json={"key": "k", "value": 1})
@@ -36,14 +37,14 @@ async def test_a_dispatcher_that_hears_no_news_goes_on_with_successors(tmp_path:
         async with at(together, one) as http, at(together, two) as other:
             await create(http)
             assert await pull(other) == []
-            (dispatcher,) = [b for b in together.brokers if b.serving.subscribing.dispatcher.names()]
+            (dispatcher,) = [b for b in together.brokers if inside.dispatcher(b).names()]
             owner = one if dispatcher is two else two
             if owner is two:
-                assert await one.serving.reshaping.mover.move(one.core.catalog.topic("t"), 0, two.id)
+                assert await inside.mover(one).move(inside.topic(one, "t"), 0, two.id)
                 await until(lambda: records(two)[0].owner == two.id)
             await deaf(dispatcher)
             before = await publish(http, 0)
-            await owner.serving.reshaping.planner.plan(owner.core.catalog.topic("t"), [0], [1 << 30])
+            await inside.planner(owner).plan(inside.topic(owner, "t"), [0], [1 << 30])
             await until(lambda: records(owner)[0].state == "sealed")
             behind = await publish(http if owner is one else other, 1)
             assert {id.split("-")[0] for id in behind} == {"1", "2"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from seaweedq.errors import StoreUnavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.http.with_tokens import Http
 
@@ -20,7 +21,7 @@ async def test_an_opening_that_fails_when_nobody_waits_any_more_is_heard_of_by_n
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         assert await Http(together, "").status("PUT", "/v1/topics/t", None) == 201
-        ownership, topic = broker.serving.publishing.ownership, await broker.core.catalog.known("t")
+        ownership, topic = inside.ownership(broker), await inside.catalog(broker).known("t")
         topic.opened.clear()
         begun, fails = asyncio.Event(), asyncio.Event()
 

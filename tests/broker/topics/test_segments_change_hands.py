@@ -11,39 +11,40 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Fenced, JournalUnavailable, TopicBeingDeleted
 from seaweedq.segments.frames import Frame
+from tests.support.brokers import inside
 from tests.support.brokers.held_lookups import HeldStore
 from tests.support.brokers.in_process import Gate, make_topic, publish, single
 from tests.support.brokers.in_process_cluster import in_loop, until
 
 
 async def topic_at(broker: Broker, name: str = "t") -> Topic:
-    await until(lambda: (found := broker.core.catalog.find(name)) and broker.core.catalog.records(found))
-    return broker.core.catalog.topic(name)
+    await until(lambda: (found := inside.catalog(broker).find(name)) and inside.catalog(broker).records(found))
+    return inside.topic(broker, name)
 
 
 def owner(broker: Broker, topic: Topic, segment: int = 0) -> str | None:
-    return broker.core.catalog.segment(topic, segment).record.owner
+    return inside.catalog(broker).segment(topic, segment).record.owner
 
 
 async def read_all(broker: Broker, topic: Topic) -> list[bytes]:
-    segment = await broker.serving.publishing.ownership.opened(topic, 0)
-    pieces = await broker.core.reader.read(segment, 0, 1000, 2**30)
+    segment = await inside.ownership(broker).opened(topic, 0)
+    pieces = await inside.reader(broker).read(segment, 0, 1000, 2**30)
     return [value.as_py().encode() for _, rows in pieces for value in rows.column("value")]
 
 
 async def test_a_segment_that_is_opened_while_it_is_given_away_takes_nothing_here(tmp_path: Path) -> None:
     async with in_loop(tmp_path, store=HeldStore()) as together:
         one, two = together.brokers
-        await one.joined.topics.create("t", TopicConfig())
-        topic = one.core.catalog.topic("t")
+        await inside.topic_admin(one).create("t", TopicConfig())
+        topic = inside.topic(one, "t")
         gate = Gate()
         together.store.gate = gate
-        publishing = asyncio.create_task(one.serving.publishing.publisher.single(topic, single("1"), None))
+        publishing = asyncio.create_task(inside.publisher(one).single(topic, single("1"), None))
         await gate.reached.wait()
         together.store.gate = None
         holding = Gate()
         together.coordination.before = holding
-        giving = asyncio.create_task(one.serving.reshaping.mover.move(topic, 0, two.id))
+        giving = asyncio.create_task(inside.mover(one).move(topic, 0, two.id))
         await holding.reached.wait()
         gate.open.set()
         await asyncio.sleep(0.1)
@@ -58,24 +59,24 @@ async def test_a_segment_that_is_opened_while_it_is_given_away_takes_nothing_her
 async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(tmp_path: Path) -> None:
     async with in_loop(tmp_path, store=HeldStore()) as together:
         one, two = together.brokers
-        await one.joined.topics.create("t", TopicConfig())
-        topic = one.core.catalog.topic("t")
+        await inside.topic_admin(one).create("t", TopicConfig())
+        topic = inside.topic(one, "t")
         chain_end = Gate()
-        original = one.serving.publishing.ownership._open
+        original = inside.ownership(one)._open
 
         async def slow(topic: Topic, number: int) -> object:
             opened = await original(topic, number)
             await chain_end()
             return opened
 
-        one.serving.publishing.ownership._open = slow  # type: ignore[method-assign, assignment]
-        opening = asyncio.create_task(one.serving.publishing.ownership.mine(topic))
+        inside.ownership(one)._open = slow  # type: ignore[method-assign, assignment]
+        opening = asyncio.create_task(inside.ownership(one).mine(topic))
         await chain_end.reached.wait()
-        assert await one.serving.reshaping.mover.move(topic, 0, two.id)
+        assert await inside.mover(one).move(topic, 0, two.id)
         there = await topic_at(two)
         await until(lambda: owner(two, there) == two.id)
         await publish(two, there, "1", "2")
-        assert await two.serving.reshaping.mover.move(there, 0, one.id)
+        assert await inside.mover(two).move(there, 0, one.id)
         await until(lambda: owner(one, topic) == one.id)
         chain_end.open.set()
         await opening
@@ -88,21 +89,21 @@ async def test_a_segment_whose_failed_commit_may_come_back_does_not_move(tmp_pat
     """A recovery would bring it back behind what the next owner has taken, should the segment return."""
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
-        await one.joined.topics.create("t", TopicConfig())
-        topic = one.core.catalog.topic("t")
+        await inside.topic_admin(one).create("t", TopicConfig())
+        topic = inside.topic(one, "t")
         if is_open:
             await publish(one, topic, "1")
 
         async def settle() -> None:
             raise JournalUnavailable("as told")
 
-        one.serving.log.journal.settle = settle  # type: ignore[method-assign]
+        inside.journal(one).settle = settle  # type: ignore[method-assign]
         with pytest.raises(JournalUnavailable):
-            await one.serving.reshaping.mover.move(topic, 0, two.id)
+            await inside.mover(one).move(topic, 0, two.id)
         assert owner(one, topic) == one.id
         await publish(one, topic, "2")
-        del one.serving.log.journal.settle
-        assert await one.serving.reshaping.mover.move(topic, 0, two.id)
+        del inside.journal(one).settle
+        assert await inside.mover(one).move(topic, 0, two.id)
 
 
 async def test_a_move_that_fails_reopens_nothing_that_was_closed_meanwhile(tmp_path: Path) -> None:
@@ -116,9 +117,9 @@ async def test_a_move_that_fails_reopens_nothing_that_was_closed_meanwhile(tmp_p
             segment.close(deleted)
             raise Fenced("lost")
 
-        one.serving.reshaping.mover._settle = settle  # type: ignore[method-assign, assignment]
+        inside.mover(one)._settle = settle  # type: ignore[method-assign, assignment]
         with pytest.raises(Fenced):
-            await one.serving.reshaping.mover.move(topic, 0, two.id)
+            await inside.mover(one).move(topic, 0, two.id)
         assert segment.closed is deleted
 
 
@@ -126,16 +127,16 @@ async def test_a_segment_is_given_neither_to_its_owner_nor_to_who_has_gone(tmp_p
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         topic = await make_topic(one)
-        assert not await one.serving.reshaping.mover.move(topic, 0, one.id)
+        assert not await inside.mover(one).move(topic, 0, one.id)
         await publish(one, topic, "1")
 
         async def settle(_: object) -> None:
             if two.environment.url in together.apps:
                 await together.crash(two)
-            await until(lambda: not one.core.roster.alive(two.id))
+            await until(lambda: not inside.roster(one).alive(two.id))
 
-        one.serving.reshaping.mover._settle = settle  # type: ignore[method-assign, assignment]
-        assert not await one.serving.reshaping.mover.move(topic, 0, two.id)
+        inside.mover(one)._settle = settle  # type: ignore[method-assign, assignment]
+        assert not await inside.mover(one).move(topic, 0, two.id)
         await publish(one, topic, "2")
         assert await read_all(one, topic) == [b"1", b"2"]
 
@@ -145,20 +146,20 @@ async def test_frames_of_a_segment_that_has_moved_since_are_none_of_its_recovery
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         topic = await make_topic(two)
-        written = two.serving.log.journal.append
+        written = inside.journal(two).append
 
         async def fails_late(frames: Sequence[Frame]) -> int:
             await written(frames)
             raise JournalUnavailable("fsync")
 
-        two.serving.log.journal.append = fails_late  # type: ignore[method-assign]
+        inside.journal(two).append = fails_late  # type: ignore[method-assign]
         with pytest.raises(JournalUnavailable):
             await publish(two, topic, '"refused"')
-        assert await two.serving.reshaping.mover.move(topic, 0, one.id)
+        assert await inside.mover(two).move(topic, 0, one.id)
         here = await topic_at(one)
         await until(lambda: owner(one, here) == one.id)
         await publish(one, here, '"taken"')
         await together.crash(two)
-        await until(lambda: two.id not in one.core.roster.journals)
-        await one.serving.reading.positions.positions(here, flush=True)
+        await until(lambda: two.id not in inside.roster(one).journals)
+        await inside.positions(one).positions(here, flush=True)
         assert await read_all(one, here) == [b'"taken"']

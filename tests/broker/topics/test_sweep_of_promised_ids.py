@@ -4,26 +4,27 @@ from pathlib import Path
 
 from seaweedq.broker.topics import topic_admin as topics
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 
 
 async def test_the_sweep_removes_nothing_of_successors_to_be(tmp_path: Path, monkeypatch) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        await broker.joined.topics.create("t", TopicConfig())
-        topic = broker.core.catalog.topic("t")
+        await inside.topic_admin(broker).create("t", TopicConfig())
+        topic = inside.topic(broker, "t")
         held: set[tuple[str, int, int]] = set()
-        monkeypatch.setattr(broker.core.catalog, "locked", lambda: held)  # nobody carries the plan out yet
-        intent = await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
+        monkeypatch.setattr(inside.catalog(broker), "locked", lambda: held)  # nobody carries the plan out yet
+        intent = await inside.planner(broker).plan(topic, [0], [1 << 30])
         early = f"topics/t/segment={intent.successors[1].id}/00000000-0000000000000000.parquet"
         await together.store.create(early, b"a successor's first entry, as it were")
-        assert await broker.joined.topics.sweep() == 0
+        assert await inside.topic_admin(broker).sweep() == 0
         assert await together.store.list(early) == [early]
         await together.store.delete(early)
         monkeypatch.undo()
-        broker.core.catalog.locking.wake()
-        await until(lambda: broker.core.catalog.segments(topic)[0].state == "sealed")
-        assert await broker.joined.topics.sweep() == 0
+        inside.catalog(broker).locking.wake()
+        await until(lambda: inside.catalog(broker).segments(topic)[0].state == "sealed")
+        assert await inside.topic_admin(broker).sweep() == 0
 
 
 def test_an_id_that_nobody_has_or_is_to_have_is_dead() -> None:

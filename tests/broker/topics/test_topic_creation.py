@@ -13,6 +13,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, running
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.stored import record_of
@@ -53,7 +54,7 @@ async def test_a_creation_that_waits_holds_up_no_other_one(tmp_path: Path) -> No
         counter = await broker.environment.coordination.get(keys.COUNTERS.key("slow"))
         assert counter
         assert record_of(keys.COUNTERS, counter.value).next == 1, "the second one waited for the first"
-        assert not broker.joined.topics._creating
+        assert not inside.topic_admin(broker)._creating
 
 
 async def test_a_creation_opens_no_segment(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ async def test_a_put_whose_topic_is_deleted_meanwhile_creates_it(tmp_path: Path)
             lost.open.set()
             await cleaned.reached.wait()
             assert (await quick.delete("/v1/topics/t")).status_code == 204
-            await until(lambda: loser.core.catalog.find("t") is None)
+            await until(lambda: inside.catalog(loser).find("t") is None)
             cleaned.open.set()
             answer = await putting
             assert (answer.status_code, answer.json()["name"]) == (201, "t")

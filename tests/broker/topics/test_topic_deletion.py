@@ -16,6 +16,7 @@ from seaweedq.broker.log import reader as read
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import StoreUnavailable, TopicBeingDeleted
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.held_lookups import HeldStore
 from tests.support.brokers.in_process import Gate, make_topic, publish, pull, running, subscribe
 
@@ -31,13 +32,13 @@ async def asking(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
 async def test_a_segment_opened_during_a_deletion_takes_nothing(tmp_path: Path) -> None:
     store = HeldStore()
     async with running(tmp_path, store) as broker:
-        await broker.joined.topics.create("t", TopicConfig())
-        topic = broker.core.catalog.topic("t")
+        await inside.topic_admin(broker).create("t", TopicConfig())
+        topic = inside.topic(broker, "t")
         store.gate = gate = Gate()
-        opening = asyncio.create_task(broker.serving.publishing.ownership.mine(topic))
+        opening = asyncio.create_task(inside.ownership(broker).mine(topic))
         await gate.reached.wait()
         store.gate = None
-        await broker.serving.deletion.delete(topic)
+        await inside.deletion(broker).delete(topic)
         gate.open.set()
         with pytest.raises(TopicBeingDeleted):
             await opening
@@ -48,17 +49,17 @@ async def test_a_second_deletion_spares_the_next_topic_of_that_name(tmp_path: Pa
     store = HeldStore()
     async with running(tmp_path, store) as broker:
         topic = await make_topic(broker)
-        late = asyncio.create_task(broker.serving.deletion.delete(topic))
+        late = asyncio.create_task(inside.deletion(broker).delete(topic))
         store.gate, store.who = Gate(), late
-        await broker.serving.deletion.delete(topic)
+        await inside.deletion(broker).delete(topic)
         after = await make_topic(broker)
         await publish(broker, after, "1")
-        await broker.serving.reading.positions.positions(after, flush=True)
+        await inside.positions(broker).positions(after, flush=True)
         files = [name for name in store._objects if name.startswith("topics/t/")]
         store.gate.open.set()
         await late
         assert [name for name in store._objects if name.startswith("topics/t/")] == files
-        assert broker.core.catalog.topic("t") is after
+        assert inside.topic(broker, "t") is after
 
 
 async def test_a_deletion_that_failed_half_way_can_be_asked_for_again(tmp_path: Path) -> None:
@@ -83,13 +84,13 @@ async def test_what_a_deletion_takes_from_under_a_reader_is_no_damage(tmp_path: 
     async with running(tmp_path, store) as broker, asking(broker) as http:
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
-        await broker.serving.reading.positions.positions(topic, flush=True)
+        await inside.positions(broker).positions(topic, flush=True)
         topic.opened[0].chain._known.clear()  # as of a chain that was opened after its files were made
         store.gate = gate = Gate()
         showing = asyncio.create_task(http.get("/v1/topics/t"))
         await gate.reached.wait()
         store.gate = None
-        await broker.serving.deletion.delete(topic)
+        await inside.deletion(broker).delete(topic)
         gate.open.set()
         assert (await showing).status_code == 409
 
@@ -108,13 +109,13 @@ async def test_a_pull_that_reads_while_its_topic_goes_ends(tmp_path: Path, monke
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
-        await broker.serving.reading.positions.positions(topic, flush=True)
+        await inside.positions(broker).positions(topic, flush=True)
         await publish(broker, topic, "3", "4")
         await subscribe(broker, topic)
         monkeypatch.setattr(read, "load", load)
-        pulling = asyncio.create_task(pull(broker.serving.subscribing.dispatcher, topic, "s", None, 100, 0))
+        pulling = asyncio.create_task(pull(inside.dispatcher(broker), topic, "s", None, 100, 0))
         await asyncio.to_thread(reached.wait, 10)
-        await broker.serving.deletion.delete(topic)
+        await inside.deletion(broker).delete(topic)
         go_on.set()
         with pytest.raises(TopicBeingDeleted):
             await pulling

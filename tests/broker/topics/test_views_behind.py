@@ -8,6 +8,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.interface import Change
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 
@@ -22,7 +23,7 @@ def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
 
 async def tell(one: Broker, two: Broker, *segments: int) -> None:
     """Tell `two` of the topic and of these segments."""
-    topic = one.core.catalog.topic("t")
+    topic = inside.topic(one, "t")
     there = await one.environment.coordination.get("topics/t")
     assert there
     changes = [Change(there.key, there.value, there.revision)]
@@ -30,7 +31,7 @@ async def tell(one: Broker, two: Broker, *segments: int) -> None:
         entry = await one.environment.coordination.get(f"segments/t/{topic.record.incarnation:010d}/{number:010d}")
         assert entry
         changes.append(Change(entry.key, entry.value, entry.revision))
-    two.core.catalog.apply(changes)
+    inside.catalog(two).apply(changes)
 
 
 @pytest.mark.parametrize("known", [None, [], [0], [1, 2]])
@@ -40,7 +41,7 @@ async def test_a_topic_made_at_one_broker_is_published_to_through_another(
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         await deaf(two)
-        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
+        await inside.topic_admin(one).create("t", TopicConfig(initial_segments=4))
         if known is not None:
             await tell(one, two, *known)
         async with at(together, two) as http:
@@ -52,21 +53,21 @@ async def test_a_topic_made_at_one_broker_is_published_to_through_another(
             shown = await http.get(TOPIC)
             assert (shown.json()["segments"], shown.json()["messages"]) == (4, 41)
             assert (await http.get(f"{TOPIC}/segments/3/messages")).status_code == 200
-        topic = one.core.catalog.topic("t")
-        ranges = {number: (r.low, r.high) for number, r in one.core.catalog.segments(topic).items()}
-        assert {n: (r.low, r.high) for n, r in two.core.catalog.segments(two.core.catalog.topic("t")).items()} == ranges
+        topic = inside.topic(one, "t")
+        ranges = {number: (r.low, r.high) for number, r in inside.catalog(one).segments(topic).items()}
+        assert {n: (r.low, r.high) for n, r in inside.catalog(two).segments(inside.topic(two, "t")).items()} == ranges
 
 
 async def test_rows_come_to_an_owner_that_has_not_heard_of_its_segment(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         await deaf(two)
-        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
+        await inside.topic_admin(one).create("t", TopicConfig(initial_segments=4))
         await tell(one, two, 0)
         async with at(together, one) as http:
             messages = {"messages": [{"key": f"k{n}", "value": n} for n in range(40)]}
             assert (await http.post(f"{TOPIC}/messages", json=messages)).status_code == 200
-        assert sum(len(broker.core.catalog.topic("t").opened) for broker in (one, two)) == 4
+        assert sum(len(inside.topic(broker, "t").opened) for broker in (one, two)) == 4
 
 
 async def test_a_topic_deleted_at_one_broker_is_made_again_at_another(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ async def test_a_topic_deleted_at_one_broker_is_made_again_at_another(tmp_path: 
         one, two = together.brokers
         async with at(together, one) as here, at(together, two) as there:
             assert (await here.put(TOPIC)).status_code == 201
-            await two.core.catalog.known("t")
+            await inside.catalog(two).known("t")
             await deaf(two)
             assert (await here.delete(TOPIC)).status_code == 204
             assert (await there.put(TOPIC)).status_code == 201
@@ -83,13 +84,13 @@ async def test_a_topic_deleted_at_one_broker_is_made_again_at_another(tmp_path: 
 async def test_what_brokers_own_is_counted_as_it_changes(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
-        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
-        topic = one.core.catalog.topic("t")
-        mine = len(one.core.catalog.owned_by(one.id))
+        await inside.topic_admin(one).create("t", TopicConfig(initial_segments=4))
+        topic = inside.topic(one, "t")
+        mine = len(inside.catalog(one).owned_by(one.id))
         assert mine == 2
-        await one.serving.reshaping.mover.move(topic, 0, two.id)
-        assert len(one.core.catalog.owned_by(two.id)) == 3
-        await one.serving.deletion.delete(topic)
-        assert one.core.catalog.owners() == []
-        assert one.core.catalog.doomed() == []
-        assert len(one.core.catalog._segments) == 0
+        await inside.mover(one).move(topic, 0, two.id)
+        assert len(inside.catalog(one).owned_by(two.id)) == 3
+        await inside.deletion(one).delete(topic)
+        assert inside.catalog(one).owners() == []
+        assert inside.catalog(one).doomed() == []
+        assert len(inside.catalog(one)._segments) == 0

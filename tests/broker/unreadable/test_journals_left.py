@@ -10,6 +10,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 
@@ -19,7 +20,7 @@ BAD = b'{"needs_level": 99}'
 async def make(together: InLoop, name: str) -> int:
     """A topic with a segment at each broker, messages in the journals alone, and some acks. Returns the number of
     messages."""
-    await together.brokers[0].joined.topics.create(name, TopicConfig(initial_segments=2))
+    await inside.topic_admin(together.brokers[0]).create(name, TopicConfig(initial_segments=2))
     async with at(together, together.brokers[1]) as http:
         body = {"messages": [{"key": f"k{n}", "value": n} for n in range(30)]}
         assert (await http.post(f"/v1/topics/{name}/messages", json=body)).status_code == 200
@@ -27,8 +28,8 @@ async def make(together: InLoop, name: str) -> int:
 
 
 def owner_of(together: InLoop, name: str, segment: int) -> Broker:
-    topic = together.brokers[0].core.catalog.topic(name)
-    owner = together.brokers[0].core.catalog.segment(topic, segment).record.owner
+    topic = inside.topic(together.brokers[0], name)
+    owner = inside.catalog(together.brokers[0]).segment(topic, segment).record.owner
     return next(one for one in together.brokers if one.id == owner)
 
 
@@ -51,7 +52,7 @@ async def test_messages_of_what_cannot_be_read_wait_and_others_do_not(
         for name in ("t", "other"):
             await make(together, name)
         dead = owner_of(together, "t", 1)
-        await until(lambda: dead.id in together.brokers[0].core.roster.journals)
+        await until(lambda: dead.id in inside.roster(together.brokers[0]).journals)
         key = keys.TOPICS.key("t") if kind is keys.TOPICS else keys.SEGMENTS.key("t", 0, 1)
         there = await together.coordination.get(key)
         assert there
@@ -60,8 +61,8 @@ async def test_messages_of_what_cannot_be_read_wait_and_others_do_not(
         (left,) = (one for one in together.brokers if one is not dead)
 
         def others_moved() -> bool:
-            topic = left.core.catalog.topic("other")
-            return {one.owner for one in left.core.catalog.segments(topic).values()} == {left.id}
+            topic = inside.topic(left, "other")
+            return {one.owner for one in inside.catalog(left).segments(topic).values()} == {left.id}
 
         await until(others_moved, "the other topic waits, too")
         assert await read(together, left, "other") == list(range(30))
@@ -71,6 +72,6 @@ async def test_messages_of_what_cannot_be_read_wait_and_others_do_not(
         told = [text for text in caplog.messages if f"the journal of {dead.id} is left alone" in text]
         assert len(told) == 1
         await together.coordination.commit([], [Put(key, there.value)])
-        await until(lambda: dead.id not in left.core.roster.journals)
-        await until(lambda: left.core.catalog.find("t") is not None)
+        await until(lambda: dead.id not in inside.roster(left).journals)
+        await until(lambda: inside.catalog(left).find("t") is not None)
         assert await read(together, left, "t") == list(range(30))

@@ -21,6 +21,7 @@ from seaweedq.coordination.records.uploads import ImportRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 from tests.support.brokers.retained import fill, retained
@@ -89,15 +90,15 @@ async def mark_all(together: InLoop) -> None:
         if kind not in ALONE | ONCE:
             await mark(together.coordination, kind)
     for one in together.brokers:
-        await one.core.catalog.load()
-        await one.core.roster.load()
+        await inside.catalog(one).load()
+        await inside.roster(one).load()
 
 
 async def test_members_survive_every_writer(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=10) as together:
         one, two = together.brokers
-        await one.joined.topics.create("t", TopicConfig(initial_segments=2))
-        topic = one.core.catalog.topic("t")
+        await inside.topic_admin(one).create("t", TopicConfig(initial_segments=2))
+        topic = inside.topic(one, "t")
         async with at(together, one) as http, at(together, two) as other:
 
             async def ask(method: str, path: str, status: int, body: Any = None, by: Any = http) -> Any:
@@ -113,8 +114,8 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
                 (await ask("POST", "/uploads", 201, {"size": 2, "content_type": "a/b"}))["upload_id"] for _ in range(2)
             ]
             for broker in together.brokers:
-                broker.serving.imports.begin_stop()  # nobody but this test works on the import
-            imports = one.serving.imports._records
+                inside.imports(broker).begin_stop()  # nobody but this test works on the import
+            imports = inside.imports(one)._records
             where = ImportId.of(topic, uploads[0])
             record = ImportRecord("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, one.id)
             await imports.create(topic, where, record)
@@ -129,17 +130,17 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
             held = await imports.write(where, held, record.__class__("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, None))
             assert held
             await one.environment.store.payloads.receive(
-                (await one.joined.uploads.find(topic, uploads[0])).record.name, _bytes(), 2, None
+                (await inside.uploads(one).find(topic, uploads[0])).record.name, _bytes(), 2, None
             )
-            await one.joined.uploads.claim(topic, uploads[0])
+            await inside.uploads(one).claim(topic, uploads[0])
             await ask("DELETE", f"/uploads/{uploads[1]}", 204)
             for name in ("s", "u"):
                 found = await ask("POST", f"/subscriptions/{name}/pull", 200, {"wait_s": 5, "max_messages": 5})
                 await ask("POST", f"/subscriptions/{name}/ack", 200, {"ids": [m["id"] for m in found["messages"]][:3]})
             for broker in together.brokers:
-                await broker.serving.subscribing.dispatcher.checkpoint()
-                for key in broker.serving.subscribing.dispatcher.names():
-                    await broker.serving.subscribing.dispatcher.hand_over(*key)
+                await inside.dispatcher(broker).checkpoint()
+                for key in inside.dispatcher(broker).names():
+                    await inside.dispatcher(broker).hand_over(*key)
             await ask("POST", "/subscriptions/u/seek", 200, {"to": "latest"})
             await ask("DELETE", "/subscriptions/u", 204)
             await ask("POST", "/segments/0/split", 200, {})
@@ -154,7 +155,7 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
             await ask("POST", "/messages", 200, messages, other)
             await together.crash(two)
             journal = keys.JOURNALS.key(two.id)
-            await until(lambda: two.id not in one.core.roster.journals)
+            await until(lambda: two.id not in inside.roster(one).journals)
             assert await together.coordination.get(journal) is None
             await ask("DELETE", "", 204)
         assert check(together.coordination.history) | ONCE | ALONE == set(keys.CATALOGUE)
@@ -189,8 +190,8 @@ async def test_members_survive_the_growth_of_the_cluster(tmp_path: Path) -> None
     async with in_loop(tmp_path, 1) as together:
         (one,) = together.brokers
         await together.coordination.commit([], [Put("growth", json.dumps({"next": 4, NEW: 1}).encode())])
-        one.joined.topics._quota._most = Counts(100, 100)
-        await one.joined.topics.create("t", TopicConfig())
+        inside.topic_admin(one)._quota._most = Counts(100, 100)
+        await inside.topic_admin(one).create("t", TopicConfig())
         there = await together.coordination.get("growth")
         assert there
         assert json.loads(there.value) == {"next": 5, NEW: 1}
@@ -205,7 +206,7 @@ async def test_members_survive_rounds_of_retention(tmp_path: Path) -> None:
             await world.retention.round()
             for kind in (keys.STARTS, keys.RETENTION):
                 await mark(world.together.coordination, kind)
-            await world.broker.core.catalog.load()
+            await inside.catalog(world.broker).load()
         assert (world.start, world.retention.files) == (10, 5)
         assert check(world.together.coordination.history) >= {keys.STARTS, keys.RETENTION}
 

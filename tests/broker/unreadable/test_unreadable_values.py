@@ -15,6 +15,7 @@ from seaweedq.coordination.records.cluster import (
 )
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import NOTED
+from tests.support.brokers import inside
 from tests.support.tiers import later
 from tests.support.unreadable import of_access, of_cluster, of_subscriptions, of_topics, of_uploads
 from tests.support.unreadable.world import Case, World, worlds
@@ -38,7 +39,7 @@ def proven(world: World, record: Any) -> Any:
     """The record, which of a broker shows that it knows the cluster's secret."""
     if not isinstance(record, BrokerRecord):
         return record
-    return replace(record, proofs=world.living[0].core.trust.keys.prove("b9.x", record))
+    return replace(record, proofs=inside.trust(world.living[0]).keys.prove("b9.x", record))
 
 
 def test_every_kind_has_a_case() -> None:

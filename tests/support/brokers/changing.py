@@ -10,6 +10,7 @@ import httpx
 
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop
 
 TOPIC = "/v1/topics/t"
@@ -24,12 +25,12 @@ def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
 
 async def make(broker: Broker, segments: int = 1) -> None:
     """The topic `t`; its segments go to this broker and the others in turn."""
-    await broker.joined.topics.create("t", TopicConfig(initial_segments=segments))
+    await inside.topic_admin(broker).create("t", TopicConfig(initial_segments=segments))
 
 
 def records(broker: Broker) -> dict[int, SegmentRecord]:
     """The segments as a broker knows them."""
-    return broker.core.catalog.segments(broker.core.catalog.topic("t"))
+    return inside.catalog(broker).segments(inside.topic(broker, "t"))
 
 
 async def ask(http: httpx.AsyncClient, segment: Any, change: str, body: Any = None) -> httpx.Response:

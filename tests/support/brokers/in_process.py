@@ -20,6 +20,7 @@ from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.segments.rows import Single
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.drawn_states import check_steps
 from tests.support.brokers.environments import environment
 from tests.support.brokers.invariants import check_invariants
@@ -107,16 +108,16 @@ def held(broker: Broker) -> Held:
 
 async def make_topic(broker: Broker, name: str = "t", segments: int = 1) -> Topic:
     """A topic that is there and open."""
-    await broker.joined.topics.create(name, TopicConfig(initial_segments=segments))
-    topic = broker.core.catalog.topic(name)
-    await broker.serving.publishing.ownership.mine(topic)
+    await inside.topic_admin(broker).create(name, TopicConfig(initial_segments=segments))
+    topic = inside.topic(broker, name)
+    await inside.ownership(broker).mine(topic)
     return topic
 
 
 async def publish(broker: Broker, topic: Topic, *texts: str) -> None:
     """Publish JSON texts one after another."""
     for text in texts:
-        await broker.serving.publishing.publisher.single(topic, single(text), None)
+        await inside.publisher(broker).single(topic, single(text), None)
 
 
 def single(text: str, key: str | None = None) -> Single:
@@ -130,7 +131,7 @@ async def subscribe(
     """Create a subscription."""
     now_us = broker.environment.clock.now_us()
     record = SubscriptionRecord("ordered", start, ack_deadline_s, 0, None, now_us, epoch=now_us)
-    return await broker.serving.subscribing.admin.create(topic, name, record)
+    return await inside.subscription_admin(broker).create(topic, name, record)
 
 
 async def pull(

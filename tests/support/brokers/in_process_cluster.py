@@ -21,6 +21,7 @@ from seaweedq.coordination.interface import Put
 from seaweedq.errors import Unavailable
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Held
 from tests.support.brokers.machine import Machine
@@ -112,23 +113,23 @@ class InLoop:
 
     async def see(self) -> None:
         """Wait until every broker sees all brokers."""
-        await until(lambda: all(len(one.core.roster.brokers) == len(self.apps) for one in self.brokers))
+        await until(lambda: all(len(inside.roster(one).brokers) == len(self.apps) for one in self.brokers))
 
     async def crash(self, broker: Broker) -> None:
         """End it as SIGKILL does, and its lease."""
         await self.vanish(broker)
-        await self.coordination.leases.revoke(broker.joined.membership.lease)
+        await self.coordination.leases.revoke(inside.membership(broker).lease)
 
     async def vanish(self, broker: Broker) -> None:
         """End it as SIGKILL does. Its lease lives on."""
         self.unlisten(broker)
         ended, broker._tasks = broker._tasks, {}
-        tasks = [*ended, broker.joined.membership._renewal, broker.joined.election._task]
+        tasks = [*ended, inside.membership(broker)._renewal, inside.election(broker)._task]
         for task in filter(None, tasks):
             task.cancel()
-        await asyncio.gather(*filter(None, tasks), broker.serving.log.flusher.stop(), return_exceptions=True)
+        await asyncio.gather(*filter(None, tasks), inside.flusher(broker).stop(), return_exceptions=True)
         broker.readiness.ready = False
-        await broker.serving.log.journal.close()
+        await inside.journal(broker).close()
         broker.environment.journals.home.release()
 
 

@@ -14,6 +14,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, at
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
@@ -31,7 +32,7 @@ class Hand:
         self.now_s = 0.0
         self._numbers = count()
         for broker in together.brokers:
-            broker.serving.loads._clock = self  # type: ignore[assignment]
+            inside.loads(broker)._clock = self  # type: ignore[assignment]
         self.look(0)
 
     def monotonic_s(self) -> float:
@@ -40,7 +41,7 @@ class Hand:
     def look(self, passed_s: float) -> None:
         self.now_s += passed_s
         for broker in self.together.brokers:
-            broker.serving.loads.tick()
+            inside.loads(broker).tick()
 
     async def publish(self, broker: Broker, *keys: str, each: int = 1) -> None:
         """`each` messages of every key, of equal size."""
@@ -66,12 +67,11 @@ class Hand:
 
 async def made(together: InLoop, segments: int = 1, **scaling: Any) -> Topic:
     """The topic `t`, known to all; its segments go to the brokers in turn."""
-    await together.brokers[0].joined.topics.create("t", TopicConfig(initial_segments=segments, scaling=scaling))
+    await inside.topic_admin(together.brokers[0]).create("t", TopicConfig(initial_segments=segments, scaling=scaling))
     for broker in together.brokers:
-        await until(
-            lambda known=broker.core.catalog: known.find("t") and len(known.segments(known.topic("t"))) == segments
-        )
-    return together.brokers[0].core.catalog.topic("t")
+        known = inside.catalog(broker)
+        await until(lambda known=known: known.find("t") and len(known.segments(known.topic("t"))) == segments)
+    return inside.topic(together.brokers[0], "t")
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, Covere
 from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust, secrets_of
 from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import SystemClock, SystemIds
+from tests.support.brokers import inside
 from tests.support.brokers.peer_keys import keys_of
 
 ME = "tester.01"
@@ -38,7 +39,7 @@ class _At(Addresses):
     """Finds one broker, at whatever URL it is asked for, or at the one that is given."""
 
     def __init__(self, broker: Broker, trust: PeerTrust, at: str, secured: Secured | None) -> None:
-        super().__init__(broker.core.roster, trust)
+        super().__init__(inside.roster(broker), trust)
         self._broker, self._keys = broker, trust.keys
         self._at, self._secured = at, secured
 
@@ -54,8 +55,8 @@ def peers_of(
     secured: Secured | None = None,
 ) -> Peers:
     """Peers that call this broker, wherever it serves, or at its port for brokers."""
-    trust = PeerTrust(secrets_of(secret), lambda: broker.core.level.written, SystemIds())
-    trust.begin(keys_of(*trust.secrets, cluster=broker.joined.cluster), ME)
+    trust = PeerTrust(secrets_of(secret), lambda: inside.level(broker).written, SystemIds())
+    trust.begin(keys_of(*trust.secrets, cluster=inside.cluster_id(broker)), ME)
     peers = Peers(secret, certificates)
     peers.begin(trust, _At(broker, trust, at, secured), SystemClock(), SystemIds())
     return peers

@@ -16,6 +16,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig
 from seaweedq.errors import NotOwner
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, until
 
 TOPIC = "/v1/topics/t"
@@ -34,13 +35,13 @@ def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
 
 async def make(broker: Broker, segments: int = 1) -> Topic:
     """The topic `t`."""
-    await broker.joined.topics.create("t", TopicConfig(initial_segments=segments))
-    return broker.core.catalog.topic("t")
+    await inside.topic_admin(broker).create("t", TopicConfig(initial_segments=segments))
+    return inside.topic(broker, "t")
 
 
 def records(broker: Broker) -> dict[int, SegmentRecord]:
     """The segments of `t` as a broker knows them."""
-    return broker.core.catalog.segments(broker.core.catalog.topic("t"))
+    return inside.catalog(broker).segments(inside.topic(broker, "t"))
 
 
 def opened(broker: Broker) -> list[int]:
@@ -58,9 +59,9 @@ async def replace(
     points = [low + (high - low) * part // parts for part in range(1, parts)]
     while True:
         owner = await gathered(together, segments)
-        topic, ids = owner.core.catalog.topic("t"), [b.id for b in owners]
+        topic, ids = inside.topic(owner, "t"), [b.id for b in owners]
         try:
-            intent = await owner.serving.reshaping.planner.plan(topic, segments, points, ids)
+            intent = await inside.planner(owner).plan(topic, segments, points, ids)
         except NotOwner:  # the leader has just moved one, to even out the load
             await asyncio.sleep(0.05)
             continue
@@ -77,7 +78,7 @@ async def gathered(together: InLoop, segments: Sequence[int]) -> Broker:
     owner, *others = [by_id(together, known[number].owner) for number in segments]
     for number, other in zip(segments[1:], others, strict=True):
         if other is not owner:
-            await other.serving.reshaping.mover.move(other.core.catalog.topic("t"), number, owner.id)
+            await inside.mover(other).move(inside.topic(other, "t"), number, owner.id)
     return owner
 
 

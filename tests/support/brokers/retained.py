@@ -16,6 +16,7 @@ from seaweedq.coordination.records.topics import StartRecord, TopicConfig
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.segments.entry import EntryName, segment_folder
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import publish
 from tests.support.brokers.in_process_cluster import InLoop, until
 from tests.support.brokers.machine import Machine
@@ -23,10 +24,10 @@ from tests.support.brokers.machine import Machine
 
 async def fill(broker: Broker, files: int = 3, rows: int = 2, name: str = "t") -> None:
     """Publishes to a topic, which has one segment: a file without rows, and so many files of two rows each."""
-    topic = broker.core.catalog.topic(name)
+    topic = inside.topic(broker, name)
     for at in range(files):
         await publish(broker, topic, *(str(rows * at + n) for n in range(rows)))
-        await broker.serving.reading.positions.positions(topic, flush=True)
+        await inside.positions(broker).positions(topic, flush=True)
 
 
 async def raise_start(coordination: Coordination, sequence: int, offset: int, segment: int = 0) -> None:
@@ -37,9 +38,7 @@ async def raise_start(coordination: Coordination, sequence: int, offset: int, se
 
 async def see_start(offset: int, *brokers: Broker) -> None:
     """Waits until these brokers know the start of segment 0."""
-    await until(
-        lambda: all(b.core.catalog.start_offsets(b.core.catalog.topic("t")).get(0, 0) == offset for b in brokers)
-    )
+    await until(lambda: all(inside.catalog(b).start_offsets(inside.topic(b, "t")).get(0, 0) == offset for b in brokers))
 
 
 async def delete_before(store: MemoryStore, sequence: int, segment: int = 0) -> dict[str, bytes]:
@@ -80,7 +79,7 @@ class RetainedWorld:
 
     @property
     def retention(self) -> Retention:
-        return self.broker.serving.leading.retention
+        return inside.retention(self.broker)
 
     def http(self) -> httpx.AsyncClient:
         url = self.broker.environment.url
@@ -106,7 +105,7 @@ class RetainedWorld:
     @property
     def start(self) -> int:
         """The start offset of segment 0."""
-        catalog = self.broker.core.catalog
+        catalog = inside.catalog(self.broker)
         return catalog.start_offsets(catalog.topic("t")).get(0, 0)
 
 
@@ -117,7 +116,7 @@ async def retained(folder: Path, **settings: Any) -> AsyncIterator[RetainedWorld
     async with AsyncExitStack() as stack:
         stack.push_async_callback(world.together.coordination.close)
         stack.push_async_callback((await world.together.begin()).stop)
-        await until(lambda: world.broker.joined.election.is_leader)
-        await world.broker.joined.topics.create("t", TopicConfig())
+        await until(lambda: inside.election(world.broker).is_leader)
+        await inside.topic_admin(world.broker).create("t", TopicConfig())
         await fill(world.broker)
         yield world

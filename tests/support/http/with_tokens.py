@@ -10,6 +10,7 @@ import httpx
 
 from seaweedq.access.tokens import draw
 from seaweedq.clock import SystemIds
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
 EVERYTHING = [{"actions": ["describe", "create", "publish", "read", "consume", "subscribe"], "topics": ["*"]}]
@@ -48,14 +49,14 @@ class Http:
         """Put a principal, and wait until all brokers know it."""
         answer = await self("PUT", f"/v1/principals/{name}", self.admin, json={"grants": grants, **more})
         assert answer.status_code in (200, 201), answer.text
-        views = [one.core.callers.view for one in self.together.brokers]
+        views = [inside.callers(one).view for one in self.together.brokers]
         here = views[0].principals[name]
         await until(lambda: all(view.principals.get(name) == here for view in views))
 
     async def delete(self, name: str) -> None:
         """Delete a principal, and wait until all brokers know it."""
         assert await self.status("DELETE", f"/v1/principals/{name}", self.admin) == 204
-        views = [one.core.callers.view for one in self.together.brokers]
+        views = [inside.callers(one).view for one in self.together.brokers]
         await until(lambda: not any(name in view.principals for view in views))
 
     async def token(self, issuer: str | None = None, **wanted: Any) -> str:
@@ -67,7 +68,7 @@ class Http:
         return str(answer.json()["token"])
 
     async def known(self, token: str, there: bool) -> None:
-        views = [one.core.callers.view for one in self.together.brokers]
+        views = [inside.callers(one).view for one in self.together.brokers]
         await until(lambda: all((token in view.tokens) == there for view in views))
 
     async def status(self, method: str, path: str, token: str | None, broker: int = 0, **more: Any) -> int:

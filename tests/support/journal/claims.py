@@ -9,6 +9,7 @@ from seaweedq.broker.recovery.replay import Read, Replay
 from seaweedq.journal.interface import Claim
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame
+from tests.support.brokers import inside
 
 
 async def unbounded(size: int) -> None:
@@ -33,6 +34,6 @@ def reading(journal: Sequence[Commit]) -> Read:
 
 def replay_of(broker: Broker, budget: Budget | None = None) -> Replay:
     """The replay of a broker, with its budget or another one."""
-    environment, joined = broker.environment, broker.joined
-    memory = RecoveryMemory(budget or broker.core.budget)
-    return Replay(broker.core.catalog, environment.coordination, environment.store, joined.entries, lambda: 2, memory)
+    environment, entries = broker.environment, inside.entry_writer(broker)
+    memory = RecoveryMemory(budget or inside.budget(broker))
+    return Replay(inside.catalog(broker), environment.coordination, environment.store, entries, lambda: 2, memory)

@@ -23,6 +23,7 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, until
 from tests.support.brokers.machine import Machine
 
@@ -136,13 +137,13 @@ class Lives(InLoop):
             lock.release()
         self.apps[broker.environment.url] = self.apps.get(broker.environment.url)  # type: ignore[assignment]
         await super().vanish(broker)
-        if broker.joined.membership._aside:
-            await broker.joined.membership._aside.stop()
+        if inside.membership(broker)._aside:
+            await inside.membership(broker)._aside.stop()
 
     async def orphan(self, broker: Broker) -> None:
         """End its lease: the others take over, and it goes on as a zombie until it is crashed."""
         self.lives[broker].orphaned = True
-        await self.coordination.leases.revoke(broker.joined.membership.lease)
+        await self.coordination.leases.revoke(inside.membership(broker).lease)
 
     async def leave(self, broker: Broker) -> None:
         """As SIGTERM does: it hands over, then new clients go elsewhere, those that are there are answered, it ends."""

@@ -9,6 +9,7 @@ from typing import Any
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.topics import SegmentRecord
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.reshape.upheaval import Upheaval
 
@@ -59,7 +60,7 @@ class Scene(Upheaval):
         for _ in range(400):
             for broker in self.cluster.living:
                 topic = self.topic(broker)
-                known = broker.core.catalog.records(topic).get(segment) if topic else None
+                known = inside.catalog(broker).records(topic).get(segment) if topic else None
                 if known and known.record.owner == broker.id:
                     return broker
             await asyncio.sleep(0.01)
@@ -68,18 +69,18 @@ class Scene(Upheaval):
     async def gathered(self, count: int) -> Broker:
         """Have all segments moved to the owner of the first one, where they stay: no leader of now evens out."""
         for broker in self.cluster.living:
-            broker.serving.leading.leader._rebalancer.rebalance = _leave  # type: ignore[method-assign]
+            inside.leader(broker)._rebalancer.rebalance = _leave  # type: ignore[method-assign]
         for _ in range(200):
             await self.gather(range(count))  # which an evening out that was under way may undo
             owner = await self.owner(0)
-            records = owner.core.catalog.segments(self.known(owner)).values()
+            records = inside.catalog(owner).segments(self.known(owner)).values()
             if {record.owner for record in records} == {owner.id}:
                 return owner
         raise AssertionError("segments do not stay at one broker")
 
     def known(self, broker: Broker) -> Topic:
         """The topic at a broker."""
-        return broker.core.catalog.topic("t")
+        return inside.topic(broker, "t")
 
     async def until_sealed(self, *segments: int) -> dict[int, SegmentRecord]:
         """Until these have given way: all records."""

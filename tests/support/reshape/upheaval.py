@@ -13,6 +13,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig
 from seaweedq.errors import CoordinationUnavailable, DataFolderInUse, SeaweedqError
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.stored import record_of
 from tests.support.reshape.judging import chains_are_sound, fetched, judged, records_are_sound
@@ -48,9 +49,9 @@ class Upheaval:
     async def begin(self, segments: int) -> None:
         """Up to a topic of so many segments that every broker knows."""
         self.cluster = await self._stack.enter_async_context(self._made)
-        await self.cluster.brokers[0].joined.topics.create("t", TopicConfig(initial_segments=segments))
+        await inside.topic_admin(self.cluster.brokers[0]).create("t", TopicConfig(initial_segments=segments))
         for broker in self.cluster.brokers:
-            await broker.core.catalog.known("t")
+            await inside.catalog(broker).known("t")
 
     async def end(self) -> None:
         """Whatever has happened."""
@@ -75,7 +76,7 @@ class Upheaval:
 
     def topic(self, broker: Broker) -> Topic | None:
         """As this broker knows it."""
-        return broker.core.catalog.find("t")
+        return inside.catalog(broker).find("t")
 
     def publish(self, producer: Producer, size: int, keyed: bool) -> None:
         """Send the next request, at any broker."""
@@ -99,7 +100,7 @@ class Upheaval:
 
     async def _plan(self, broker: Broker, segments: Sequence[int], points: Sequence[int]) -> None:
         if topic := self.topic(broker):
-            await broker.serving.reshaping.planner.plan(topic, segments, points)
+            await inside.planner(broker).plan(topic, segments, points)
 
     async def gather(self, segments: Sequence[int]) -> None:
         """Have segments moved to the owner of the first, as far as that works out soon."""
@@ -115,16 +116,16 @@ class Upheaval:
         self.log.append(f"{segment} moves to {target.environment.url}")
         for broker in self.cluster.living:
             topic = self.topic(broker)
-            known = broker.core.catalog.records(topic).get(segment) if topic else None
+            known = inside.catalog(broker).records(topic).get(segment) if topic else None
             if topic and known and known.record.owner == broker.id:
-                self._do(broker, broker.serving.reshaping.mover.move(topic, segment, target.id))
+                self._do(broker, inside.mover(broker).move(topic, segment, target.id))
 
     def flush(self) -> None:
         """Have some tails flushed."""
         for broker in self.cluster.living:
-            for segment in list(broker.serving.log.dirty):
+            for segment in list(inside.dirty_segments(broker)):
                 if not segment.closed:
-                    self._do(broker, broker.serving.log.flusher.flush(segment))
+                    self._do(broker, inside.flusher(broker).flush(segment))
 
     def _do(self, broker: Broker, work: Any) -> None:
         async def run() -> None:
@@ -217,7 +218,7 @@ class Upheaval:
         records = await self.records()
         records_are_sound(records)
         for broker in self.cluster.living:
-            await until(lambda b=broker: len(b.core.catalog.records(self.topic(b))) == len(records))
+            await until(lambda b=broker: len(inside.catalog(b).records(self.topic(b))) == len(records))
         reads = [await fetched(self.cluster, broker, sorted(records)) for broker in self.cluster.living]
         assert len(reads) == len(self.cluster.brokers)
         assert all(read == reads[0] for read in reads), "brokers read different things"

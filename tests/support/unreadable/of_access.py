@@ -7,6 +7,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.unreadable.world import Case, World
 
@@ -24,11 +25,11 @@ async def principal_whole(world: World) -> None:
 
 async def token_broken(world: World) -> None:
     """What cannot be read gives no right."""
-    await until(lambda: all(one.core.callers.find(digest_of(TOKEN)) is None for one in world.living))
+    await until(lambda: all(inside.callers(one).find(digest_of(TOKEN)) is None for one in world.living))
 
 
 async def token_whole(world: World) -> None:
-    await until(lambda: all(one.core.callers.find(digest_of(TOKEN)) for one in world.living))
+    await until(lambda: all(inside.callers(one).find(digest_of(TOKEN)) for one in world.living))
 
 
 async def token_there(world: World) -> None:

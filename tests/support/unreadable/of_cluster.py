@@ -14,6 +14,7 @@ from seaweedq.coordination.records.cluster import (
     SuspicionRecord,
 )
 from seaweedq.errors import NeedsNewerBroker
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.unreadable.world import Case, World, nothing
 
@@ -30,39 +31,39 @@ async def cluster_broken(world: World) -> None:
 
 async def broker_broken(world: World) -> None:
     for number, one in enumerate(world.living):
-        await until(lambda one=one: "b9.x" in one.core.roster.unreadable)
-        assert one.core.roster.alive("b9.x")
-        assert not await one.core.roster.gone("b9.x")
+        await until(lambda one=one: "b9.x" in inside.roster(one).unreadable)
+        assert inside.roster(one).alive("b9.x")
+        assert not await inside.roster(one).gone("b9.x")
         async with world.http(number) as http:
             assert (await world.ask(http, "GET", "/v1/cluster", 200))["unreadable"] == ["b9.x"]
 
 
 async def broker_whole(world: World) -> None:
-    await until(lambda: all("b9.x" in one.core.roster.brokers for one in world.living))
-    assert not any(one.core.roster.unreadable for one in world.living)
+    await until(lambda: all("b9.x" in inside.roster(one).brokers for one in world.living))
+    assert not any(inside.roster(one).unreadable for one in world.living)
 
 
 async def leader_broken(world: World) -> None:
-    await until(lambda: not any(one.joined.election.is_leader for one in world.living))
+    await until(lambda: not any(inside.election(one).is_leader for one in world.living))
     async with world.http() as http:
         assert (await world.ask(http, "GET", "/v1/cluster", 200))["leader"] is None
 
 
 async def leader_whole(world: World) -> None:
     await world.coordination.commit([], [Delete(keys.LEADER.key())])
-    await until(lambda: any(one.joined.election.is_leader for one in world.living))
+    await until(lambda: any(inside.election(one).is_leader for one in world.living))
 
 
 async def journal_broken(world: World) -> None:
     for one in world.living:
-        if one.joined.election.is_leader:
-            await one.serving.leading.leader.round()
-        assert "b9.gone" not in one.core.roster.journals
+        if inside.election(one).is_leader:
+            await inside.leader(one).round()
+        assert "b9.gone" not in inside.roster(one).journals
     assert await world.coordination.get("journals/b9.gone")
 
 
 async def journal_whole(world: World) -> None:
-    await until(lambda: all("b9.gone" in one.core.roster.journals for one in world.living))
+    await until(lambda: all("b9.gone" in inside.roster(one).journals for one in world.living))
 
 
 CASES: dict[keys.KeyKind[Any], Case] = {

@@ -5,19 +5,20 @@ from typing import Any
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support.brokers import inside
 from tests.support.unreadable.world import Case, T, World, pulled_until_refused
 
 
 async def subscription_broken(world: World) -> None:
     for number, one in enumerate(world.living):
-        if one.serving.subscribing.dispatcher.has(one.core.catalog.topic("t"), "u"):  # its next checkpoint finds it
+        if inside.dispatcher(one).has(inside.topic(one, "t"), "u"):  # its next checkpoint finds it
             async with world.http(number) as http:
                 await world.publish(http, "t")
                 found = await world.ask(http, "POST", f"{T}/subscriptions/u/pull", 200, {"wait_s": 2})
                 ids = [each["id"] for each in found["messages"]]
                 await world.ask(http, "POST", f"{T}/subscriptions/u/ack", 200, {"ids": ids})
-            await one.serving.subscribing.dispatcher.checkpoint()
-            assert one.serving.subscribing.dispatcher.pin is not None, "the acks stay in the journal"
+            await inside.dispatcher(one).checkpoint()
+            assert inside.dispatcher(one).pin is not None, "the acks stay in the journal"
     for method, path, body in (
         ("GET", "", None),
         ("PUT", "", {}),
@@ -36,8 +37,8 @@ async def subscription_broken(world: World) -> None:
 
 async def subscription_whole(world: World) -> None:
     for one in world.living:
-        await one.serving.subscribing.dispatcher.checkpoint()
-        assert one.serving.subscribing.dispatcher.pin is None, "what was acked meanwhile is written"
+        await inside.dispatcher(one).checkpoint()
+        assert inside.dispatcher(one).pin is None, "what was acked meanwhile is written"
     async with world.http() as http:
         await world.publish(http, "t")
         body = {"max_messages": 1000, "wait_s": 2}
@@ -60,7 +61,7 @@ async def rewind_whole(world: World) -> None:
 
 async def cursor_broken(world: World) -> None:
     for one in world.living:
-        one.serving.subscribing.dispatcher.forget(one.core.catalog.topic("t"))
+        inside.dispatcher(one).forget(inside.topic(one, "t"))
     before = await world.coordination.get(keys.CURSORS.key("t", 0, "s", 0))
     async with world.http() as http:
         found = await pulled_until_refused(world, http)
@@ -68,13 +69,13 @@ async def cursor_broken(world: World) -> None:
         assert 0 not in {one["segment"] for one in (await world.ask(http, "GET", f"{T}/subscriptions/s", 200))["lag"]}
     await world.refuses("POST", f"{T}/subscriptions/s/ack", {"ids": ["0-0"]}, topic="t", subscription="s")
     for one in world.living:
-        await one.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(one).checkpoint()
     assert await world.coordination.get(keys.CURSORS.key("t", 0, "s", 0)) == before
 
 
 async def cursor_whole(world: World) -> None:
     for one in world.living:
-        for subscription in one.serving.subscribing.dispatcher.subscriptions():
+        for subscription in inside.dispatcher(one).subscriptions():
             subscription.reread_s = 0.0  # a second later
     async with world.http() as http:
         assert 0 in {one["segment"] for one in await world.pull(http, "t")}
@@ -82,7 +83,7 @@ async def cursor_whole(world: World) -> None:
 
 async def subscription_there(world: World) -> None:
     one = world.living[0]
-    record = (await one.serving.subscribing.admin.find(one.core.catalog.topic("t"), "s")) or None
+    record = (await inside.subscription_admin(one).find(inside.topic(one, "t"), "s")) or None
     assert record
     for state in ("creating", "active"):
         value = keys.SUBSCRIPTIONS.encode(Versioned.new(record).replace(dispatcher=None, state=state))

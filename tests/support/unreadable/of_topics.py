@@ -5,12 +5,13 @@ from typing import Any
 from seaweedq.broker.topics.cluster_quota import Counts
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import Counter, CreationRecord, StartRecord, TombstoneRecord
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.unreadable.world import Case, T, World, nothing, pulled_until_refused
 
 
 async def topic_broken(world: World) -> None:
-    await until(lambda: all(one.core.catalog.unreadable_names() == ["t"] for one in world.living))
+    await until(lambda: all(inside.catalog(one).unreadable_names() == ["t"] for one in world.living))
     for method, path, body in (
         ("GET", T, None),
         ("PUT", T, {}),
@@ -26,13 +27,13 @@ async def topic_broken(world: World) -> None:
         async with world.http(number) as http:
             listed = await world.ask(http, "GET", "/v1/topics", 200)
         assert ([each["name"] for each in listed["topics"]], listed["unreadable"]) == (["other"], ["t"])
-        assert await one.joined.topics.sweep() == 0
+        assert await inside.topic_admin(one).sweep() == 0
     assert await world.coordination.get(keys.SEGMENTS.key("t", 0, 1))
     assert await world.together.store.list("topics/t/")
 
 
 async def topic_whole(world: World) -> None:
-    await until(lambda: not any(one.core.catalog.unreadable_names() for one in world.living))
+    await until(lambda: not any(inside.catalog(one).unreadable_names() for one in world.living))
     for number in range(len(world.living)):
         async with world.http(number) as http:
             await world.publish(http, "t")
@@ -40,7 +41,7 @@ async def topic_whole(world: World) -> None:
 
 
 async def segment_broken(world: World) -> None:
-    await until(lambda: all(one.core.catalog.unreadable("t", 0) for one in world.living))
+    await until(lambda: all(inside.catalog(one).unreadable("t", 0) for one in world.living))
     await world.refuses("GET", f"{T}/segments/0/messages?offset=0", topic="t", segment=0)
     await world.refuses("POST", f"{T}/messages", {"messages": [{"key": f"k{n}", "value": n} for n in range(20)]})
     for change, body in (("split", {}), ("roll", None), ("merge", {"with": 0}), ("move", {"to": "b0"})):
@@ -57,12 +58,12 @@ async def segment_broken(world: World) -> None:
     async with world.http() as http:
         if found := await pulled_until_refused(world, http):
             assert {one["segment"] for one in found} == {1}
-    assert await world.living[0].joined.topics.sweep() == 0
+    assert await inside.topic_admin(world.living[0]).sweep() == 0
     assert await world.together.store.list("topics/t/")
 
 
 async def segment_whole(world: World) -> None:
-    await until(lambda: not any(one.core.catalog.unreadable("t", 0) for one in world.living))
+    await until(lambda: not any(inside.catalog(one).unreadable("t", 0) for one in world.living))
     async with world.http() as http:
         await world.publish(http, "t")
         found: list[Any] = []
@@ -75,7 +76,7 @@ async def start_broken(world: World) -> None:
     """A broker that has known no start of the segment does not guess one; what is open goes on from the one that it
     knows."""
     key = keys.STARTS.key("t", 0, 0)
-    await until(lambda: all(key in one.core.catalog.starts._unreadable for one in world.living))
+    await until(lambda: all(key in inside.catalog(one).starts._unreadable for one in world.living))
     if world.restarted:
         await world.refuses("GET", f"{T}/segments/0/messages?offset=0", topic="t", segment=0)
         return
@@ -85,7 +86,7 @@ async def start_broken(world: World) -> None:
 
 
 async def start_whole(world: World) -> None:
-    await until(lambda: not any(one.core.catalog.starts._unreadable for one in world.living))
+    await until(lambda: not any(inside.catalog(one).starts._unreadable for one in world.living))
     for number in range(len(world.living)):
         async with world.http(number) as http:
             await world.ask(http, "GET", f"{T}/segments/0/messages?offset=0", 200)
@@ -115,7 +116,7 @@ async def retention_whole(world: World) -> None:
 async def counter_broken(world: World) -> None:
     number = await open_segment(world)
     await world.refuses("POST", f"{T}/segments/{number}/split", {}, topic="t")
-    assert await world.living[0].joined.topics.sweep() == 0
+    assert await inside.topic_admin(world.living[0]).sweep() == 0
 
 
 async def open_segment(world: World) -> int:
@@ -132,13 +133,13 @@ async def counter_whole(world: World) -> None:
 
 
 async def creation_broken(world: World) -> None:
-    assert await world.living[0].joined.topics.sweep() == 0
+    assert await inside.topic_admin(world.living[0]).sweep() == 0
     assert await world.coordination.get(keys.CREATIONS.key("t", 9))
 
 
 async def growth_broken(world: World) -> None:
     for one in world.living:
-        one.joined.topics._quota._most = Counts(100, 100)  # it is near
+        inside.topic_admin(one)._quota._most = Counts(100, 100)  # it is near
     await world.refuses("PUT", "/v1/topics/more", {})
 
 

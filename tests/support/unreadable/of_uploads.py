@@ -9,6 +9,7 @@ from seaweedq.coordination.records.cluster import (
 )
 from seaweedq.coordination.records.uploads import ImportRecord
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support.brokers import inside
 from tests.support.unreadable.world import Case, T, World
 
 IMPORT = ImportRecord("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, None, state="failed")
@@ -27,7 +28,7 @@ async def upload_whole(world: World) -> None:
 async def import_broken(world: World) -> None:
     await world.refuses("GET", f"{T}/imports/{world.upload}", topic="t", upload_id=world.upload)
     for one in world.living:
-        await one.serving.imports.look()
+        await inside.imports(one).look()
 
 
 async def import_whole(world: World) -> None:
@@ -37,8 +38,8 @@ async def import_whole(world: World) -> None:
 
 async def secret_broken(world: World) -> None:
     for one in world.living:
-        one.joined.uploads.own_urls._keys._roots = tuple  # as where the cluster has no secret
-        one.joined.uploads.own_urls._keys._known = None
+        inside.uploads(one).own_urls._keys._roots = tuple  # as where the cluster has no secret
+        inside.uploads(one).own_urls._keys._known = None
     await world.refuses("POST", f"{T}/uploads", {"size": 3, "content_type": "a/b"})
 
 

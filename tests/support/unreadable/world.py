@@ -16,6 +16,7 @@ from seaweedq.coordination.records.cluster import (
 )
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 
@@ -42,7 +43,7 @@ class World:
     async def begin(self) -> None:
         one = self.living[0]
         for name in ("t", "other"):
-            await one.joined.topics.create(name, TopicConfig(initial_segments=2))
+            await inside.topic_admin(one).create(name, TopicConfig(initial_segments=2))
         async with self.http() as http:
             for name in ("t", "other"):
                 await self.publish(http, name)
@@ -78,9 +79,9 @@ class World:
                 )
                 assert (await self.ask(http, "GET", "/v1/topics/other", 200))["messages"] > 0
         for broker in self.living:
-            if broker.joined.election.is_leader:
-                await broker.serving.leading.leader.round()
-            await broker.serving.subscribing.dispatcher.checkpoint()
+            if inside.election(broker).is_leader:
+                await inside.leader(broker).round()
+            await inside.dispatcher(broker).checkpoint()
 
     async def refuses(self, method: str, path: str, body: Any = None, **fields: Any) -> None:
         """Each broker answers 503, and says what is needed."""
@@ -102,7 +103,7 @@ class World:
         self.together.brokers.remove(broker)
         await self.together.begin_again(broker)
         ids = {one.id for one in self.living}
-        await until(lambda: all(one.core.roster.brokers.keys() >= ids for one in self.living))
+        await until(lambda: all(inside.roster(one).brokers.keys() >= ids for one in self.living))
 
 
 Step = Callable[[World], Awaitable[None]]

@@ -12,6 +12,7 @@ from seaweedq.client import AsyncClient
 from seaweedq.clock import SystemIds
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import Forbidden, InvalidRequest
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import of_level_1, until
 from tests.support.http.with_tokens import EVERYTHING, ByHost, Http, access, id_of
 
@@ -84,7 +85,7 @@ async def test_what_is_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixt
         assert b"tokens" not in stored or secret.encode() not in stored
         assert secret.encode() not in stored
         assert secret not in caplog.text
-        assert secret not in repr(http.together.brokers[0].core.callers.view.tokens)
+        assert secret not in repr(inside.callers(http.together.brokers[0]).view.tokens)
 
 
 async def test_narrower_tokens_end_with_the_one_they_came_of(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ async def test_narrower_tokens_end_with_the_one_they_came_of(tmp_path: Path) -> 
         assert await http.status("DELETE", f"/v1/tokens/{id_of(first)}", second) == 403
         assert await http.status("DELETE", f"/v1/tokens/{id_of(second)}", first) == 204
         assert [await http.status("GET", "/v1/whoami", one) for one in (first, second, third)] == [200, 401, 401]
-        assert len(http.together.brokers[0].core.callers.view.tokens) == 1, "what came of it is removed"
+        assert len(inside.callers(http.together.brokers[0]).view.tokens) == 1, "what came of it is removed"
 
 
 async def test_the_principal_rules_its_tokens(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ async def test_a_token_that_outlives_its_principal_in_coordination_never_counts(
     async with access(tmp_path) as http:
         await http.principal("p", EVERYTHING)
         token = await http.token(principal="p")
-        callers = http.together.brokers[0].core.callers
+        callers = inside.callers(http.together.brokers[0])
         kept = await http.together.coordination.get(f"tokens/{id_of(token)}")
         assert kept is not None
         assert await http.status("DELETE", "/v1/principals/p", http.admin) == 204
@@ -168,7 +169,7 @@ async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         assert await http.status("GET", "/v1/principals", http.admin) == 200
         (tmp_path / "admin").write_text(another := draw(SystemIds()))
-        callers = http.together.brokers[0].core.callers
+        callers = inside.callers(http.together.brokers[0])
         callers._admin.look()
         assert await http.status("GET", "/v1/principals", http.admin) == 401
         assert await http.status("GET", "/v1/principals", another) == 200
@@ -179,7 +180,7 @@ async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
 
 async def test_a_file_of_the_admins_that_all_users_may_write_is_refused_and_ends_its_token(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
-        callers, file = http.together.brokers[0].core.callers, tmp_path / "admin"
+        callers, file = inside.callers(http.together.brokers[0]), tmp_path / "admin"
         file.chmod(0o602)
         with pytest.raises(InvalidRequest, match=r"mode 0602\): chmod o-w"):
             AdminToken(file).require()
@@ -195,12 +196,12 @@ async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path) -> No
         await http("PUT", "/v1/topics/a", http.admin)
         await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
         for at in (0, 1):
-            other = http.together.brokers[1 - at].core.callers
+            other = inside.callers(http.together.brokers[1 - at])
             kept, other._admin._digest = other._admin._digest, None
             pull = http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 30})
             fetch = http("GET", "/v1/topics/a/segments/0/messages?offset=0&wait_s=30", http.admin, at)
             waiting = [asyncio.create_task(pull), asyncio.create_task(fetch)]
-            await until(lambda at=at: len(http.together.brokers[at].core.callers._held) == 2)
+            await until(lambda at=at: len(inside.callers(http.together.brokers[at])._held) == 2)
             for _ in range(40):
                 await asyncio.sleep(0.01)
                 other.look()
@@ -292,7 +293,7 @@ async def test_a_topic_that_another_broker_has_just_created_needs_no_right_to_cr
     async with access(tmp_path, 2) as http:
         await http.principal("p", [{"actions": ["publish"], "topics": ["*"]}])
         token = await http.token(principal="p")
-        catalog = http.together.brokers[0].core.catalog
+        catalog = inside.catalog(http.together.brokers[0])
         requests = (("messages", {"value": 1}, 200), ("uploads", {"size": 1, "content_type": "text/plain"}, 201))
         for number, (path, content, status) in enumerate(requests):
             assert await http.status("PUT", f"/v1/topics/t{number}", http.admin, 1, json={}) == 201
@@ -345,7 +346,7 @@ async def test_dead_letters_go_out_with_their_creators_rights(tmp_path: Path) ->
         for broker in (0, 1):  # one of them relays
             assert await http.status("PUT", sub, token, broker, json=wanted) in (200, 201)
         stored = await http.together.coordination.range("subscriptions/")
-        uid = http.together.brokers[0].core.callers.view.principals["p"].uid
+        uid = inside.callers(http.together.brokers[0]).view.principals["p"].uid
         creator = f'"creator":"p","creator_uid":"{uid}"'.encode()
         assert [creator in one.value for one in stored.entries] == [True], "whichever broker it was asked of"
         await http.principal("p", [{"actions": consuming, "topics": ["a"]}])
@@ -354,7 +355,7 @@ async def test_dead_letters_go_out_with_their_creators_rights(tmp_path: Path) ->
         pulled = (await http("POST", f"{sub}/pull", token, json={"wait_s": 10})).json()["messages"]
         ids = [one["id"] for one in pulled]
         assert await http.status("POST", f"{sub}/nack", token, json={"ids": ids, "reject": True}) == 200
-        senders = [one.serving.letters for one in http.together.brokers]
+        senders = [inside.dead_letters(one) for one in http.together.brokers]
         await until(lambda: any(s.failures for one in senders for s in one._senders.values()))
         assert sum(one.published for one in senders) == 0
         await http.principal("p", both)
@@ -376,7 +377,7 @@ async def test_dead_letters_go_out_with_an_heirs_rights_and_not_with_a_namesakes
         pulled = (await http("POST", f"{sub}/pull", http.admin, json={"wait_s": 10})).json()["messages"]
         ids = [one["id"] for one in pulled]
         assert await http.status("POST", f"{sub}/nack", http.admin, json={"ids": ids, "reject": True}) == 200
-        senders = [one.serving.letters for one in http.together.brokers]
+        senders = [inside.dead_letters(one) for one in http.together.brokers]
         await until(lambda: any(one.published or any(s.failures for s in one._senders.values()) for one in senders))
         assert sum(one.published for one in senders) == 0
         await http.principal("heir", [{"actions": ["subscribe"], "topics": ["a"]}])

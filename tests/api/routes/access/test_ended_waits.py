@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.listening import listening
 from tests.support.http.with_tokens import EVERYTHING, access, id_of
@@ -36,7 +37,7 @@ async def test_a_revocation_ends_what_waits_wherever_it_waits(tmp_path: Path, at
             asyncio.create_task(http.stream("/v1/topics/a/stream", token, at, streams[0])),
             asyncio.create_task(http.stream("/v1/topics/a/subscriptions/s/stream", token, at, streams[1])),
         ]
-        callers = http.together.brokers[at].core.callers
+        callers = inside.callers(http.together.brokers[at])
         await until(lambda: len(callers._held) == 4 and all(streams))
         other = asyncio.create_task(
             http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 2})
@@ -75,7 +76,7 @@ async def test_a_payload_that_is_being_sent_ends_with_its_token(tmp_path: Path, 
             await asyncio.wait_for(asyncio.shield(client.ended), 10)
             assert len(client.content) < len(content)
             assert not client.complete
-        assert not http.together.brokers[0].core.callers._held
+        assert not inside.callers(http.together.brokers[0])._held
 
 
 async def test_a_change_that_leaves_the_right_ends_nothing(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ async def test_a_change_that_leaves_the_right_ends_nothing(tmp_path: Path) -> No
         await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
         token = await http.token(principal="p")
         waiting = asyncio.create_task(http("POST", "/v1/topics/a/subscriptions/s/pull", token, json={"wait_s": 30}))
-        await until(lambda: len(http.together.brokers[0].core.callers._held) == 1)
+        await until(lambda: len(inside.callers(http.together.brokers[0])._held) == 1)
         await http.principal("p", [{"actions": ["consume"], "topics": ["a"]}])
         await http("POST", "/v1/topics/a/messages", http.admin, json={"value": 1})
         assert len((await waiting).json()["messages"]) == 1
@@ -100,7 +101,7 @@ async def test_a_change_that_takes_the_right_ends_what_waits_with_403(tmp_path: 
         sent: list[Any] = []
         pull = http("POST", "/v1/topics/a/subscriptions/s/pull", token, json={"wait_s": 30})
         waiting = asyncio.create_task(pull), asyncio.create_task(http.stream("/v1/topics/a/stream", token, 0, sent))
-        await until(lambda: len(http.together.brokers[0].core.callers._held) == 2 and bool(sent))
+        await until(lambda: len(inside.callers(http.together.brokers[0])._held) == 2 and bool(sent))
         await http.principal("p", [{"actions": ["publish"], "topics": ["a"]}])
         pulled, _ = await asyncio.wait_for(asyncio.gather(*waiting), 10)
         assert (pulled.status_code, pulled.json()["action"]) == (403, "consume"), "another token would not help"

@@ -16,6 +16,7 @@ from seaweedq.api.access.rates import METER, Rates
 from seaweedq.api.access.rules import find
 from seaweedq.api.asgi.http import CONNECTION, release_connection
 from seaweedq.errors import RateLimited
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, Http, access
 
@@ -302,7 +303,7 @@ async def test_pulls_that_wait_have_places_of_which_each_broker_gives_at_least_o
 
 
 def waits(http: Http) -> bool:
-    return any(account.waiting for account in http.together.brokers[0].core.accounts)
+    return any(account.waiting for account in inside.accounts(http.together.brokers[0]))
 
 
 async def test_what_is_sent_in_parts_and_said_on_a_socket_waits_until_it_is_paid_for(
@@ -434,9 +435,9 @@ async def test_the_limits_of_a_topic_are_for_all_who_use_it_and_count_beside_tho
         shown = await http("PATCH", "/v1/topics/t", tokens[1], json={"limits": {"messages": None, "requests": 1000}})
         assert (shown.json()["limits"]["messages"], shown.json()["limits"]["requests"]) == (None, 1000)
         assert (await publish(http, tokens[0], 1)).status_code == 200
-        own = [set(one.meters) for one in http.together.brokers[0].core.accounts]
+        own = [set(one.meters) for one in inside.accounts(http.together.brokers[0])]
         assert own == [{"requests"}] * 3, "two principals, and the topic"
         await http("PATCH", "/v1/topics/t", tokens[1], json={"limits": {"requests": None}})
-        assert not http.together.brokers[0].core.catalog.limited
+        assert not inside.catalog(http.together.brokers[0]).limited
         wrong = await http("PATCH", "/v1/topics/t", tokens[1], json={"limits": {"topics": 1}})
         assert wrong.status_code == 422

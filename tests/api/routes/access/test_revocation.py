@@ -20,6 +20,7 @@ from seaweedq.coordination.etcd.transport import Access
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process_cluster import InLoop, until
 from tests.support.brokers.machine import Machine
@@ -129,7 +130,7 @@ async def end_all(http: Http, by: Callable[[str], Any]) -> list[float]:
             socket(http, token, broker, sent[6 + broker]),
         )
     ]
-    held = [one.core.callers._held for one in http.together.brokers]
+    held = [inside.callers(one)._held for one in http.together.brokers]
     await until(lambda: all(sent) and all(len(one) == HELD for one in held), "not all of them wait")
     asking = [asyncio.create_task(refused(http, token, broker)) for broker in range(3)]
     began_s = time.monotonic()
@@ -171,14 +172,14 @@ async def test_a_broker_that_is_cut_off_ends_all_with_its_lease(tmp_path: Path) 
         sent: list[list[Any]] = [[], []]
         listening = stream(http, "/v1/topics/a/stream", token, 1, sent[0]), socket(http, token, 1, sent[1])
         waiting = [asyncio.create_task(one) for one in (*listening, pull(http, token, 1))]
-        await until(lambda: all(sent) and len(cut_off.core.callers._held) == 3)
+        await until(lambda: all(sent) and len(inside.callers(cut_off)._held) == 3)
         assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
         assert await http.status("GET", "/v1/topics/a", token, 0) == 401
         assert await http.status("GET", "/v1/topics/a", token, 1) == 200, "it cannot know"
-        await http.together.coordination.leases.revoke(cut_off.joined.membership.lease)
+        await http.together.coordination.leases.revoke(inside.membership(cut_off).lease)
         for one in await asyncio.wait_for(asyncio.gather(*waiting), 20):
             assert one[0] in (b"event: bye", 1012, 1013, 503), one
-        assert not cut_off.core.callers._held
+        assert not inside.callers(cut_off)._held
         for method, path, content in (("GET", "/v1/topics/a", None), ("POST", f"{SUB}/pull", {})):
             assert await http.status(method, path, token, 1, json=content) == 503
 
@@ -204,7 +205,7 @@ async def test_a_partition_from_etcd_ends_what_a_revoked_token_waits_for_behind_
                 pull(http, token, 2),
             )
         ]
-        cut_off = http.together.brokers[2].core.callers
+        cut_off = inside.callers(http.together.brokers[2])
         await until(lambda: all(sent) and len(cut_off._held) == 3, "not all of them wait")
         await asyncio.to_thread(link.cut, "both")
         began_s = time.monotonic()
@@ -282,7 +283,7 @@ async def test_tokens_become_required_by_a_rolling_restart_that_fails_nobody_who
         await old.stop()
         together.brokers.remove(old)
         del together.apps[old.environment.url]
-        await until(lambda: all(len(one.core.roster.brokers) == 2 for one in together.brokers))
+        await until(lambda: all(len(inside.roster(one).brokers) == 2 for one in together.brokers))
         await work(http, token, [n for n in range(3) if n != number])
         settings = old.environment.settings.model_copy(update={"auth": "required"})
         await together._begin(settings, old.environment.url)

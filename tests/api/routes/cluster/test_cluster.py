@@ -15,6 +15,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import Unavailable
 from seaweedq.levels import HIGHEST, LOWEST, VERSION
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
 
 
@@ -46,7 +47,7 @@ async def test_the_level_rises_once_nobody_prevents_it(tmp_path: Path, caplog: p
     async with of_level_1(tmp_path) as together:
         (broker,), (app,) = together.brokers, together.apps.values()
         lease = await old_broker(together)
-        await until(lambda: "old.1" in broker.core.roster.brokers)
+        await until(lambda: "old.1" in inside.roster(broker).brokers)
         told = (await ask(app, "GET", "/v1/cluster")).json()
         assert (told["level"], told["level_possible"], told["level_newest"]) == (1, 1, HIGHEST)
         assert told["too_old"] == ["old.1"]
@@ -54,10 +55,10 @@ async def test_the_level_rises_once_nobody_prevents_it(tmp_path: Path, caplog: p
         assert refused.status_code == 409
         assert refused.json() | {"level": 1, "to": HIGHEST, "too_old": ["old.1"]} == refused.json()
         with caplog.at_level(logging.INFO):
-            await broker.joined.rise.tell()
+            await inside.level_rise(broker).tell()
             await together.coordination.leases.revoke(lease)
-            await until(lambda: "old.1" not in broker.core.roster.brokers)
-            await broker.joined.rise.tell()
+            await until(lambda: "old.1" not in inside.roster(broker).brokers)
+            await inside.level_rise(broker).tell()
         assert "stays at level 1 because of brokers that read no higher one: old.1" in caplog.text
         assert f"all brokers read level {HIGHEST}; `seaweedq cluster level` raises the cluster from 1" in caplog.text
         metrics = (await ask(app, "GET", "/metrics")).text
@@ -65,7 +66,7 @@ async def test_the_level_rises_once_nobody_prevents_it(tmp_path: Path, caplog: p
         assert f"\nseaweedq_cluster_level_possible {HIGHEST}.0" in metrics
         risen = await ask(app, "POST", "/v1/cluster/level", json={"level": HIGHEST})
         assert (risen.status_code, risen.json()) == (200, {"level": HIGHEST})
-        assert broker.core.level.written == HIGHEST
+        assert inside.level(broker).written == HIGHEST
         metrics = (await ask(app, "GET", "/metrics")).text
         assert f"\nseaweedq_cluster_level {HIGHEST}.0" in metrics
 
@@ -84,9 +85,9 @@ async def test_it_tells_what_brokers_hold_and_what_a_dead_one_has_left(tmp_path:
             assert 0 < broker["tail_bytes"] <= broker["memory_bytes"] <= broker["memory_budget_bytes"]
             assert broker["messages_per_s"] >= 0
             assert broker["oldest_tail_s"] >= 0
-        one.serving.leading.leader._recoveries.recover = refuse  # type: ignore[method-assign]
+        inside.leader(one)._recoveries.recover = refuse  # type: ignore[method-assign]
         await together.crash(two)
-        await until(lambda: two.id not in one.core.roster.brokers)
+        await until(lambda: two.id not in inside.roster(one).brokers)
         (left,) = (await ask(app, "GET", "/v1/cluster")).json()["left_behind"]
         assert (left["broker"], left["state"], left["segments"], left["topics"]) == (two.id, "recovering", 1, ["t"])
         assert left["why"].startswith("a broker replays its journal")
@@ -129,9 +130,9 @@ async def test_the_leader_ends_a_rise_that_was_broken_off(tmp_path: Path) -> Non
         there = await together.coordination.get(key)
         assert there
         record = msgspec.json.decode(there.value)
-        broker.core.level._levels = msgspec.structs.replace(broker.core.level._levels, written=1)
+        inside.level(broker)._levels = msgspec.structs.replace(inside.level(broker)._levels, written=1)
         await together.coordination.commit([], [Put(key, msgspec.json.encode({**record, "written": 1}))])
-        await broker.joined.rise.finish()
+        await inside.level_rise(broker).finish()
         there = await together.coordination.get(key)
         assert there
         assert msgspec.json.decode(there.value) == record

@@ -8,6 +8,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records.topics import TombstoneRecord
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import at, make, replace
 from tests.support.brokers.retained import fill
@@ -43,8 +44,8 @@ async def test_a_segment_is_shown_in_each_of_its_states(tmp_path: Path) -> None:
         await together.coordination.commit(
             [], [Put(keys.TOMBSTONES.key(*place), value), Delete(keys.SEGMENTS.key(*place))]
         )
-        while 0 in one.core.catalog.records(one.core.catalog.topic("t")):
-            await one.core.catalog.look("t", 0)
+        while 0 in inside.catalog(one).records(inside.topic(one, "t")):
+            await inside.catalog(one).look("t", 0)
         removed = await show(together, one, 0)
         assert removed.pop("removed_at") == "1970-01-01T00:00:00.000003Z"
         assert (removed["state"], removed["ended"], removed["start_offset"]) == ("removed", True, 6)

@@ -13,6 +13,7 @@ from seaweedq.broker.subscriptions.leases import Position
 from seaweedq.broker.subscriptions.pulling import Leasing, Pull
 from seaweedq.errors import Unavailable
 from tests.api.routes.subscriptions.test_leases import SUB, Client, one
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
@@ -148,8 +149,8 @@ async def test_a_new_stream_of_its_name_begins_with_them_and_then_goes_ahead(tmp
         await client.make(*[None] * 6)
         await client.pull(3, consumer="c")
         broker = together.brokers[0]
-        topic = broker.core.catalog.topic("t")
-        streams, position = broker.serving.subscription_streams, Position("st", "st", "c", 100)
+        topic = inside.topic(broker, "t")
+        streams, position = inside.subscription_streams(broker), Position("st", "st", "c", 100)
         first = await streams.next(topic, "s", Pull(2, 0, "c", position=position))
         assert first
         assert [offset for _, offset, _ in first.rows.numbered] == [0, 1]
@@ -166,7 +167,7 @@ async def relaying(folder: Path) -> AsyncIterator[tuple[InLoop, httpx.AsyncClien
     async with in_loop(folder, 2) as together, at(together, together.brokers[0]) as http:
         await Client(http).make(*[None] * 4)
         await Client(http).pull(2, consumer="c", lease="old")
-        (away,) = [one for one in together.brokers if not one.serving.subscribing.dispatcher.names()]
+        (away,) = [one for one in together.brokers if not inside.dispatcher(one).names()]
         async with at(together, away) as beside:
             yield together, beside
 
@@ -185,7 +186,7 @@ async def test_one_that_waits_under_its_name_at_another_broker_keeps_it_from_not
 
 async def test_a_handover_keeps_whose_they_are(tmp_path: Path) -> None:
     async with relaying(tmp_path) as (together, beside):
-        (here,) = [one for one in together.brokers if one.serving.subscribing.dispatcher.names()]
-        await here.serving.subscribing.dispatcher.hand_over(here.core.catalog.topic("t"), "s")
+        (here,) = [one for one in together.brokers if inside.dispatcher(one).names()]
+        await inside.dispatcher(here).hand_over(inside.topic(here, "t"), "s")
         assert numbered(await Client(beside).messages(9, consumer="c")) == [(0, 2), (1, 2), (2, 1), (3, 1)]
-        await until(lambda: any(one.serving.subscribing.dispatcher.names() for one in together.brokers))
+        await until(lambda: any(inside.dispatcher(one).names() for one in together.brokers))

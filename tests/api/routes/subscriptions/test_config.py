@@ -10,6 +10,7 @@ import pytest
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.subscriptions import MessageFilter, SubscriptionRecord
 from seaweedq.coordination.transactions import read_all
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, of_level_1
 from tests.support.brokers.stored import record_of
 from tests.support.http.asking import problem_of
@@ -72,9 +73,9 @@ async def test_a_change_is_heeded_by_later_pulls_and_keeps_leases_and_epoch(tmp_
         again = (await http.get(SUB)).json()
         assert {**shown, "lag_total": {}, "lag": []} == {**again, "lag_total": {}, "lag": []}
         (broker,) = together.brokers
-        topic = broker.core.catalog.topic("t")
-        await broker.serving.subscribing.dispatcher.checkpoint()  # under the revision of the change
-        assert broker.serving.subscribing.dispatcher.has(topic, "s")
+        topic = inside.topic(broker, "t")
+        await inside.dispatcher(broker).checkpoint()  # under the revision of the change
+        assert inside.dispatcher(broker).has(topic, "s")
         assert (await http.post(f"{SUB}/ack", json={"ids": [first["id"]]})).json()["acked"] == 1
         problem_of(await http.patch("/v1/topics/t/subscriptions/none", json={}), 404, "subscription-not-found")
 
@@ -87,13 +88,13 @@ async def test_a_change_whose_answer_was_lost_keeps_acks_that_no_checkpoint_has(
         (first,) = (await http.post(f"{SUB}/pull", json={"max_messages": 1})).json()["messages"]
         await http.post(f"{SUB}/ack", json={"ids": [first["id"]]})
         (broker,) = together.brokers
-        dispatcher = broker.serving.subscribing.dispatcher
-        subscription = await dispatcher.open(broker.core.catalog.topic("t"), "s")
+        dispatcher = inside.dispatcher(broker)
+        subscription = await dispatcher.open(inside.topic(broker, "t"), "s")
         before = subscription.held
         await http.patch(SUB, json={"ack_deadline_s": 700})
         subscription.held = before  # as if coordination had not answered
         await dispatcher.checkpoint()
-        assert dispatcher.has(broker.core.catalog.topic("t"), "s")
+        assert dispatcher.has(inside.topic(broker, "t"), "s")
         assert subscription.record.ack_deadline_s == 700
         assert dispatcher.pin is None
 

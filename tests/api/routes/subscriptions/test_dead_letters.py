@@ -23,6 +23,7 @@ from seaweedq.coordination.records.seek_plan import Sought, cursor_after
 from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import BelowRetention, CoordinationUnavailable, Unavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1
 from tests.support.brokers.reshaped import at
@@ -343,8 +344,8 @@ async def test_what_is_dying_goes_on_dying_at_the_next_dispatcher(
         await made(http, {"value": 1}, {"value": 2})
         (first, _) = await pulled(http)
         await nacked(http, first["id"], reject=True, reason="why")
-        topic = together.brokers[0].core.catalog.topic("t")
-        dispatchers = [broker.serving.subscribing.dispatcher for broker in together.brokers]
+        topic = inside.topic(together.brokers[0], "t")
+        dispatchers = [inside.dispatcher(broker) for broker in together.brokers]
         (before,) = [at_ for at_, one_ in enumerate(dispatchers) if one_.has(topic_of(together, at_), "s")]
         if end == "handover":
             await dispatchers[before].hand_over(topic_of(together, before), "s")
@@ -395,8 +396,8 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
             while not published:
                 await asyncio.sleep(0.01)
         await nacked(http, "0-0", "0-4", reject=True, reason="then")
-        topics = [broker.core.catalog.topic("t") for broker in together.brokers]
-        dispatchers = [broker.serving.subscribing.dispatcher for broker in together.brokers]
+        topics = [inside.topic(broker, "t") for broker in together.brokers]
+        dispatchers = [inside.dispatcher(broker) for broker in together.brokers]
         (before,) = [at_ for at_, one_ in enumerate(dispatchers) if one_.has(topics[at_], "s")]
         assert (await http.post(f"{TOPIC}/flush")).status_code == 200
         if end == "handover":
@@ -473,8 +474,8 @@ async def test_a_batch_of_many_pieces_is_read_as_a_whole(tmp_path: Path, monkeyp
             await http.post(f"{TOPIC}/messages", json={"messages": [{"value": n, "key": "k" if n % 2 else None}]})
             assert (await http.post(f"{TOPIC}/flush")).status_code == 200
         broker = together.brokers[0]
-        topic = broker.core.catalog.topic("t")
-        readable = (await broker.serving.reading.readables.every(topic, [0]))[0]
+        topic = inside.topic(broker, "t")
+        readable = (await inside.readables(broker).every(topic, [0]))[0]
         offsets, rows = await module._read(readable, np.array([0, 1, 3]), is_whole=True)
         assert (offsets.tolist(), rows.column("_key").to_pylist()) == ([0, 1, 3], [None, "k", "k"])
         offsets, rows = await module._read(readable, np.array([0, 1, 3]), is_whole=False)
@@ -519,7 +520,7 @@ def test_a_batch_stays_in_a_record_that_its_reasons_do_not_fit_into() -> None:
 
 
 def topic_of(together: InLoop, number: int) -> Any:
-    return together.brokers[number].core.catalog.topic("t")
+    return inside.topic(together.brokers[number], "t")
 
 
 def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
@@ -601,7 +602,7 @@ async def test_letters_of_a_cursor_that_cannot_be_moved_up_wait(
         await made(http, {"value": 1})
         (message,) = await pulled(http)
         broker, reads = together.brokers[0], 0
-        subscription = await broker.serving.subscribing.dispatcher.open(broker.core.catalog.topic("t"), "s")
+        subscription = await inside.dispatcher(broker).open(inside.topic(broker, "t"), "s")
 
         async def below(*arguments: Any) -> Any:
             nonlocal reads
@@ -609,7 +610,7 @@ async def test_letters_of_a_cursor_that_cannot_be_moved_up_wait(
             subscription.unreadable.add(0)
             raise BelowRetention("gone", offset=0, start_offset=1)
 
-        monkeypatch.setattr(broker.core.reader, "read", below)
+        monkeypatch.setattr(inside.reader(broker), "read", below)
         await nacked(http, message["id"], reject=True)
         await asyncio.sleep(0.4)
         assert 1 <= reads <= 4, "the pauses grow from half a second on"

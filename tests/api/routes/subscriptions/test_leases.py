@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from seaweedq.errors import Unavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, of_level_1
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
@@ -106,8 +107,8 @@ async def test_a_relay_that_loses_an_answer_does_not_take_the_next_messages(
         at(together, together.brokers[1]) as second,
     ):
         await Client(first).make(*[None] * 10)
-        topic = together.brokers[0].core.catalog.topic("t")
-        open_at_first = together.brokers[0].serving.subscribing.dispatcher.has(topic, "s")
+        topic = inside.topic(together.brokers[0], "t")
+        open_at_first = inside.dispatcher(together.brokers[0]).has(topic, "s")
         monkeypatch.setattr(DirectPeers, "relay", losing)
         other = Client(second if open_at_first else first)
         _, values = await other.pull(5, consumer="c")
@@ -138,8 +139,8 @@ async def test_a_repeat_that_comes_after_its_lease_has_ended_takes_another_name(
         at(together, together.brokers[1]) as second,
     ):
         await Client(first).make(*[None] * 3)
-        topic = together.brokers[0].core.catalog.topic("t")
-        open_at_first = together.brokers[0].serving.subscribing.dispatcher.has(topic, "s")
+        topic = inside.topic(together.brokers[0], "t")
+        open_at_first = inside.dispatcher(together.brokers[0]).has(topic, "s")
         dispatching, other = (first, second) if open_at_first else (second, first)
         monkeypatch.setattr(DirectPeers, "relay", late)
         lease, values = await Client(other).pull(2, consumer="c")
@@ -194,8 +195,8 @@ async def test_a_lease_that_is_over_is_gone_for_every_answer(tmp_path: Path, mod
     async with one(tmp_path) as (together, client):
         await client.make(*[None] * 4, mode=mode, ack_deadline_s=1)
         await client.pull(2, lease="over", consumer="a")
-        topic = together.brokers[0].core.catalog.topic("t")
-        subscription = await together.brokers[0].serving.subscribing.dispatcher.open(topic, "s")
+        topic = inside.topic(together.brokers[0], "t")
+        subscription = await inside.dispatcher(together.brokers[0]).open(topic, "s")
         subscription.expire([0], float("inf"))
         await client.gone("extend", "over")
         await client.gone("nack", "over")
@@ -220,8 +221,8 @@ async def test_a_name_is_used_once_over_a_seek(tmp_path: Path) -> None:
         assert await client.tell("ack", [5], lease="mine") == [0, 0, ["0-5"]]
         assert (await client.http.post(f"{SUB}/seek", json={"to": "earliest"})).status_code == 200
         await client.gone("pull", "mine")
-        topic = together.brokers[0].core.catalog.topic("t")
-        dispatcher = together.brokers[0].serving.subscribing.dispatcher
+        topic = inside.topic(together.brokers[0], "t")
+        dispatcher = inside.dispatcher(together.brokers[0])
         subscription = await dispatcher.open(topic, "s")
         subscription.sweep(dispatcher._clock.monotonic_s() + 31)
         assert await client.pull(3, lease="mine") == ("mine", [0, 1, 2]), "forgotten, as any other"

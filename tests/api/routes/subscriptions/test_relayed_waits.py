@@ -14,6 +14,7 @@ from seaweedq.broker.subscriptions.relaying import DRY_S, Queue
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make
 
@@ -78,7 +79,7 @@ async def test_who_queues_behind_those_of_a_dead_dispatcher_waits_for_the_next_o
 
 
 def has_s(broker: Broker) -> bool:
-    return broker.serving.subscribing.dispatcher.has(broker.core.catalog.topic("t"), "s")
+    return inside.dispatcher(broker).has(inside.topic(broker, "t"), "s")
 
 
 @asynccontextmanager
@@ -204,7 +205,7 @@ async def test_a_pull_that_is_handed_on_costs_coordination_nothing(
 async def test_those_who_queue_follow_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under = Under(monkeypatch)
     async with in_loop(tmp_path) as together, waiting(together, under, "shared", [None] * 5) as (_, pulls):
-        (dispatching,) = [one for one in together.brokers if one.serving.subscribing.dispatcher.names()]
+        (dispatching,) = [one for one in together.brokers if inside.dispatcher(one).names()]
         await together.crash(dispatching)
         (left,) = [one for one in together.brokers if one is not dispatching]
         async with asyncio.timeout(40), at(together, left) as here:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make
 
@@ -29,20 +30,19 @@ async def becomes(http: httpx.AsyncClient, wanted: tuple[int, int]) -> None:
 
 def queued(broker: Broker) -> int:
     """The pulls that queue at a broker."""
-    return sum(one.total() for one in broker.serving.subscribing.waits.queued().values())
+    return sum(one.total() for one in inside.relayed_waits(broker).queued().values())
 
 
 def metrics(together: InLoop) -> tuple[int, int]:
     """The sums over all brokers, as of Prometheus."""
-    found = [one for broker in together.brokers for one in broker.serving.subscribing.meter.furthest_behind(10)]
+    found = [one for broker in together.brokers for one in inside.lag_meter(broker).furthest_behind(10)]
     return sum(one.waiting_pulls for one in found), sum(one.consumers for one in found)
 
 
 def dispatches(broker: Broker) -> bool:
     """Whether the subscription is here, and will not be handed over."""
-    subscribing, topic = broker.serving.subscribing, broker.core.catalog.topic("t")
-    preferred = subscribing.assignment.preferred(topic, "s")
-    return bool(subscribing.dispatcher.names()) and preferred == broker.joined.membership.broker
+    preferred = inside.assignment(broker).preferred(inside.topic(broker, "t"), "s")
+    return bool(inside.dispatcher(broker).names()) and preferred == inside.membership(broker).broker
 
 
 @pytest.mark.parametrize("mode", ["shared", "ordered"])

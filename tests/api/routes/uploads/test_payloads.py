@@ -16,6 +16,7 @@ from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
 from tests.support.history.load import until
 from tests.support.http.referring import digest, naming, publish, read, upload
@@ -141,9 +142,9 @@ def test_rows_that_name_something_else(tmp_path: Path) -> None:
         for uri in uris:
             if uri.startswith(store.uri("x")[:-1]) and ".." not in uri:
                 await store.create(uri.removeprefix(store.uri("x")[:-1]), b"secret")
-        topic = broker.core.catalog.topic("t")
+        topic = inside.topic(broker, "t")
         singles = [Single(None, None, None, 1, None, Reference(uri, 6, "text/plain", "0" * 64)) for uri in uris]
-        await broker.serving.publishing.publisher.batch(topic, rows_of_singles(singles, topic.layout), None)
+        await inside.publisher(broker).batch(topic, rows_of_singles(singles, topic.layout), None)
         store.touched.clear()
         messages: list[dict[str, Any]] = (await http.get("/v1/topics/t/segments/0/messages")).json()["messages"]
         assert [each["reference"]["uri"] for each in messages] == uris

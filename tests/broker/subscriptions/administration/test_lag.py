@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, replace
 from tests.support.brokers.retained import fill
@@ -31,7 +32,7 @@ async def test_the_lag_over_many_files_asks_the_store_for_no_single_one(tmp_path
         if sealed:
             await replace(together, [0])
             for broker in together.brokers:
-                broker.core.catalog.topic("t").opened.clear()
+                inside.topic(broker, "t").opened.clear()
         async with at(together, one) as http:
             assert (await http.put(S, json={"start": "earliest"})).status_code == 201
             for broker in together.brokers:
@@ -60,7 +61,7 @@ async def test_metrics_show_those_furthest_behind_and_no_more(tmp_path: Path) ->
                 assert (await http.put(path, json={"start": "latest"})).status_code == 201
                 await http.post(f"{path}/pull", json={"max_messages": 1})
                 await fill(one, 1)
-            await until(lambda: not one.core.catalog.topic("t").opened[0].tail.size_bytes)
+            await until(lambda: not inside.topic(one, "t").opened[0].tail.size_bytes)
             one.environment.store.requests.clear()
             assert await metric(http, "seaweedq_subscription_lag_messages") == {"first": 6, "second": 4}
             assert not one.environment.store.requests
@@ -70,8 +71,8 @@ async def test_metrics_show_those_furthest_behind_and_no_more(tmp_path: Path) ->
 
 def dispatched_by(asked: Broker, broker: Broker) -> str:
     """The name of a subscription that a broker is to dispatch."""
-    preferred = asked.serving.subscribing.assignment.preferred
-    topic = asked.core.catalog.topic("t")
+    preferred = inside.assignment(asked).preferred
+    topic = inside.topic(asked, "t")
     return next(name for name in map("s{}".format, range(1000)) if preferred(topic, name) == broker.id)
 
 
@@ -96,7 +97,7 @@ async def test_metrics_say_bytes_and_seconds_of_files_and_tails_as_the_lag_does_
                 await http.post(f"{TOPIC}/messages", json={"value": "y" * 1000, "timestamp": hour_ago})
             for here, broker, name in ((http, one, near), (elsewhere, other, far)):
                 path = f"{TOPIC}/subscriptions/{name}"
-                assert broker.serving.subscribing.dispatcher.has(broker.core.catalog.topic("t"), name)
+                assert inside.dispatcher(broker).has(inside.topic(broker, "t"), name)
                 for broker in (one, other):
                     broker.environment.store.requests.clear()
                 sizes = await metric(here, "seaweedq_subscription_lag_bytes")

@@ -9,6 +9,7 @@ from seaweedq.broker.log.reader import Reader
 from seaweedq.broker.subscriptions.cursor_store import TakeOver
 from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.journal.file_journal import FileJournal
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import at, make, opened, replace
@@ -25,7 +26,7 @@ async def test_a_segment_that_is_done_during_a_pull_does_not_come_again(
         await publish(http, 0)
         old, kept = opened(broker)
         await replace(together, [old])
-        subscription = await broker.serving.subscribing.dispatcher.open(broker.core.catalog.topic("t"), "s")
+        subscription = await inside.dispatcher(broker).open(inside.topic(broker, "t"), "s")
         theirs = [message["id"] for message in await pull(http) if message["segment"] == old]
         await publish(http, 1)
 
@@ -51,11 +52,11 @@ async def test_a_segment_that_is_done_during_a_pull_does_not_come_again(
         durable.open.set()  # all of the old segment is acked while the other one is read
         await acking
         assert old not in {one["segment"] for one in await lag(http)}
-        await broker.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(broker).checkpoint()
         reading.open.set()
         assert old not in {message["segment"] for message in await pulling}, "it has come again"
-        await broker.serving.subscribing.dispatcher.checkpoint()
-        cursors, _ = await broker.serving.subscribing.dispatcher._cursors.read(
+        await inside.dispatcher(broker).checkpoint()
+        cursors, _ = await inside.dispatcher(broker)._cursors.read(
             subscription.topic, "s", TakeOver(subscription.record, Leases(), 0)
         )
         assert cursors[old].delivery.acked_to > 0

@@ -10,6 +10,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.errors import CoordinationUnavailable, SubscriptionNotFound, TopicBeingDeleted
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, ack, held, make_topic, offsets, publish, pull, running, subscribe
 
 Wanted = Callable[[Sequence[Put | Delete]], bool]
@@ -36,7 +37,7 @@ def deletes(kind: str) -> Wanted:
 
 
 async def delivered(broker: Broker, topic: Topic) -> list[int]:
-    return offsets(await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 100, 0))
+    return offsets(await pull(inside.dispatcher(broker), topic, "s", None, 100, 0))
 
 
 async def settled(work: asyncio.Task[object]) -> None:
@@ -64,7 +65,7 @@ async def test_a_deletion_leaves_the_cursors_of_the_next_of_that_name(tmp_path: 
         await publish(broker, topic, "1", "2", "3")
         await subscribe(broker, topic)
         gate = gate_at(broker, deletes("subscriptions/"))
-        deleting = asyncio.create_task(broker.serving.subscribing.admin.delete(topic, "s"))
+        deleting = asyncio.create_task(inside.subscription_admin(broker).delete(topic, "s"))
         await gate.reached.wait()
         creating = asyncio.create_task(subscribe(broker, topic, "latest"))
         await settled(creating)
@@ -80,14 +81,14 @@ async def test_an_opening_that_meets_a_deletion_leaves_nothing_behind(tmp_path: 
         await publish(broker, topic, "1", "2", "3")
         await subscribe(broker, topic)
         gate = gate_at(broker, puts("subscriptions/"))
-        opening = asyncio.create_task(broker.serving.subscribing.dispatcher.open(topic, "s"))
+        opening = asyncio.create_task(inside.dispatcher(broker).open(topic, "s"))
         await gate.reached.wait()
-        deleting = asyncio.create_task(broker.serving.subscribing.admin.delete(topic, "s"))
+        deleting = asyncio.create_task(inside.subscription_admin(broker).delete(topic, "s"))
         await settled(deleting)
         gate.open.set()
         await asyncio.gather(opening, deleting)
         with pytest.raises(SubscriptionNotFound):
-            await broker.serving.subscribing.dispatcher.open(topic, "s")
+            await inside.dispatcher(broker).open(topic, "s")
 
 
 async def test_after_a_deletion_in_doubt_the_next_of_that_name_is_opened_anew(tmp_path: Path) -> None:
@@ -103,12 +104,12 @@ async def test_after_a_deletion_in_doubt_the_next_of_that_name_is_opened_anew(tm
 
         held(broker).after = lose_the_answer
         with pytest.raises(CoordinationUnavailable):
-            await broker.serving.subscribing.admin.delete(topic, "s")
+            await inside.subscription_admin(broker).delete(topic, "s")
         assert await subscribe(broker, topic)
         assert await delivered(broker, topic) == [0, 1, 2]
-        await ack(broker.serving.subscribing.dispatcher, topic, "s", {0: [0, 1]}, None)
-        await broker.serving.subscribing.dispatcher.checkpoint()
-        assert (await broker.serving.subscribing.dispatcher.open(topic, "s")).cursor(0).delivery.acked_to == 2
+        await ack(inside.dispatcher(broker), topic, "s", {0: [0, 1]}, None)
+        await inside.dispatcher(broker).checkpoint()
+        assert (await inside.dispatcher(broker).open(topic, "s")).cursor(0).delivery.acked_to == 2
 
 
 async def test_a_topic_deleted_during_an_opening_is_not_opened(tmp_path: Path) -> None:
@@ -116,9 +117,9 @@ async def test_a_topic_deleted_during_an_opening_is_not_opened(tmp_path: Path) -
         topic = await make_topic(broker)
         await subscribe(broker, topic)
         gate = gate_at(broker, puts("subscriptions/"))
-        opening = asyncio.create_task(broker.serving.subscribing.dispatcher.open(topic, "s"))
+        opening = asyncio.create_task(inside.dispatcher(broker).open(topic, "s"))
         await gate.reached.wait()
-        await broker.serving.deletion.delete(topic)
+        await inside.deletion(broker).delete(topic)
         gate.open.set()
         with pytest.raises(TopicBeingDeleted):
             await opening

@@ -12,6 +12,7 @@ from seaweedq.broker.subscriptions import cursor_store
 from seaweedq.coordination import keys
 from seaweedq.coordination.transactions import read_all
 from seaweedq.failpoints import using
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, of_level_1
 from tests.support.brokers.reshaped import make, opened, records, replace
 from tests.support.brokers.retained import raise_start, retained, see_start
@@ -153,7 +154,7 @@ async def test_a_repetition_under_its_id_changes_nothing(tmp_path: Path) -> None
                 assert answer.status_code == 422, "it was told that it had gone there"
                 assert "again.1" in answer.json()["detail"]
             for broker in () if is_handed_over else together.brokers:
-                dispatcher = broker.serving.subscribing.dispatcher
+                dispatcher = inside.dispatcher(broker)
                 for topic, name in dispatcher.names():
                     await dispatcher.hand_over(topic, name)
         assert (await seek(clients[1], "earliest", id="again.1"))["segments"] == []
@@ -243,7 +244,7 @@ async def test_killed_amid_a_seek_all_segments_are_sought_or_none(
         while len(held) < 60:
             held += [m["id"] for m in await pull(clients[0], 200)]
         await ack(clients[0], ids[:30])
-        (dispatcher,) = [b for b in together.brokers if b.serving.subscribing.dispatcher.names()]
+        (dispatcher,) = [b for b in together.brokers if inside.dispatcher(b).names()]
         at_fault = clients[together.brokers.index(dispatcher)]
         (left,) = [client for client in clients if client is not at_fault]
         with using(killing(place)), pytest.raises(Killed):
@@ -271,7 +272,7 @@ async def test_a_dispatcher_that_dies_behind_a_seek_keeps_acks_of_its_epoch_and_
         await pull(clients[0], 10)
         await ack(clients[0], ids[5:8])
         more = await publish(clients[0], 1, 10)
-        (dispatcher,) = [b for b in together.brokers if b.serving.subscribing.dispatcher.names()]
+        (dispatcher,) = [b for b in together.brokers if inside.dispatcher(b).names()]
         (left,) = [c for c, b in zip(clients, together.brokers, strict=True) if b is not dispatcher]
         await together.crash(dispatcher)
         late = await left.post(f"{SUBSCRIPTION}/ack", json={"ids": [*ids[20:30], more[0]]})

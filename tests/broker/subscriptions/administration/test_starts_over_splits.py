@@ -13,6 +13,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records.subscriptions import CursorRecord
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
@@ -142,7 +143,7 @@ async def test_a_creation_that_was_cut_off_leaves_no_cursor_behind(tmp_path: Pat
         await asyncio.wait([made])
         left = keys.CURSORS.key("t", topic.record.incarnation, "s", 1)
         await together.coordination.commit([], [Put(left, keys.CURSORS.encode(Versioned.new(CursorRecord(0, 7))))])
-        dispatcher = next(b for b in together.brokers if b.id == b.serving.subscribing.assignment.preferred(topic, "s"))
+        dispatcher = next(b for b in together.brokers if b.id == inside.assignment(b).preferred(topic, "s"))
         async with at(together, dispatcher) as http:
             await create(http)
         await replace(together, [0], 1)
@@ -159,31 +160,29 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
         one, two = together.brokers
         topic = await make(one)
-        deaf, hears = (one, two) if one.serving.subscribing.assignment.preferred(topic, "s") == one.id else (two, one)
+        deaf, hears = (one, two) if inside.assignment(one).preferred(topic, "s") == one.id else (two, one)
         if records(one)[0].owner == deaf.id:
-            await deaf.serving.reshaping.mover.move(deaf.core.catalog.topic("t"), 0, hears.id)
+            await inside.mover(deaf).move(inside.topic(deaf, "t"), 0, hears.id)
         await create(clients[0])
         await publish(clients[1], 0)
         await end_task(deaf, "catalog")
         look, gone_on = Catalog.look, asyncio.Event()
 
         async def late(catalog: Catalog, name: str, segment: int | None = None) -> None:
-            if catalog is deaf.core.catalog and segment == 0:
+            if catalog is inside.catalog(deaf) and segment == 0:
                 await gone_on.wait()
             await look(catalog, name, segment)
 
         monkeypatch.setattr(Catalog, "look", late)
         async with at(together, hears) as near, at(together, deaf) as far:
             before = await consume([far], lambda: True) if read_before else []
-            await hears.serving.reshaping.planner.plan(
-                hears.core.catalog.topic("t"), [0], [1_000_000_000], [hears.id, deaf.id]
-            )
+            await inside.planner(hears).plan(inside.topic(hears, "t"), [0], [1_000_000_000], [hears.id, deaf.id])
             await until(lambda: records(hears)[0].state == "sealed")
             await publish(near, 1)
             assert records(deaf)[0].state == "open"
             gone_on.set()
             rows = await consume([far], lambda: True)
-            assert deaf.serving.subscribing.dispatcher.names()
+            assert inside.dispatcher(deaf).names()
             check_all_once_in_order([*before, *rows], {key: 2 for _, _, key, _ in [*before, *rows]})
             await _same_answers(near, far)
 
@@ -196,7 +195,7 @@ async def test_whatever_is_asked_first_of_a_broker_that_is_behind_is_answered(tm
         async with at(together, hears) as near, at(together, deaf) as far:
             await publish(near, 0)
             await end_task(deaf, "catalog")
-            await hears.serving.reshaping.planner.plan(topic, [0], [1_000_000_000])
+            await inside.planner(hears).plan(topic, [0], [1_000_000_000])
             await until(lambda: records(hears)[0].state == "sealed")
             await publish(near, 1)
             there, here = await near.get(first), await far.get(first)

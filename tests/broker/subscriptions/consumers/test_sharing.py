@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions import shares
 from seaweedq.broker.subscriptions.shares import ACTIVE_S, Turns, share
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
 
 SEGMENTS = st.sets(st.integers(0, 30), min_size=1)
@@ -68,7 +69,7 @@ async def test_who_pulls_first_leaves_the_others_their_share(tmp_path: Path, mon
     async with running(tmp_path) as broker:
         topic = await make_topic(broker, segments=4)
         await subscribe(broker, topic)
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         for name in "abc":
             assert await pull(dispatcher, topic, "s", name, 1000, 0) == []
         await publish(broker, topic, *["1"] * COUNT)
@@ -86,13 +87,13 @@ async def test_consumers_who_get_nothing_are_counted_and_warned_of(
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await subscribe(broker, topic)
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         await pull(dispatcher, topic, "s", "a", 1, 0)
         await dispatcher.checkpoint()
         assert not caplog.records
         await pull(dispatcher, topic, "s", "b", 1, 0)
         await pull(dispatcher, topic, "s", None, 1, 0)
-        (behind,) = broker.serving.subscribing.meter.furthest_behind(10)
+        (behind,) = inside.lag_meter(broker).furthest_behind(10)
         assert (behind.consumers, behind.idle_consumers) == (3, 2)
         await dispatcher.checkpoint()
         await dispatcher.checkpoint()

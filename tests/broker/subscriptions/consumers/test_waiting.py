@@ -9,6 +9,7 @@ from seaweedq.broker.subscriptions.pull_queue import ALL, Room
 from seaweedq.broker.subscriptions.pulling import Look, Pull, Pulling
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.signal import Signal
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
 from tests.support.brokers.in_process_cluster import until
 
@@ -138,7 +139,7 @@ async def test_a_publish_wakes_no_more_pulls_than_it_feeds(tmp_path: Path, monke
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await subscribe(broker, topic)
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         counted = Counted(monkeypatch)
         pulls = [asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30))) for _ in range(WAITING)]
         await until(lambda: counted.looks >= WAITING)
@@ -159,7 +160,7 @@ async def test_pulls_that_wait_hear_of_a_subscription_that_is_closed(tmp_path: P
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await subscribe(broker, topic)
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         pulls = [asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30))) for _ in range(3)]
         await settle()
         dispatcher.forget(topic, "s")  # and opened again, with another room

@@ -9,12 +9,13 @@ import pytest
 
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.segments.frames import Frame
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import ack, make_topic, offsets, publish, pull, running, subscribe
 
 
 async def test_an_ack_that_became_durable_without_a_lease_counts_and_is_not_answered(tmp_path: Path) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
-        dispatcher, commit = broker.serving.subscribing.dispatcher, broker.serving.log.commit
+        dispatcher, commit = inside.dispatcher(broker), inside.group_commit(broker)
         topic = await make_topic(broker)
         await publish(broker, topic, "a", "b")
         await subscribe(broker, topic)
@@ -34,7 +35,7 @@ async def test_an_ack_that_did_not_become_durable_is_delivered_again_and_pins_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
-        dispatcher, journal = broker.serving.subscribing.dispatcher, broker.serving.log.journal
+        dispatcher, journal = inside.dispatcher(broker), inside.journal(broker)
         topic = await make_topic(broker)
         await publish(broker, topic, "a")
         await subscribe(broker, topic)
@@ -53,7 +54,7 @@ async def test_an_ack_that_did_not_become_durable_is_delivered_again_and_pins_no
 
 async def test_no_step_of_the_loop_sees_a_commit_that_holds_an_ack_and_is_not_pinned(tmp_path: Path) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
-        dispatcher, commit = broker.serving.subscribing.dispatcher, broker.serving.log.commit
+        dispatcher, commit = inside.dispatcher(broker), inside.group_commit(broker)
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(20)))
         await subscribe(broker, topic)

@@ -17,6 +17,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import SeaweedqError
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import ack, make_topic, pull, running, single, subscribe
 from tests.support.brokers.stored import record_of
 
@@ -100,28 +101,28 @@ async def test_a_cursor_that_may_not_be_written_keeps_its_acks_and_stops_no_othe
         topic = await make_topic(broker, segments=2)
         await subscribe(broker, topic)
         for n in range(20):
-            await broker.serving.publishing.publisher.single(topic, single("1", key=f"k{n}"), None)
-        found = await pull(broker.serving.subscribing.dispatcher, topic, "s", "c", 20, 0)
+            await inside.publisher(broker).single(topic, single("1", key=f"k{n}"), None)
+        found = await pull(inside.dispatcher(broker), topic, "s", "c", 20, 0)
         acks = {one.segment.id: [0] for one in found}
         assert len(acks) == 2, "both segments have messages"
-        await ack(broker.serving.subscribing.dispatcher, topic, "s", acks, "c")
-        subscription = await broker.serving.subscribing.dispatcher.open(topic, "s")
+        await ack(inside.dispatcher(broker), topic, "s", acks, "c")
+        subscription = await inside.dispatcher(broker).open(topic, "s")
         bad, good = sorted(acks)
         delivered = subscription.cursors[bad].delivery.delivered_to
         subscription.cursors[bad].delivery.delivered_to = 0  # as a defect would leave it
         with caplog.at_level(logging.ERROR):
-            await broker.serving.subscribing.dispatcher.checkpoint()
+            await inside.dispatcher(broker).checkpoint()
         assert "below 1 is acked, and all below 0 was delivered" in caplog.text
         assert (await cursor(broker, topic, good)).acked_to == 1
         before = await cursor(broker, topic, bad)
         assert before is None or before.acked_to == 0
         assert subscription.pin is not None, "the journal keeps the acks"
         with pytest.raises(SeaweedqError, match="may not be written"):
-            await broker.serving.subscribing.dispatcher.hand_over(topic, "s")
-        assert broker.serving.subscribing.dispatcher.has(topic, "s"), "whoever came next would not have its acks"
-        await broker.serving.publishing.publisher.single(topic, single("1"), None)
+            await inside.dispatcher(broker).hand_over(topic, "s")
+        assert inside.dispatcher(broker).has(topic, "s"), "whoever came next would not have its acks"
+        await inside.publisher(broker).single(topic, single("1"), None)
         subscription.cursors[bad].delivery.delivered_to = delivered
-        await broker.serving.subscribing.dispatcher.checkpoint()
+        await inside.dispatcher(broker).checkpoint()
         assert (await cursor(broker, topic, bad)).acked_to == 1
         assert subscription.pin is None
 
@@ -130,17 +131,17 @@ async def test_a_subscription_whose_epoch_would_fall_is_not_written(tmp_path: Pa
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await subscribe(broker, topic)
-        there = await broker.serving.subscribing.assignment.read(topic, "s")
+        there = await inside.assignment(broker).read(topic, "s")
         assert isinstance(there, Versioned)
         with pytest.raises(SeaweedqError, match="epoch falls"):
-            await broker.serving.subscribing.assignment.claim(topic, "s", there.replace(epoch=1), there)
-        assert await broker.serving.subscribing.assignment.read(topic, "s") == there
+            await inside.assignment(broker).claim(topic, "s", there.replace(epoch=1), there)
+        assert await inside.assignment(broker).read(topic, "s") == there
 
 
 async def test_a_subscription_that_begins_at_the_end_has_a_cursor_that_holds(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
-        await broker.serving.publishing.publisher.single(topic, single("1"), None)
+        await inside.publisher(broker).single(topic, single("1"), None)
         await subscribe(broker, topic, "latest")
         written = await cursor(broker, topic, 0)
         assert written is not None

@@ -9,6 +9,7 @@ from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.subscriptions.policy import Want
 from seaweedq.broker.subscriptions.subscription import HoldUps
 from seaweedq.broker.subscriptions.window import HELD
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import TOPIC, at, make, replace
 from tests.support.brokers.retained import fill
@@ -88,13 +89,13 @@ async def test_a_message_that_is_never_acked_is_warned_of(
             ids = [message["id"] for message in await pull(http, 4)]
             await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ids[1:]})
             await replace(together, [0])
-            dispatcher = one.serving.subscribing.dispatcher
+            dispatcher = inside.dispatcher(one)
             (opened,) = dispatcher.subscriptions()
-            now_s, records = one.environment.clock.monotonic_s(), one.core.catalog.records(opened.topic)
+            now_s, records = one.environment.clock.monotonic_s(), inside.catalog(one).records(opened.topic)
             opened.sweep(now_s, records)
             opened.sweep(now_s + 59, records)
             assert "has not been acked" not in caplog.text
             opened.sweep(now_s + 61, records)
             assert "subscription s of t: message 0-0 has not been acked for more than a minute" in caplog.text
-            (behind,) = one.serving.subscribing.meter.furthest_behind(1)
+            (behind,) = inside.lag_meter(one).furthest_behind(1)
             assert behind.held_up_s >= 0

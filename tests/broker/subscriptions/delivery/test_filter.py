@@ -14,6 +14,7 @@ from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.coordination.records.subscriptions import MessageFilter
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import ARROW, TOPIC, make, opened, replace
 from tests.support.brokers.subscribing import SUBSCRIPTION, ack, everywhere, lag, pull
@@ -60,7 +61,7 @@ async def test_what_is_left_out_counts_as_acked(tmp_path: Path, mode: str) -> No
         await ack(clients[0], [m["id"] for m in first])
         await replace(together, [0], 2, [one, two])
         assert (await clients[0].post(f"{TOPIC}/messages", json={"messages": messages})).status_code == 200
-        (dispatcher,) = [b for b in together.brokers if b.serving.subscribing.dispatcher.names()]
+        (dispatcher,) = [b for b in together.brokers if inside.dispatcher(b).names()]
         (left,) = [c for c, b in zip(clients, together.brokers, strict=True) if b is not dispatcher]
         await together.crash(dispatcher)
         found = list(first)
@@ -87,10 +88,10 @@ async def test_a_pull_filters_in_turns_and_needs_no_frames(tmp_path: Path, mode:
             sent = {"content": sink.getvalue().to_pybytes(), "headers": {"content-type": ARROW}}
             assert (await http.post(f"{TOPIC}/messages", **sent)).status_code == 200
         await subscribe(http, {"key_prefix": "wanted"}, mode=mode)
-        commits = together.brokers[0].serving.log.commit.commits
+        commits = inside.group_commit(together.brokers[0]).commits
         (broker,) = together.brokers
-        dispatcher = broker.serving.subscribing.dispatcher
-        topic = broker.core.catalog.topic("t")
+        dispatcher = inside.dispatcher(broker)
+        topic = inside.topic(broker, "t")
         subscription = await dispatcher.open(topic, "s")
         look = await dispatcher._pulling.round(topic, "s", Pull())
         assert not look.found.messages
@@ -99,7 +100,7 @@ async def test_a_pull_filters_in_turns_and_needs_no_frames(tmp_path: Path, mode:
         (message,) = await pull(http, 100, "c", 10)
         assert (message["key"], message["offset"]) == ("wanted", 150_000)
         assert subscription.acked_to(0) == 150_000
-        assert broker.serving.log.commit.commits == commits
+        assert inside.group_commit(broker).commits == commits
         await ack(http, [message["id"]])
         assert (await lag(http))[0]["messages"] == 0
 

@@ -19,6 +19,7 @@ from seaweedq.broker.subscriptions.window import Asker
 from seaweedq.coordination import keys
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
 from seaweedq.segments.rows import rows_of_singles
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import (
     Gate,
     ack,
@@ -42,21 +43,21 @@ async def test_a_lease_that_ends_while_a_pull_reads_is_delivered_again_first(tmp
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(20)))
         await subscribe(broker, topic)
-        assert offsets(await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 10, 0)) == [*range(10)]
-        gate, read = Gate(), broker.core.reader.read
+        assert offsets(await pull(inside.dispatcher(broker), topic, "s", None, 10, 0)) == [*range(10)]
+        gate, read = Gate(), inside.reader(broker).read
 
         async def held_read(*arguments: Any) -> Any:
             await gate()
             return await read(*arguments)
 
-        monkeypatch.setattr(broker.core.reader, "read", held_read)
-        pulling = asyncio.create_task(pull(broker.serving.subscribing.dispatcher, topic, "s", None, 10, 0))
+        monkeypatch.setattr(inside.reader(broker), "read", held_read)
+        pulling = asyncio.create_task(pull(inside.dispatcher(broker), topic, "s", None, 10, 0))
         await gate.reached.wait()
-        subscription = await broker.serving.subscribing.dispatcher.open(topic, "s")
+        subscription = await inside.dispatcher(broker).open(topic, "s")
         subscription.cursor(0).delivery.expire(float("inf"))  # as an ack that comes too late does
         gate.open.set()
         assert offsets(await pulling) == [*range(10)]
-        assert offsets(await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 10, 0)) == [*range(10, 20)]
+        assert offsets(await pull(inside.dispatcher(broker), topic, "s", None, 10, 0)) == [*range(10, 20)]
 
 
 async def test_a_consumer_keeps_its_number_while_its_first_pull_reads(tmp_path: Path, monkeypatch: Any) -> None:
@@ -64,13 +65,13 @@ async def test_a_consumer_keeps_its_number_while_its_first_pull_reads(tmp_path: 
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(20)))
         await subscribe(broker, topic)
-        dispatcher, gate, read = broker.serving.subscribing.dispatcher, Gate(), broker.core.reader.read
+        dispatcher, gate, read = inside.dispatcher(broker), Gate(), inside.reader(broker).read
 
         async def held_read(*arguments: Any) -> Any:
             await gate()
             return await read(*arguments)
 
-        monkeypatch.setattr(broker.core.reader, "read", held_read)
+        monkeypatch.setattr(inside.reader(broker), "read", held_read)
         pulling = asyncio.create_task(pull(dispatcher, topic, "s", "slow", 10, 0))
         await gate.reached.wait()
         await dispatcher.checkpoint()  # forgets consumers that nothing refers to
@@ -85,7 +86,7 @@ async def test_a_cursor_that_may_not_move_over_retention_holds_up_no_loop(tmp_pa
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(20)))
         await subscribe(broker, topic)
-        dispatcher, reads = broker.serving.subscribing.dispatcher, 0
+        dispatcher, reads = inside.dispatcher(broker), 0
         subscription = await dispatcher.open(topic, "s")
 
         async def below(*arguments: Any) -> Any:
@@ -95,7 +96,7 @@ async def test_a_cursor_that_may_not_move_over_retention_holds_up_no_loop(tmp_pa
             subscription.unreadable.add(0)
             raise BelowRetention("gone", offset=0, start_offset=5)
 
-        monkeypatch.setattr(broker.core.reader, "read", below)
+        monkeypatch.setattr(inside.reader(broker), "read", below)
         assert (await dispatcher.look(topic, "s", Pull(1))).messages == ()
         assert reads == 1
 
@@ -105,7 +106,7 @@ async def test_a_pull_counts_what_is_in_flight_once(tmp_path: Path, monkeypatch:
         topic = await make_topic(broker, segments=64)
         await publish(broker, topic, *map(str, range(64)))
         await subscribe(broker, topic)
-        dispatcher, counted, count = broker.serving.subscribing.dispatcher, 0, Delivery.count
+        dispatcher, counted, count = inside.dispatcher(broker), 0, Delivery.count
 
         def counting(delivery: Delivery, state: int) -> int:
             nonlocal counted
@@ -123,9 +124,9 @@ async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: 
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(20)))
         await subscribe(broker, topic)
-        dispatcher, looks = broker.serving.subscribing.dispatcher, 0
+        dispatcher, looks = inside.dispatcher(broker), 0
         assert offsets(await pull(dispatcher, topic, "s", None, 10, 0)) == [*range(10)]
-        await broker.serving.subscribing.admin.change(topic, "s", {"paused": True})
+        await inside.subscription_admin(broker).change(topic, "s", {"paused": True})
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
         delivery.extend(np.arange(10), broker.environment.clock.monotonic_s())  # they end at once
         look = dispatcher._pulling._leasing.look
@@ -155,9 +156,9 @@ async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Pat
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         for n in range(20):
-            await broker.serving.publishing.publisher.single(topic, single(str(n), "a"), None)
+            await inside.publisher(broker).single(topic, single(str(n), "a"), None)
         await subscribe(broker, topic)
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         cursor = (await dispatcher.open(topic, "s")).cursor(0)
         cursor.delivery = Delivery(0, delivered_to=20, rules=Rules("keyed"))
         cursor.delivery.hold_again(np.arange(10, 20), 7, 1, broker.environment.clock.monotonic_s() + 60)
@@ -169,29 +170,27 @@ async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Pat
 async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_path: Path) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
         topic = await make_topic(broker, segments=64)
-        segments = await broker.serving.publishing.ownership.mine(topic)
+        segments = await inside.ownership(broker).mine(topic)
         while not all(segment.end > 1 for segment in segments):
             await publish(broker, topic, *map(str, range(64)))
         await subscribe(broker, topic)
-        while (subscription := await broker.serving.subscribing.dispatcher.open(topic, "s")) and await pull(
-            broker.serving.subscribing.dispatcher, topic, "s", None, 10_000, 0
+        while (subscription := await inside.dispatcher(broker).open(topic, "s")) and await pull(
+            inside.dispatcher(broker), topic, "s", None, 10_000, 0
         ):
             pass
         last = [*subscription.cursors][-1]
-        await ack(
-            broker.serving.subscribing.dispatcher, topic, "s", {segment: [0] for segment in subscription.cursors}, None
-        )
+        await ack(inside.dispatcher(broker), topic, "s", {segment: [0] for segment in subscription.cursors}, None)
         gate = Gate()
         held(broker).before = gate
-        writing = asyncio.create_task(broker.serving.subscribing.dispatcher.checkpoint())
+        writing = asyncio.create_task(inside.dispatcher(broker).checkpoint())
         await gate.reached.wait()
-        await ack(broker.serving.subscribing.dispatcher, topic, "s", {last: [1]}, None)
+        await ack(inside.dispatcher(broker), topic, "s", {last: [1]}, None)
         gate.open.set()
         await writing
         there = await held(broker).get(keys.CURSORS.key("t", topic.record.incarnation, "s", last))
         assert there is not None
         saved = record_of(keys.CURSORS, there.value).acked_to
-        assert saved == 2 or broker.serving.subscribing.dispatcher.pin is not None
+        assert saved == 2 or inside.dispatcher(broker).pin is not None
 
 
 def test_the_cost_of_an_ack_does_not_depend_on_the_leases() -> None:
@@ -241,10 +240,10 @@ async def test_another_consumer_gets_its_turn_as_soon_as_all_is_acked(tmp_path: 
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await subscribe(broker, topic)
-        await pull(broker.serving.subscribing.dispatcher, topic, "s", "a", 1, 0)
-        waiting = asyncio.create_task(pull(broker.serving.subscribing.dispatcher, topic, "s", "b", 1, wait_s=30))
+        await pull(inside.dispatcher(broker), topic, "s", "a", 1, 0)
+        waiting = asyncio.create_task(pull(inside.dispatcher(broker), topic, "s", "b", 1, wait_s=30))
         await asyncio.wait([waiting], timeout=0.1)
-        await ack(broker.serving.subscribing.dispatcher, topic, "s", {0: [0]}, "a")
+        await ack(inside.dispatcher(broker), topic, "s", {0: [0]}, "a")
         assert offsets(await asyncio.wait_for(waiting, 5)) == [1]
 
 
@@ -281,7 +280,7 @@ async def test_leases_begin_when_all_is_read(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await subscribe(broker, topic, ack_deadline_s=1)
-        dispatcher, reader = broker.serving.subscribing.dispatcher, broker.core.reader
+        dispatcher, reader = inside.dispatcher(broker), inside.reader(broker)
         await publish(broker, topic, *map(str, range(10)))
         read = reader.read
 
@@ -300,7 +299,7 @@ async def test_many_holes_are_read_at_once(tmp_path: Path) -> None:
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(1_000)))
         await subscribe(broker, topic, ack_deadline_s=1)
-        dispatcher, reader = broker.serving.subscribing.dispatcher, broker.core.reader
+        dispatcher, reader = inside.dispatcher(broker), inside.reader(broker)
         found = offsets(await pull(dispatcher, topic, "s", "c", 1_000, 0))
         await ack(dispatcher, topic, "s", {0: found[1::2]}, "c")
         (await dispatcher.open(topic, "s")).cursor(0).delivery.expire(float("inf"))
@@ -324,7 +323,7 @@ async def test_a_late_ack_counts_unless_somebody_else_got_the_message(tmp_path: 
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(4)))
         await subscribe(broker, topic)
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         assert offsets(await pull(dispatcher, topic, "s", "a", 4, 0)) == [0, 1, 2, 3]
         (await dispatcher.open(topic, "s")).cursor(0).delivery.expire(float("inf"))
         assert offsets(await pull(dispatcher, topic, "s", "b", 2, 5)) == [0, 1], "the other has not pulled for a second"
@@ -339,7 +338,7 @@ async def test_a_wait_that_a_stop_ends_is_no_empty_answer(tmp_path: Path) -> Non
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await subscribe(broker, topic)
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         waiting = asyncio.create_task(pull(dispatcher, topic, "s", None, 1, wait_s=30))
         await asyncio.wait([waiting], timeout=0.1)
         broker.begin_stop()
@@ -358,9 +357,9 @@ async def test_a_checkpoint_of_many_holes_is_small_or_stays_in_the_journal(
         topic = await make_topic(broker)
         for _ in range(2):
             rows = rows_of_singles([single(str(n)) for n in range(3_000)], topic.layout)
-            await broker.serving.publishing.publisher.batch(topic, rows, None)
+            await inside.publisher(broker).batch(topic, rows, None)
         await subscribe(broker, topic)
-        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher = inside.dispatcher(broker)
         dispatcher._cursors._level = lambda: level
         for step in range(2):  # once more, so that every message but the acked ones has attempts
             while found := offsets(await pull(dispatcher, topic, "s", "c", 6_000, 0)):
@@ -387,14 +386,14 @@ async def test_what_a_stream_is_about_to_get_is_free_once_its_client_has_gone(tm
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await subscribe(broker, topic)
-        dispatcher, position = broker.serving.subscribing.dispatcher, Position("stream", "connection", "mine", 10)
-        gate, read = Gate(), broker.core.reader.read
+        dispatcher, position = inside.dispatcher(broker), Position("stream", "connection", "mine", 10)
+        gate, read = Gate(), inside.reader(broker).read
 
         async def held_read(*arguments: Any) -> Any:
             await gate()
             return await read(*arguments)
 
-        monkeypatch.setattr(broker.core.reader, "read", held_read)
+        monkeypatch.setattr(inside.reader(broker), "read", held_read)
         pulling = asyncio.create_task(dispatcher.pull(topic, "s", Pull(10, 0, "mine", position=position)))
         await gate.reached.wait()
         await dispatcher.leave(topic, "s", position, free=True)
@@ -411,7 +410,7 @@ async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, mon
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await subscribe(broker, topic)
-        dispatcher, position = broker.serving.subscribing.dispatcher, Position("stream", "connection", "mine", 10)
+        dispatcher, position = inside.dispatcher(broker), Position("stream", "connection", "mine", 10)
         subscription = await dispatcher.open(topic, "s")
         others = [asyncio.create_task(pull(dispatcher, topic, "s", f"{n}", 1, 30)) for n in range(5)]
         own = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30, "mine", position=position)))
@@ -439,7 +438,7 @@ async def test_a_stream_that_is_held_back_waits_no_more_once_the_broker_leaves(t
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await subscribe(broker, topic)
-        dispatcher, position = broker.serving.subscribing.dispatcher, Position("stream", "connection", "mine", 1)
+        dispatcher, position = inside.dispatcher(broker), Position("stream", "connection", "mine", 1)
         first = await dispatcher.pull(topic, "s", Pull(1, 0, "mine", position=position))
         assert offsets(first.messages) == [0]
         subscription = await dispatcher.open(topic, "s")
@@ -458,7 +457,7 @@ async def test_what_is_acked_while_others_are_asked_for_the_time_is_delivered_to
     """The repeated pull raised an IndexError: 500, while its message was acked."""
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
-        publisher, dispatcher = broker.serving.publishing.publisher, broker.serving.subscribing.dispatcher
+        publisher, dispatcher = inside.publisher(broker), inside.dispatcher(broker)
         for _ in range(2):
             await publisher.single(topic, replace(single("1"), expires_us=2**52), None)
         await subscribe(broker, topic)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import at, make, records, replace
 from tests.support.brokers.subscribing import ack, create, publish, pull
@@ -15,7 +16,7 @@ async def test_the_next_dispatcher_goes_on_where_the_acks_end(tmp_path: Path) ->
             await create(http)
             before = await publish(http, 0)
             await pull(http)
-            (dispatcher,) = [b for b in together.brokers if b.serving.subscribing.dispatcher.names()]
+            (dispatcher,) = [b for b in together.brokers if inside.dispatcher(b).names()]
             left, asks = (two, other) if dispatcher is one else (one, http)
             successors = await replace(together, [0], 2, [one, two])
             behind = await publish(asks, 1)

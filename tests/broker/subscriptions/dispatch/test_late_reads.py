@@ -10,6 +10,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.read.remote_reader import RemoteSegment
 from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import offsets, publish, subscribe
 from tests.support.brokers.in_process_cluster import in_loop
 
@@ -32,12 +33,12 @@ async def test_what_others_own_is_delivered_while_an_owner_is_silent(
 ) -> None:
     async with in_loop(tmp_path) as together:
         one = together.brokers[0]
-        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
-        topic = one.core.catalog.topic("t")
+        await inside.topic_admin(one).create("t", TopicConfig(initial_segments=4))
+        topic = inside.topic(one, "t")
         await subscribe(one, topic)
         await publish(one, topic, *(f"k{n}" for n in range(40)))
-        await one.serving.reading.readables.refresh(topic, range(4))
-        remote = {n for n, known in one.core.catalog.records(topic).items() if known.record.owner != _id(one)}
+        await inside.readables(one).refresh(topic, range(4))
+        remote = {n for n, known in inside.catalog(one).records(topic).items() if known.record.owner != _id(one)}
         silence = Silence()
         monkeypatch.setattr(RemoteSegment, "read", lambda *call: silence.read(*call))
         async with asyncio.timeout(4):
@@ -54,8 +55,8 @@ async def test_what_others_own_is_delivered_while_an_owner_is_silent(
 
 
 async def _look(broker: Broker, count: int) -> Any:
-    return (await broker.serving.subscribing.dispatcher.look(broker.core.catalog.topic("t"), "s", Pull(count))).messages
+    return (await inside.dispatcher(broker).look(inside.topic(broker, "t"), "s", Pull(count))).messages
 
 
 def _id(broker: Broker) -> str:
-    return broker.joined.membership.broker
+    return inside.membership(broker).broker

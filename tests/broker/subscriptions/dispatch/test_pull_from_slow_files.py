@@ -14,6 +14,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from seaweedq.segments import chain
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
 
 FILES, SEGMENTS, READ_S = 6, 3, 0.4
@@ -43,14 +44,14 @@ async def test_a_pull_reads_no_longer_than_a_client_waits(tmp_path: Path, monkey
     async with running(tmp_path) as broker:
         slow = Slow(broker.environment.clock)
         topic = await make_topic(broker, segments=SEGMENTS)
-        log, dispatcher = broker.serving.log, broker.serving.subscribing.dispatcher
+        log, dispatcher = inside.segment_log(broker), inside.dispatcher(broker)
         for n in range(FILES):
             await publish(broker, topic, *(f"{n}-{m}" for m in range(40)))
             for segment in list(log.dirty):
                 await log.flusher.flush(segment)
         await subscribe(broker, topic)
         monkeypatch.setattr(reader, "load", slow.load)
-        for each in (broker.core.reader, dispatcher._pulling._leasing):
+        for each in (inside.reader(broker), dispatcher._pulling._leasing):
             monkeypatch.setattr(each, "_clock", slow, raising=False)
         found: list[int] = []
         while got := offsets(await pull(dispatcher, topic, "s", None, 10_000, 0)):
@@ -63,10 +64,10 @@ async def test_a_pull_reads_no_longer_than_a_client_waits(tmp_path: Path, monkey
 async def _files(broker: Broker) -> tuple[Topic, OpenSegment]:
     """A topic whose one segment has FILES files, of a message each."""
     topic = await make_topic(broker)
-    [segment] = await broker.serving.publishing.ownership.mine(topic)
+    [segment] = await inside.ownership(broker).mine(topic)
     for n in range(FILES):
         await publish(broker, topic, str(n))
-        await broker.serving.log.flusher.flush(segment)
+        await inside.flusher(broker).flush(segment)
     return topic, segment
 
 
@@ -75,10 +76,10 @@ async def test_a_read_of_a_segment_ends_with_what_it_has(tmp_path: Path, monkeyp
         slow = Slow(broker.environment.clock)
         _, segment = await _files(broker)
         monkeypatch.setattr(reader, "load", slow.load)
-        monkeypatch.setattr(broker.core.reader, "_clock", slow, raising=False)
-        pieces = await broker.core.reader.read(segment, 0, 100, 1 << 20)
+        monkeypatch.setattr(inside.reader(broker), "_clock", slow, raising=False)
+        pieces = await inside.reader(broker).read(segment, 0, 100, 1 << 20)
         assert [first for first, _ in pieces] == [0, 1, 2]
-        pieces = await broker.core.reader.read(segment, 3, 100, 1 << 20)
+        pieces = await inside.reader(broker).read(segment, 3, 100, 1 << 20)
         assert [first for first, _ in pieces] == [3, 4, 5]
 
 
@@ -86,7 +87,7 @@ async def test_what_a_broker_wrote_it_need_not_ask_the_store_for(tmp_path: Path)
     async with running(tmp_path) as broker:
         _, segment = await _files(broker)
         before = broker.environment.store.requests["size"]
-        assert sum(await broker.core.reader.sizes_since(segment, 0)) > FILES * 1000
+        assert sum(await inside.reader(broker).sizes_since(segment, 0)) > FILES * 1000
         assert broker.environment.store.requests["size"] == before
 
 
@@ -94,7 +95,7 @@ async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monke
     async with running(tmp_path) as broker:
         slow = Slow(broker.environment.clock)
         _, segment = await _files(broker)
-        size = sum(await broker.core.reader.sizes_since(segment, 0))
+        size = sum(await inside.reader(broker).sizes_since(segment, 0))
         list_page, asked = segment.chain._page, 0
 
         async def page(after: str) -> Any:
@@ -105,8 +106,8 @@ async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monke
         segment.chain._known.clear()
         monkeypatch.setattr(chain, "PAGE", 2)
         monkeypatch.setattr(segment.chain, "_page", page)
-        monkeypatch.setattr(broker.core.reader, "_clock", slow)
-        assert abs(sum(await broker.core.reader.sizes_since(segment, 0)) - size) < size / 100
+        monkeypatch.setattr(inside.reader(broker), "_clock", slow)
+        assert abs(sum(await inside.reader(broker).sizes_since(segment, 0)) - size) < size / 100
         assert asked == 1
 
 
@@ -125,12 +126,12 @@ async def test_a_file_is_read_to_its_end_once_though_all_who_asked_have_gone(
             return _load(*arguments)
 
         monkeypatch.setattr(reader, "load", held)
-        asking = [asyncio.create_task(broker.core.reader.read(segment, 0, 1, 1 << 20)) for _ in range(3)]
+        asking = [asyncio.create_task(inside.reader(broker).read(segment, 0, 1, 1 << 20)) for _ in range(3)]
         assert await asyncio.to_thread(begun.wait, 20)
         for one in asking:
             one.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
-        again = asyncio.create_task(broker.core.reader.read(segment, 0, 1, 1 << 20))
+        again = asyncio.create_task(inside.reader(broker).read(segment, 0, 1, 1 << 20))
         await asyncio.sleep(0)
         go_on.set()
         assert [first for first, _ in await again] == [0]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import make, replace
 from tests.support.brokers.subscribing import SUBSCRIPTION, ack, everywhere, lag, publish, pull
@@ -23,7 +24,7 @@ async def test_successors_do_not_wait_for_their_predecessors(tmp_path: Path) -> 
             found |= {message["id"] for message in more}
         await ack(http, late)
         for one in together.brokers:
-            dispatcher = one.serving.subscribing.dispatcher
+            dispatcher = inside.dispatcher(one)
             await dispatcher.checkpoint()
             for topic, name in dispatcher.names():
                 dispatcher.forget(topic, name)  # as a crash: leases are gone

@@ -21,6 +21,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.subscriptions import SubscriptionRecord
 from seaweedq.errors import JournalUnavailable, LeaseOfAnother, NeedsNewerBroker
 from seaweedq.segments.rows import Single
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.machine import simulated_machine
 from tests.support.brokers.simulated_loop import clock, simulate
@@ -35,20 +36,20 @@ class Scene:
 
     def __init__(self, broker: Broker, topic: Topic, calls: Counter[str]) -> None:
         self.broker, self.topic, self.calls = broker, topic, calls
-        self.dispatcher = broker.serving.subscribing.dispatcher
+        self.dispatcher = inside.dispatcher(broker)
         self.at: dict[str, Position] = {}
 
     async def make(self, *names: str, most: int = 1000) -> None:
         now_us = clock().now_us()
         record = SubscriptionRecord("shared", "earliest", 600, 0, None, now_us, epoch=now_us)
         for name in names:
-            await self.broker.serving.subscribing.admin.create(self.topic, name, record)
+            await inside.subscription_admin(self.broker).create(self.topic, name, record)
             self.at[name] = Position(name, name, name, most)
 
     async def next(self, name: str, wait_s: float = WAIT_S) -> Batch | None:
         """The next batch of a stream, as a connection asks for it that has sent all before."""
         wanted = Pull(100, wait_s, self.at[name].consumer, position=self.at[name])
-        batch = await self.broker.serving.subscription_streams.next(self.topic, name, wanted)
+        batch = await inside.subscription_streams(self.broker).next(self.topic, name, wanted)
         if batch:
             self.at[name] = self.at[name].at(int(batch.lease.rpartition(".")[2]), *batch.rows.last)
         return batch
@@ -168,7 +169,7 @@ def test_what_held_all_streams_back_holds_nobody_once_its_time_is_over(tmp_path:
     async def work(here: Scene) -> None:
         await here.make("s")
         expires_us = clock().now_us() + 20_000_000
-        publisher = here.broker.serving.publishing.publisher
+        publisher = inside.publisher(here.broker)
         await publisher.single(here.topic, Single(None, b"1", None, 1, expires_us), None)
         await publish(here.broker, here.topic, "2")
         for _ in range(2):

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.brokers import in_process
+from tests.support.brokers import in_process, inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import (
     TOPIC,
@@ -81,15 +81,15 @@ async def test_a_pull_waits_for_a_segment_that_is_being_replaced_and_never_says_
         await create(clients[0])
         await publish(clients[1], 0)
         held, go_on = asyncio.Event(), asyncio.Event()
-        quiet = one.serving.log.commit.quiet
+        quiet = inside.group_commit(one).quiet
 
         async def slow() -> None:
             held.set()
             await go_on.wait()
             await quiet()
 
-        one.serving.log.commit.quiet = slow  # type: ignore[method-assign]
-        await one.serving.reshaping.planner.plan(topic, [0], [1_000_000_000])
+        inside.group_commit(one).quiet = slow  # type: ignore[method-assign]
+        await inside.planner(one).plan(topic, [0], [1_000_000_000])
         await held.wait()
         pulls = [asyncio.create_task(pull(http, consumer=str(n))) for n, http in enumerate(clients)]
         fetch = asyncio.create_task(clients[1].get(f"{TOPIC}/segments/0/messages"))
@@ -97,7 +97,7 @@ async def test_a_pull_waits_for_a_segment_that_is_being_replaced_and_never_says_
         done, _ = await asyncio.wait([*pulls, fetch, shown], timeout=0.5)
         assert not done
         go_on.set()
-        one.serving.log.commit.quiet = quiet  # type: ignore[method-assign]
+        inside.group_commit(one).quiet = quiet  # type: ignore[method-assign]
         async with asyncio.timeout(5):
             assert len((await asyncio.gather(*pulls))[0]) in (0, 40)
             assert len([m for found in await asyncio.gather(*pulls) for m in found]) == 40
@@ -127,7 +127,7 @@ async def test_what_was_acked_of_a_segment_that_is_done_stays_acked(tmp_path: Pa
         await replace(together, [0], 2)
         assert await pull(http) == []
         for broker in together.brokers:
-            await broker.serving.subscribing.dispatcher.checkpoint()
+            await inside.dispatcher(broker).checkpoint()
         await ack(other, ids)
         answer = await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ["0-0", "0-40", "0-40", "1-0", "77-0"]})
         assert answer.json() == {"acked": 1, "late": 0, "unknown": ["0-40", "1-0", "77-0"]}
@@ -143,14 +143,14 @@ async def test_a_subscription_is_handed_on_amid_its_way(tmp_path: Path) -> None:
         await publish(clients[1], 1)
         await ack(clients[0], [message["id"] for message in await pull(clients[0])])
         first = await pull(clients[0], 10)
-        holder = next(b for b in together.brokers if b.serving.subscribing.dispatcher.names())
-        await holder.serving.subscribing.dispatcher.hand_over(holder.core.catalog.topic("t"), "s")
+        holder = next(b for b in together.brokers if inside.dispatcher(b).names())
+        await inside.dispatcher(holder).hand_over(inside.topic(holder, "t"), "s")
         await ack(clients[1], [message["id"] for message in first])
         rest = await consume(clients, lambda: True)
         assert len({(m["key"], m["value"]) for m in first} | {(key, n) for _, _, key, n in rest}) == 40
         assert sum(one["messages"] for one in await lag(clients[1])) == 0
-        holder = next(b for b in together.brokers if b.serving.subscribing.dispatcher.names())
-        subscription = await holder.serving.subscribing.dispatcher.open(holder.core.catalog.topic("t"), "s")
+        holder = next(b for b in together.brokers if inside.dispatcher(b).names())
+        subscription = await inside.dispatcher(holder).open(inside.topic(holder, "t"), "s")
         assert set(subscription.frontier.open) == set(opened(one))
         assert subscription.frontier.done == {n for n, r in records(one).items() if r.state == "sealed"}
 
@@ -165,15 +165,15 @@ async def test_what_is_done_is_not_looked_at_again(tmp_path: Path) -> None:
             await publish(clients[0], n)
             (number,) = await replace(together, [number], 1, [one])
         await consume(clients, lambda: True)
-        holder = next(b for b in together.brokers if b.serving.subscribing.dispatcher.names())
-        await holder.serving.subscribing.dispatcher.checkpoint()
+        holder = next(b for b in together.brokers if inside.dispatcher(b).names())
+        await inside.dispatcher(holder).checkpoint()
         other = two if holder is one else one
-        await holder.serving.subscribing.dispatcher.hand_over(holder.core.catalog.topic("t"), "s")
-        topic = other.core.catalog.topic("t")
+        await inside.dispatcher(holder).hand_over(inside.topic(holder, "t"), "s")
+        topic = inside.topic(other, "t")
         for sealed in [n for n in topic.opened if records(other)[n].state == "sealed"]:
             del topic.opened[sealed]
-        subscription = await other.serving.subscribing.dispatcher.open(topic, "s")
-        assert await in_process.pull(other.serving.subscribing.dispatcher, topic, "s", None, 10, 0) == []
-        await other.serving.subscribing.dispatcher.checkpoint()
+        subscription = await inside.dispatcher(other).open(topic, "s")
+        assert await in_process.pull(inside.dispatcher(other), topic, "s", None, 10, 0) == []
+        await inside.dispatcher(other).checkpoint()
         assert set(topic.opened) <= {number}
         assert set(subscription.cursors) <= {number}

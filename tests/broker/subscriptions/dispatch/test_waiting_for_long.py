@@ -8,6 +8,7 @@ import pytest
 from seaweedq.broker.read import remote_reader
 from seaweedq.broker.subscriptions import subscription
 from seaweedq.broker.subscriptions.pulling import Pull
+from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, records
 
@@ -19,10 +20,10 @@ async def test_ends_are_followed_as_long_as_somebody_waits(tmp_path: Path, monke
     monkeypatch.setattr(subscription, "LOOK_AGAIN_S", 0.1)
     async with in_loop(tmp_path) as together:
         await make(together.brokers[0])
-        await until(lambda: all(one.core.catalog.find("t") for one in together.brokers))
+        await until(lambda: all(inside.catalog(one).find("t") for one in together.brokers))
         owner = records(together.brokers[0])[0].owner
-        (other,) = [one for one in together.brokers if one.joined.membership.broker != owner]
-        topic, subscribing = other.core.catalog.topic("t"), other.serving.subscribing
+        (other,) = [one for one in together.brokers if inside.membership(one).broker != owner]
+        topic, subscribing = inside.topic(other, "t"), other.serving.subscribing
         names = (f"s{n}" for n in range(100))
         name = next(one for one in names if subscribing.assignment.preferred(topic, one) != owner)
         async with at(together, other) as http:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, running
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.serving import Served, served
@@ -43,12 +44,12 @@ async def test_in_the_delay_new_clients_go_elsewhere_and_all_else_is_as_before(t
             assert answer.status_code == 200
             assert answer.headers["connection"] == "close"  # nothing is cut off when the delay is over
             assert "seaweedq_ready 0.0" in (await http.get(f"{serving.url}/metrics")).text
-            assert len(list(one.core.catalog.owned_by(one.id))) > 0
-            assert all(broker.record.takes_more for broker in one.core.roster.brokers.values())
+            assert len(list(inside.catalog(one).owned_by(one.id))) > 0
+            assert all(broker.record.takes_more for broker in inside.roster(one).brokers.values())
             assert not serving.ended.done()
             serving.stop.ask()
             await asyncio.wait_for(serving.ended, WITHIN_S)
-            assert len(list(one.core.catalog.owned_by(one.id))) == (0 if brokers > 1 else 1)
+            assert len(list(inside.catalog(one).owned_by(one.id))) == (0 if brokers > 1 else 1)
 
 
 async def test_in_the_delay_an_answer_to_an_older_request_ends_its_connection_too(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ async def test_in_the_delay_an_answer_to_an_older_request_ends_its_connection_to
         assert (await http.post(messages, json={"value": 1})).status_code == 200
         fetch = f"{serving.url}/v1/topics/t/segments/0/messages"
         waiting = asyncio.create_task(http.get(fetch, params={"offset": 1, "wait_s": 10}))
-        await until(lambda: bool(broker.core.catalog.find("t").signal._waiters))
+        await until(lambda: bool(inside.catalog(broker).find("t").signal._waiters))
         serving.stop.ask()
         await unready(http, serving)
         assert (await http.post(messages, json={"value": 2})).status_code == 200

@@ -23,6 +23,7 @@ from seaweedq.clock import SystemIds
 from seaweedq.errors import InvalidRequest, Unavailable
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Held
 from tests.support.brokers.in_process_cluster import until
@@ -63,13 +64,13 @@ def on_uvloop(folder: Path, test: Callable[[Served, int], Awaitable[None]]) -> N
 
 
 def tls_of(serving: Served, secret: str = SECRET) -> PeerTls:
-    keys = keys_of(secret, cluster=serving.broker.joined.cluster)
+    keys = keys_of(secret, cluster=inside.cluster_id(serving.broker))
     return PeerTls(keys, ME, SystemIds())
 
 
 def calling(serving: Served, port: int, means: str = "", secret: str = SECRET) -> Peers:
     """Peers that call the broker at that port, and mean the one with that id."""
-    keys = keys_of(secret, cluster=serving.broker.joined.cluster)
+    keys = keys_of(secret, cluster=inside.cluster_id(serving.broker))
     secured = tls_of(serving, secret).client(means or serving.broker.id, keys.roots[0])
     return peers_of(serving.broker, secret, at=f"https://127.0.0.1:{port}", secured=secured)
 
@@ -119,7 +120,7 @@ def test_strangers_get_no_byte_of_an_answer(tmp_path: Path, kind: str, caplog: p
 
 
 def _root(serving: Served) -> Any:
-    return keys_of("another secret", cluster=serving.broker.joined.cluster).roots[0]
+    return keys_of("another secret", cluster=inside.cluster_id(serving.broker)).roots[0]
 
 
 SMUGGLED = [

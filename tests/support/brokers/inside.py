@@ -1,0 +1,319 @@
+"""What tests reach of a broker's inside, each part under one name.
+
+Nothing else in the tests says where in a broker a part is: a part that moves changes this module alone.
+"""
+
+from seaweedq.access.accounts import Accounts
+from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.audit.audit import Audit
+from seaweedq.broker.audit.topic import AuditTopic
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.imports.service import Imports
+from seaweedq.broker.journal_registration import JournalRegistration
+from seaweedq.broker.leader.autoscaler import Autoscaler
+from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.leader.limit_split import LimitSplit
+from seaweedq.broker.letters.letters import DeadLetters
+from seaweedq.broker.level_rise import LevelRise
+from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.load.histories import Histories
+from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.log.dirty_segments import DirtySegments
+from seaweedq.broker.log.entry_writer import EntryWriter
+from seaweedq.broker.log.flusher import Flusher
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.reader import Reader
+from seaweedq.broker.log.segment_log import SegmentLog
+from seaweedq.broker.publish.forward_receiver import ForwardReceiver
+from seaweedq.broker.publish.forwarder import Identities
+from seaweedq.broker.publish.publisher import Publisher
+from seaweedq.broker.read.local_positions import LocalPositions
+from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.requested import RequestedRecoveries
+from seaweedq.broker.reshape.chain_roller import Roller
+from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.retention.marks import SegmentMarks
+from seaweedq.broker.retention.restored import Restored
+from seaweedq.broker.retention.retention import Retention
+from seaweedq.broker.rpc.peer_trust import PeerTrust
+from seaweedq.broker.streams.feeds import Feeds
+from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
+from seaweedq.broker.streams.topic_streams import TopicStreams
+from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.lag import LagMeter
+from seaweedq.broker.subscriptions.relaying import RelayedWaits
+from seaweedq.broker.suspicion.greeter import Greeter
+from seaweedq.broker.suspicion.greetings import Greetings
+from seaweedq.broker.suspicion.revoker import Revoker
+from seaweedq.broker.topic_deletion import TopicDeletion
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.cluster_quota import ClusterQuota
+from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.uploads.service import Uploads
+from seaweedq.coordination.election import Election
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.roster import Roster
+from seaweedq.journal.interface import Journal, Journals
+
+
+def accounts(broker: Broker) -> Accounts:
+    return broker.core.accounts
+
+
+def audit(broker: Broker) -> Audit:
+    return broker.core.audit
+
+
+def budget(broker: Broker) -> Budget:
+    return broker.core.budget
+
+
+def callers(broker: Broker) -> Callers:
+    return broker.core.callers
+
+
+def catalog(broker: Broker) -> Catalog:
+    return broker.core.catalog
+
+
+def level(broker: Broker) -> ClusterLevel:
+    return broker.core.level
+
+
+def quota(broker: Broker) -> ClusterQuota:
+    return broker.core.quota
+
+
+def reader(broker: Broker) -> Reader:
+    return broker.core.reader
+
+
+def roster(broker: Broker) -> Roster:
+    return broker.core.roster
+
+
+def trust(broker: Broker) -> PeerTrust:
+    return broker.core.trust
+
+
+def cluster_id(broker: Broker) -> str:
+    return broker.joined.cluster
+
+
+def election(broker: Broker) -> Election:
+    return broker.joined.election
+
+
+def entry_writer(broker: Broker) -> EntryWriter:
+    return broker.joined.entries
+
+
+def journals(broker: Broker) -> Journals:
+    return broker.joined.journals
+
+
+def membership(broker: Broker) -> Membership:
+    return broker.joined.membership
+
+
+def recovery(broker: Broker) -> JournalRecovery:
+    return broker.joined.recovery
+
+
+def registration(broker: Broker) -> JournalRegistration:
+    return broker.joined.registration
+
+
+def level_rise(broker: Broker) -> LevelRise:
+    return broker.joined.rise
+
+
+def topic_admin(broker: Broker) -> TopicAdmin:
+    return broker.joined.topics
+
+
+def uploads(broker: Broker) -> Uploads:
+    return broker.joined.uploads
+
+
+def cluster_view(broker: Broker) -> ClusterView:
+    return broker.joined.view
+
+
+def audit_topic(broker: Broker) -> AuditTopic:
+    return broker.serving.audit
+
+
+def deletion(broker: Broker) -> TopicDeletion:
+    return broker.serving.deletion
+
+
+def imports(broker: Broker) -> Imports:
+    return broker.serving.imports
+
+
+def autoscaler(broker: Broker) -> Autoscaler:
+    return broker.serving.leading.autoscaler
+
+
+def leader(broker: Broker) -> Leader:
+    return broker.serving.leading.leader
+
+
+def limit_split(broker: Broker) -> LimitSplit:
+    return broker.serving.leading.limits
+
+
+def segment_marks(broker: Broker) -> SegmentMarks:
+    return broker.serving.leading.marks
+
+
+def requested_recoveries(broker: Broker) -> RequestedRecoveries:
+    return broker.serving.leading.requested
+
+
+def restored(broker: Broker) -> Restored:
+    return broker.serving.leading.restored
+
+
+def retention(broker: Broker) -> Retention:
+    return broker.serving.leading.retention
+
+
+def dead_letters(broker: Broker) -> DeadLetters:
+    return broker.serving.letters
+
+
+def loads(broker: Broker) -> Loads:
+    return broker.serving.loads
+
+
+def group_commit(broker: Broker) -> GroupCommit:
+    return broker.serving.log.commit
+
+
+def dirty_segments(broker: Broker) -> DirtySegments:
+    return broker.serving.log.dirty
+
+
+def flusher(broker: Broker) -> Flusher:
+    return broker.serving.log.flusher
+
+
+def journal(broker: Broker) -> Journal:
+    return broker.serving.log.journal
+
+
+def segment_log(broker: Broker) -> SegmentLog:
+    return broker.serving.log
+
+
+def identities(broker: Broker) -> Identities:
+    return broker.serving.publishing.identities
+
+
+def ownership(broker: Broker) -> Ownership:
+    return broker.serving.publishing.ownership
+
+
+def publisher(broker: Broker) -> Publisher:
+    return broker.serving.publishing.publisher
+
+
+def forward_receiver(broker: Broker) -> ForwardReceiver:
+    return broker.serving.publishing.receiver
+
+
+def local_positions(broker: Broker) -> LocalPositions:
+    return broker.serving.reading.local_positions
+
+
+def positions(broker: Broker) -> TopicPositions:
+    return broker.serving.reading.positions
+
+
+def readables(broker: Broker) -> ReadableSegments:
+    return broker.serving.reading.readables
+
+
+def mover(broker: Broker) -> SegmentMover:
+    return broker.serving.reshaping.mover
+
+
+def planner(broker: Broker) -> Planner:
+    return broker.serving.reshaping.planner
+
+
+def reshaper(broker: Broker) -> Reshaper:
+    return broker.serving.reshaping.reshaper
+
+
+def roller(broker: Broker) -> Roller:
+    return broker.serving.reshaping.roller
+
+
+def feeds(broker: Broker) -> Feeds:
+    return broker.serving.streams.feeds
+
+
+def streams(broker: Broker) -> TopicStreams:
+    return broker.serving.streams
+
+
+def subscription_admin(broker: Broker) -> SubscriptionAdmin:
+    return broker.serving.subscribing.admin
+
+
+def assignment(broker: Broker) -> Assignment:
+    return broker.serving.subscribing.assignment
+
+
+def dispatcher(broker: Broker) -> Dispatcher:
+    return broker.serving.subscribing.dispatcher
+
+
+def lag_meter(broker: Broker) -> LagMeter:
+    return broker.serving.subscribing.meter
+
+
+def relayed_waits(broker: Broker) -> RelayedWaits:
+    return broker.serving.subscribing.waits
+
+
+def subscription_streams(broker: Broker) -> SubscriptionStreams:
+    return broker.serving.subscription_streams
+
+
+def greeter(broker: Broker) -> Greeter:
+    return broker.serving.suspecting.greeter
+
+
+def greetings(broker: Broker) -> Greetings:
+    return broker.serving.suspecting.greetings
+
+
+def revoker(broker: Broker) -> Revoker:
+    return broker.serving.suspecting.revoker
+
+
+def reports(broker: Broker) -> Reports:
+    return broker.serving.leading.reports
+
+
+def histories(broker: Broker) -> Histories:
+    return broker.serving.leading.histories
+
+
+def topic(broker: Broker, name: str) -> Topic:
+    """A topic as the broker knows it. Raises TopicNotFound."""
+    return catalog(broker).topic(name)
