@@ -1,18 +1,20 @@
 """The settings that a broker was given: on the command line, in the environment, in a TOML file, in this precedence.
 Errors say where.
 
-pydantic-settings would read the two latter as well; its import takes a quarter of the time of `serve --help`.
+pydantic-settings reads the file and the variables. The words of errors are ours: they name the setting, the text that
+was given, and its place.
 """
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from seaweedq.cli.shared.usage import must
 from seaweedq.errors import InvalidRequest
@@ -38,11 +40,26 @@ _OF_SERVICES = re.compile(
 )
 
 
+class _Sourced(Settings, BaseSettings):
+    """The settings as pydantic-settings looks for them; `Settings` validates."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, case_sensitive=True)
+
+
+class _Variables(EnvSettingsSource):
+    """Variables with names in capitals, but for those that Kubernetes sets."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        value = self.env_vars.get(f"{PREFIX}{field_name.upper()}")
+        is_of_service = field_name in _PORTS and value is not None and _SERVICE_LINK.match(value)
+        return None if is_of_service else value, field_name, False
+
+
 def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
     """Returns the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
     names the setting and where it was given."""
     named = {name: value for name, value in given.items() if value is not None}
-    texts = _of_file(config) | _of_variables(os.environ) | named
+    texts = _of_file(config) | _Variables(_Sourced)() | named
     try:
         return Settings.model_validate(_in_numbers(texts, lambda name: _origin(name, named, config)))
     except ValidationError as error:
@@ -75,18 +92,9 @@ def _of_file(config: Path | None) -> dict[str, Any]:
     if not config.is_file():
         raise InvalidRequest(f"--config {config}: the file does not exist", field="config")
     try:
-        return tomllib.loads(config.read_text("utf-8"))
+        return TomlConfigSettingsSource(_Sourced, config)()
     except ValueError as error:  # neither TOML nor UTF-8
         raise InvalidRequest(f"--config {config}: {error}", field="config") from None
-
-
-def _of_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    given = ((name, environment.get(f"{PREFIX}{name.upper()}")) for name in Settings.model_fields)
-    return {
-        name: value
-        for name, value in given
-        if value is not None and not (name in _PORTS and _SERVICE_LINK.match(value))
-    }
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
