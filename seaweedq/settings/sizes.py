@@ -1,3 +1,0 @@
-"""Sizes in bytes."""
-
-KIB, MIB = 1024, 1024 * 1024
