@@ -57,12 +57,12 @@ class Application:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._readiness = broker.readiness
-        environment = broker.environment
-        masked = broker.core.callers.masked
+        environment = broker.process
+        masked = broker.callers.masked
         self._inside = InsideLog(environment.clock, masked)
         self.refusals, self._traffic = Refusals(environment.clock, masked), Traffic(environment.clock)
         self._reader = RequestReader.of(
-            environment.settings, broker.core.budget, environment.clock, self.refusals, self._parties
+            environment.settings, broker.budget, environment.clock, self.refusals, self._parties
         )
         self.unread, self.bodies = self._reader.unread, self._reader.bodies
         self.connections = Connections()
@@ -71,12 +71,12 @@ class Application:
         self._hosts = HostRules(environment.url, settings.allowed_hosts.split(","), self._cors)
         self.addresses = Addresses(settings.trusted_proxies)
         self.forwarded = ForwardedRequests(self.addresses, self.refusals.note)
-        self._peers = PeerRequests(broker.core.gate, self.refusals)
+        self._peers = PeerRequests(broker.gate, self.refusals)
         needs_token = environment.settings.auth == "required"
-        self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
-        self._audited = Audited(broker.core.audit, self._peers.was_found, self.addresses.of, masked)
-        core, most_bytes = broker.core, settings.max_request_bytes
-        self._rates = Rates(environment.clock, core.accounts, core.callers, core.catalog, most_bytes)
+        self._gate = Gate(broker.callers, needs_token, self._peers.authenticated)
+        self._audited = Audited(broker.audit, self._peers.was_found, self.addresses.of, masked)
+        most_bytes = settings.max_request_bytes
+        self._rates = Rates(environment.clock, broker.accounts, broker.callers, broker.catalog, most_bytes)
         self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = documented_routes(self._note, self.service)
@@ -84,7 +84,7 @@ class Application:
 
     def _parties(self) -> int:
         """Returns how many share the broker: the principals, and all who are anonymous, where they may be."""
-        return self._broker.core.callers.view.count + (self._broker.environment.settings.auth != "required")
+        return self._broker.callers.view.count + (self._broker.process.settings.auth != "required")
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Answers hot routes here, the others in FastAPI. Requests that still wait at shutdown get 503."""
@@ -130,7 +130,7 @@ class Application:
         """Returns the metrics of Prometheus, which are few before the broker is ready."""
         sources = sources_of(self._broker) if self._readiness.ready else ()
         requests = RequestMetrics(self._readiness.can_take_work, self._traffic, self.connections)
-        strangers = StrangerMetrics(self.refusals, self._broker.core.audit)
+        strangers = StrangerMetrics(self.refusals, self._broker.audit)
         return render((requests, strangers, *sources, ProcessMetrics()))
 
     async def _serve_forwarded(self, scope: Scope, receive: Receive, out: Outgoing) -> None:
@@ -270,7 +270,7 @@ class Application:
     def _made(self) -> dict[type, Any]:
         """Returns the groups of services by type; they are made once, as soon as the broker is ready."""
         if not self._groups:
-            proxy = Proxy(self._broker.environment.peers, self._peers)
+            proxy = Proxy(self._broker.process.peers, self._peers)
             self._groups = {type(group): group for group in groups_of(self._broker, self._reader, proxy)}
         return self._groups
 

@@ -50,80 +50,84 @@ def groups_of(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[A
 
 
 def _broker_calls(broker: Broker) -> BrokerCalls:
-    core, serving = broker.core, broker.serving
-    requested, greetings = serving.leading.requested, serving.suspecting.greetings
-    receiver, clock = serving.publishing.receiver, broker.environment.clock
-    return BrokerCalls(receiver, serving.loads, core.budget, serving.log, requested, greetings, core.accounts, clock)
+    requested, greetings = broker.recovery.requested, broker.suspecting.greetings
+    receiver, loads, clock = broker.publishing.receiver, broker.load.loads, broker.process.clock
+    return BrokerCalls(receiver, loads, broker.budget, broker.log, requested, greetings, broker.accounts, clock)
 
 
 def _other_calls(broker: Broker) -> Iterator[Any]:
     """Yields the calls of other brokers about topics, segments and streams."""
-    catalog, serving = broker.core.catalog, broker.serving
-    mover, marks, histories = serving.reshaping.mover, serving.leading.marks, serving.leading.histories
-    yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, mover, marks, histories)
-    yield SegmentCalls(catalog, serving.reading.server)
-    yield StreamCalls(catalog, serving.subscription_streams, serving.subscribing.reports)
+    catalog, reading = broker.catalog, broker.reading
+    mover, marks, histories = broker.reshaping.mover, broker.retaining.marks, broker.load.histories
+    yield TopicCalls(catalog, reading.local_positions, broker.deletion, mover, marks, histories)
+    yield SegmentCalls(catalog, reading.server)
+    yield StreamCalls(catalog, broker.streaming.subscriptions, broker.subscribing.reports)
 
 
 def _cluster(broker: Broker, reader: RequestReader, calls: BrokerCalls) -> Iterator[Any]:
     """Yields what shows and changes the cluster, its principals and their tokens."""
-    core, joined, environment = broker.core, broker.joined, broker.environment
-    store_url, peers = environment.settings.store_path, environment.peers
-    yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, core.level, peers, calls.status)
-    yield LevelServices(joined.rise, reader)
-    yield ConfirmServices(broker.serving.leading.restored, reader)
-    principals = Principals(environment.coordination, core.callers.view, core.level, environment.clock, environment.ids)
+    context, level = broker.context, broker.level
+    store_url, peers = context.settings.store_path, context.peers
+    yield ClusterServices(context.cluster, store_url, context.view, context.election, level, peers, calls.status)
+    yield LevelServices(broker.leadership.rise, reader)
+    yield ConfirmServices(broker.retaining.restored, reader)
+    principals = Principals(context.coordination, broker.callers.view, level, context.clock, context.ids)
     yield PrincipalServices(principals, reader)
     yield TokenServices(principals, reader)
 
 
 def _topics(broker: Broker, reader: RequestReader) -> Iterator[Any]:
     """Yields what shows and changes topics and their segments."""
-    core, joined, serving = broker.core, broker.joined, broker.serving
-    catalog, reading, leading = core.catalog, serving.reading, serving.leading
+    catalog, reading, tombstones, clock = (
+        broker.catalog,
+        broker.reading,
+        broker.context.tombstones,
+        broker.process.clock,
+    )
     positions = reading.positions
-    yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, leading.retained)
-    yield SegmentMapServices(catalog, positions, core.roster, core.tombstones, reading.readables.time)
-    yield HistoryServices(catalog, leading.histories, broker.environment.clock)
-    yield FileServices(catalog, reading.files, positions, reading.readables, core.tombstones, broker.environment.clock)
-    yield ChangeServices(catalog, core.roster, serving.changes, reader)
+    yield TopicServices(
+        catalog, broker.topics, positions, broker.deletion, reader, broker.level, broker.retaining.files
+    )
+    yield SegmentMapServices(catalog, positions, broker.roster, tombstones, reading.readables.time)
+    yield HistoryServices(catalog, broker.load.histories, clock)
+    yield FileServices(catalog, reading.files, positions, reading.readables, tombstones, clock)
+    yield ChangeServices(catalog, broker.roster, broker.reshaping.changes, reader)
 
 
 def _messages(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
     """Yields what brings messages and payloads in, and reads both without a subscription."""
-    core, joined, serving = broker.core, broker.joined, broker.serving
-    catalog, reading, payloads = core.catalog, serving.reading, serving.payloads
+    catalog, topics, reading = broker.catalog, broker.topics, broker.reading
+    uploads, payloads, tombstones = broker.uploading.uploads, broker.uploading.payloads, broker.context.tombstones
     time = reading.readables.time
-    yield Publish(catalog, joined.topics, serving.publishing.publisher, payloads, reader, time)
-    yield FetchServices(catalog, reading.finder, proxy, reading.fetcher, payloads, core.tombstones, time, reader.unread)
+    yield Publish(catalog, topics, broker.publishing.publisher, payloads, reader, time)
+    yield FetchServices(catalog, reading.finder, proxy, reading.fetcher, payloads, tombstones, time, reader.unread)
     yield PayloadServices(catalog, payloads, reader)
-    yield ImportServices(catalog, serving.imports, reader)
-    yield UploadServices(catalog, joined.topics, joined.uploads, reader)
-    yield UploadContent(catalog, joined.uploads, broker.environment.store, reader)
+    yield ImportServices(catalog, broker.importing.imports, reader)
+    yield UploadServices(catalog, topics, uploads, reader)
+    yield UploadContent(catalog, uploads, broker.process.store, reader)
 
 
 def _subscriptions(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
     """Yields what shows and changes subscriptions, and what delivers their messages."""
-    core, serving, environment = broker.core, broker.serving, broker.environment
-    catalog, subscribing, ids = core.catalog, serving.subscribing, environment.ids
+    catalog, subscribing, ids, level = broker.catalog, broker.subscribing, broker.process.ids, broker.level
     dispatcher, finder = subscribing.dispatcher, subscribing.finder
-    calls = SubscriptionCalls(catalog, dispatcher, finder, proxy, reader, core.level)
+    calls = SubscriptionCalls(catalog, dispatcher, finder, proxy, reader, level)
     acks = Acks(calls)
     yield acks
-    yield Pulls(calls, serving.payloads, subscribing.waits, ids)
+    yield Pulls(calls, broker.uploading.payloads, subscribing.waits, ids)
     yield from _streams(broker, reader, acks)
-    admin, meter, letters = subscribing.admin, subscribing.meter, serving.letters.topics
-    yield SubscriptionServices(catalog, admin, dispatcher, finder, proxy, reader, core.level, meter, letters)
-    yield SeekServices(catalog, subscribing.seeking, finder, proxy, reader, core.level, ids)
+    admin, meter, letters = subscribing.admin, subscribing.meter, broker.dead_lettering.topics
+    yield SubscriptionServices(catalog, admin, dispatcher, finder, proxy, reader, level, meter, letters)
+    yield SeekServices(catalog, subscribing.seeking, finder, proxy, reader, level, ids)
 
 
 def _streams(broker: Broker, reader: RequestReader, acks: Acks) -> Iterator[Any]:
     """Yields the streams of topics and of subscriptions, which share the memory for what they send."""
-    serving, clock, ids = broker.serving, broker.environment.clock, broker.environment.ids
+    streaming, clock, ids = broker.streaming, broker.process.clock, broker.process.ids
     room, chunks, ended = (
         Room(reader.unread, clock),
-        Chunks(serving.payloads, serving.reading.readables.time, clock),
-        serving.streams.feeds.ended,
+        Chunks(broker.uploading.payloads, broker.reading.readables.time, clock),
+        streaming.feeds.ended,
     )
-    yield TopicStreamRoute(broker.core.catalog, serving.streams, chunks, room, clock)
-    yield SubscriptionStreamRoute(serving.subscription_streams, acks, ended, room, clock, ids)
+    yield TopicStreamRoute(broker.catalog, streaming.topics, chunks, room, clock)
+    yield SubscriptionStreamRoute(streaming.subscriptions, acks, ended, room, clock, ids)

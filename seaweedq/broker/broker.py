@@ -1,25 +1,63 @@
-"""The life of a broker: its services (broker/services) are built, started and stopped in named steps.
+"""The life of a broker: its services are built, started and stopped in order.
 
 Start: lock → probe → identity → membership → views → recovery of this folder's journals → journal → election → serve.
 The leader (broker/leader/leader), which may be this broker, does what is to be done for brokers that are gone.
-Stop: drain (hand over, while others live) → refuse → quiet → flush → checkpoint → close the journal → leave.
-The journal keeps what a stop does not finish in time, and a recovery finds it there.
+
+Stop: 1. what others can do is handed over, while others live; 2. nothing more is taken, and who waits is sent home;
+3. imports end with their batch, and the audit sends its rest; 4. the commits under way end, everything is flushed, and
+cursors are written (broker/maintenance); 5. tasks are cancelled, and the services end, the last one first; 6. the
+journal is closed, and if it is of no use its key says so before its content goes
+(broker/recovery/journal_registration); 7. the membership ends, so nobody recovers the journal too early; 8. the folder
+is given back. The journal keeps what a stop does not finish in time, and a recovery finds it there. A step that fails
+is logged, and the next one follows.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from typing import Any
 
+from seaweedq.access.accounts import Accounts
+from seaweedq.broker.access.admin_token import AdminToken
+from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.audit.audit import Audit, mode_of
+from seaweedq.broker.audit.auditing import Auditing
 from seaweedq.broker.cluster_identity import check_secret, cluster_of
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.context import Context
+from seaweedq.broker.following import Following
+from seaweedq.broker.imports.importing import Importing
+from seaweedq.broker.imports.service import UploadClaims
+from seaweedq.broker.leader.leadership import Leadership
+from seaweedq.broker.letters.dead_lettering import DeadLettering
+from seaweedq.broker.load.loads import Load
+from seaweedq.broker.log.entry_writer import EntryWriter
+from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.maintenance import Maintenance
+from seaweedq.broker.process import ProcessContext
+from seaweedq.broker.publish.publishing import Publishing
+from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.readiness import Readiness
-from seaweedq.broker.services import Environment, Joined, Serving
-from seaweedq.broker.topic_deletion import refuse_more
-from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.wiring import build_core, build_joined, build_serving, identity_of
-from seaweedq.coordination.membership import BrokerIdentity
-from seaweedq.coordination.unreadable import NOTED
+from seaweedq.broker.recovery.recovery import Recovery
+from seaweedq.broker.reshape.reshaping import Reshaping
+from seaweedq.broker.retention.retaining import Retaining
+from seaweedq.broker.rpc.peer_gate import PeerGate
+from seaweedq.broker.rpc.peer_trust import Addresses, PeerTrust, secrets_of
+from seaweedq.broker.service import Service
+from seaweedq.broker.streams.streaming import Streaming
+from seaweedq.broker.subscriptions.subscribing import Subscribing
+from seaweedq.broker.suspicion.suspecting import Suspecting
+from seaweedq.broker.topic_deletion import TopicDeletion, refuse_more
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.cluster_quota import ClusterQuota
+from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.uploads.uploading import Uploading
+from seaweedq.coordination.election import Election
+from seaweedq.coordination.membership import BrokerIdentity, Membership
+from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.levels import HIGHEST
 from seaweedq.storage.level_marks import marked_level
@@ -30,161 +68,239 @@ logger = logging.getLogger(__name__)
 
 
 class Broker:
-    """One life of one broker process. `lost` is set when its lease has ended, or it cannot go on."""
+    """One life of one broker process. `lost` is set when its lease has ended, or it cannot go on.
 
-    def __init__(self, environment: Environment) -> None:
-        self.environment = environment
+    Its views and memory are there from the beginning, `context` and `recovery` once it is a member of the cluster, and
+    the other services once it has a journal.
+    """
+
+    log: Log
+    load: Load
+    topics: TopicAdmin
+    publishing: Publishing
+    reading: Reading
+    subscribing: Subscribing
+    reshaping: Reshaping
+    uploading: Uploading
+    importing: Importing
+    dead_lettering: DeadLettering
+    streaming: Streaming
+    auditing: Auditing
+    retaining: Retaining
+    recovery: Recovery
+    deletion: TopicDeletion
+    leadership: Leadership
+    suspecting: Suspecting
+
+    def __init__(self, process: ProcessContext) -> None:
+        settings, coordination, clock, ids = process.settings, process.coordination, process.clock, process.ids
+        self.process = process
         self.readiness = Readiness(self._has_lease)
-        self.core = build_core(environment, self._topic_closed, self._roster_changed, self._level_changed)
         self.lost = asyncio.Event()
-        self._joined: Joined | None = None
-        self._serving: Serving | None = None
+        self.budget = Budget(settings.memory_budget_bytes)
+        self.trust = PeerTrust(secrets_of(process.secret), lambda: self.level.written, ids)
+        self.roster = Roster(coordination, self._roster_changed, self.trust.is_known)
+        self.level = ClusterLevel(coordination, self.roster, self._level_changed)
+        process.peers.begin(self.trust, Addresses(self.roster, self.trust), clock, ids)
+        self.gate = PeerGate(self.trust, clock, ids, has_port=bool(process.peer_url))
+        self.catalog = Catalog(coordination, self._topic_closed)
+        admin_token = AdminToken(settings.admin_token_path)
+        admin_token.require()
+        self.callers = Callers(coordination, clock, admin_token)
+        self.accounts = Accounts(clock.monotonic_s())
+        self.audit = Audit(mode_of(settings), settings.name, clock)
+        self.services: tuple[Service, ...] = ()  # those that run, in the order of their start
+        self._context: Context | None = None
+        self._following: Following | None = None
+        self._maintenance: Maintenance | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order in which they began; none ends before this life
         self._was_seen = False  # its own key, by the watch
         self._stop_by_s: float | None = None  # monotonic, since the stop was first asked for
 
     @property
-    def joined(self) -> Joined:
-        """The services of a member of the cluster. Raises NotReady before it has joined."""
-        if self._joined is None:
+    def context(self) -> Context:
+        """The context of a member of the cluster. Raises NotReady before it has joined."""
+        if self._context is None:
             raise NotReady("the broker is starting")
-        return self._joined
-
-    @property
-    def serving(self) -> Serving:
-        """The services that need a journal. Raises NotReady before there is one."""
-        if self._serving is None:
-            raise NotReady("the broker is starting")
-        return self._serving
+        return self._context
 
     @property
     def id(self) -> str:
         """The id of this life in the cluster. Raises NotReady before the broker has joined."""
-        return self.joined.membership.broker
+        return self.context.broker
 
     def lock(self) -> None:
         """Locks this process's data folder; a member waits for its predecessor. Raises DataFolderInUse."""
-        settings = self.environment.settings
+        settings = self.process.settings
         stop_s = settings.shutdown_delay_s + settings.shutdown_s
-        self.environment.journals.home.lock(stop_s if settings.member else 0)
+        self.process.journals.home.lock(stop_s if settings.member else 0)
 
     async def start(self) -> None:
         """Does everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged,
         Unavailable."""
-        await probe(self.environment.store.payloads, self.environment.ids)
-        identity = identity_of(self.environment)
-        joined = await self._join(await self._identify(identity), identity)
-        await self._follow_views()
-        await joined.recovery.recover_own()
-        serving = self._open_journal(joined)
-        await self._open(joined)
-        await self._lead(joined, serving)
-        await self._suspect(joined, serving)
+        process = self.process
+        await probe(process.store.payloads, process.ids)
+        spared = process.revoked.spared_s > 0
+        identity = BrokerIdentity.of(
+            process.ids, process.settings.name, process.url, process.settings.zone, spared, process.peer_url
+        )
+        context = await self._join(await self._identify(identity), identity)
+        self._following = Following(context)
+        await self._run(self._following)
+        await self.recovery.journals.recover_own()
+        for service in self._open_services(context):
+            await self._run(service)
         self.readiness.ready = True
         logger.info(
             "broker %s is ready: %d topics, store %s",
-            joined.membership.broker,
-            len(self.core.catalog.names()),
-            self.environment.settings.store_path,
+            self.id,
+            len(self.catalog.names()),
+            process.settings.store_path,
         )
 
     async def _identify(self, identity: BrokerIdentity) -> str:
         """Checks that store, coordination and the other brokers' secret belong together. Returns the cluster's id."""
-        environment, roster = self.environment, self.core.roster
-        store, coordination = environment.settings.store_path, environment.settings.coordination
-        kept = environment.settings.data_dir if coordination == "embedded" else environment.settings.etcd_prefix
+        process, trust = self.process, self.trust
+        store, coordination = process.settings.store_path, process.settings.coordination
+        kept = process.settings.data_dir if coordination == "embedded" else process.settings.etcd_prefix
         named = f"store {store}, coordination {coordination} ({kept})"
-        cluster = await cluster_of(
-            environment.coordination, environment.store, environment.ids, environment.clock, named
-        )
-        await self.core.level.load()
-        trust = self.core.trust
-        marked = await marked_level(environment.store) if not trust.is_on else 0
-        trust.begin(await environment.make_keys(trust.secrets, cluster), identity.id, marked)
+        cluster = await cluster_of(process.coordination, process.store, process.ids, process.clock, named)
+        await self.level.load()
+        marked = await marked_level(process.store) if not trust.is_on else 0
+        trust.begin(await process.make_keys(trust.secrets, cluster), identity.id, marked)
         if identity.peer_url:
             await asyncio.to_thread(lambda: trust.tls)
         trust.tell()
-        await roster.load()
-        await check_secret(self.environment.peers, roster)
+        await self.roster.load()
+        await check_secret(process.peers, self.roster)
         return cluster
 
-    async def _join(self, cluster: str, identity: BrokerIdentity) -> Joined:
-        joined = self._joined = build_joined(self.environment, self.core, cluster, identity, self._lose)
-        await joined.recovery.revoke()
-        await joined.membership.start(self.core.level.admit)
-        await joined.registration.register()
-        return joined
+    async def _join(self, cluster: str, identity: BrokerIdentity) -> Context:
+        """Makes this broker a member of the cluster, whose journal is known before there is one."""
+        context = self._context = self._member(cluster, identity)
+        self.recovery = Recovery(context, self.process.journals.home.id)
+        await self.recovery.journals.revoke()
+        await context.membership.start(self.level.admit)
+        await self.recovery.registration.register()
+        return context
 
-    async def _follow_views(self) -> None:
-        roster, catalog, level, callers = self.core.roster, self.core.catalog, self.core.level, self.core.callers
-        self._spawn(level.follow(await level.load()), "cluster level")
-        self._spawn(self.joined.guard.run(), "guard of the level")
-        self._spawn(roster.follow(await roster.load()), "roster")
-        self._spawn(catalog.follow(await catalog.load()), "catalog")
-        self._spawn(callers.view.follow(await callers.view.load()), "principals and tokens")
-        self._spawn(callers.look_often(self.joined.membership.valid), "rights of those who wait")
+    def _member(self, cluster: str, identity: BrokerIdentity) -> Context:
+        process, settings = self.process, self.process.settings
+        coordination, clock, level = process.coordination, process.clock, self.level
+        prove = self.trust.keys.prove
+        membership = Membership(
+            coordination, clock, identity, settings.lease_s, self._lose, aside=process.aside, prove=prove
+        )
+        limits_of, most = self.callers.view.limits_of, (settings.max_topics, settings.max_segments)
+        return Context(
+            settings=settings,
+            store=process.store,
+            coordination=coordination,
+            clock=clock,
+            ids=process.ids,
+            peers=process.peers,
+            url=process.url,
+            readiness=self.readiness,
+            level=level,
+            roster=self.roster,
+            callers=self.callers,
+            catalog=self.catalog,
+            tombstones=Tombstones(coordination),
+            quota=ClusterQuota(self.catalog, coordination, *most, limits_of),
+            budget=self.budget,
+            cluster=cluster,
+            membership=membership,
+            election=Election(coordination, membership),
+            entries=EntryWriter(cluster, membership.broker, clock, process.ids, lambda: level.written),
+            journals=process.journals.open(process.store, lambda: level.written),
+        )
 
-    def _open_journal(self, joined: Joined) -> Serving:
-        serving = self._serving = build_serving(self.environment, self.core, joined, self.readiness)
-        serving.log.flusher.fenced = self._segment_fenced
-        self._spawn(serving.log.commit.run(), "group commit")
-        self._spawn(serving.reshaping.reshaper.run(), "reshaping")
-        self._spawn(serving.subscribing.handoff.run(), "handover")
-        self._spawn(serving.subscribing.reports.run(), "reports of waits")
-        self._spawn(serving.letters.run(), "dead letters")
-        if self.core.audit.mode == "topic":
-            self._spawn(serving.audit.run(), "audit")
-        self._spawn(serving.loads.run(), "loads")
-        self._spawn(serving.maintenance.tick_often(), "ticks")
-        self._spawn(serving.maintenance.checkpoint_often(), "checkpoints")
-        self._spawn(serving.imports.look_often(), "imports")
-        self._spawn(joined.recovery.recover_left_often(), "journals left here")
-        self._spawn(NOTED.look_often(self.environment.coordination), "unreadable records")
-        return serving
+    def _open_services(self, context: Context) -> tuple[Service, ...]:
+        """Makes the journal, which is empty, and all that needs one. Returns the services in the order of their start:
+        the recovery is complete before the leader may assign segments to this broker, or this broker leads."""
+        settings, process = context.settings, self.process
+        self.topics = admin = TopicAdmin(
+            context.view,
+            context.coordination,
+            context.store,
+            context.entries,
+            settings.publish_timeout_s,
+            context.quota,
+        )
+        self.log = log = Log(
+            context.journals.create(context.broker),
+            context.membership.valid,
+            context.entries,
+            context.budget,
+            settings.cache_bytes,
+            context.clock,
+            lambda segment: self.reshaping.grown(segment),
+            self._segment_fenced,
+        )
+        self.load = load = Load(context, lambda: self.leadership.autoscaler.hot)
+        self.publishing = publishing = Publishing(context, log)
+        self.reading = reading = Reading(context, publishing.ownership, log, load)
+        self.subscribing = subscribing = Subscribing(context, reading, log)
+        self.reshaping = reshaping = Reshaping(context, log, publishing, load)
+        self.uploading = uploading = Uploading(context, self.trust, reading)
+        uploads = uploading.uploads
+        self.importing = importing = Importing(
+            context, process.import_reader, publishing, reading, UploadClaims(uploads.find, uploads.claim)
+        )
+        self.dead_lettering = DeadLettering(context, admin, publishing, reading, subscribing, uploading)
+        self.streaming = Streaming(context, reading, subscribing, uploading)
+        self.auditing = Auditing(context, self.audit, admin, publishing)
+        self.retaining = Retaining(context, log, publishing, reading, subscribing)
+        self.deletion = TopicDeletion(
+            context.catalog, admin, reading.positions, log, reshaping.reshaper, importing.imports, uploads
+        )
+        self.leadership = Leadership(
+            context, self.accounts, self.recovery, load, reshaping.planner, self.retaining, admin, self.deletion
+        )
+        self.suspecting = Suspecting(context, process.revoked, reading)
+        self._maintenance = Maintenance(context, log, subscribing.dispatcher)
+        return (
+            self._maintenance,
+            load,
+            publishing,
+            subscribing,
+            reshaping,
+            self.dead_lettering,
+            self.auditing,
+            self.uploading,
+            importing,
+            self.streaming,
+            reading,
+            self.retaining,
+            self.recovery,
+            self.leadership,
+            self.suspecting,
+        )
 
-    async def _open(self, joined: Joined) -> None:
-        """Recovery is complete: from now on the leader may assign segments to this broker."""
-        if not await joined.membership.open():
-            raise NotReady("this broker's lease expired while it was starting")
-        await self.core.roster.load()
-
-    async def _lead(self, joined: Joined, serving: Serving) -> None:
-        """Stands for election. A broker that leads at once does its first round before it serves."""
-        await joined.election.campaign()
-        self._keep(joined.election.start())
-        if joined.election.is_leader:
-            await serving.leading.leader.round()
-        self._spawn(serving.leading.leader.run(), "leader")
-        self._spawn(serving.leading.limits.run(), "split of limits")
-
-    async def _suspect(self, joined: Joined, serving: Serving) -> None:
-        """Begins to look after the others, and to be looked after."""
-        suspecting = serving.suspecting
-        self._spawn(suspecting.marks.follow(await suspecting.marks.load()), "marks of suspicion")
-        self._spawn(suspecting.greeter.run(), "greetings")
-        self._spawn(suspecting.revoker.run(), "suspicions")
-        if joined.membership.is_spared:
-            self._spawn(self.environment.revoked.end_sparing(joined.membership), "end of sparing")
+    async def _run(self, service: Service) -> None:
+        """Begins a service, whose tasks this life does not go on without."""
+        self.services += (service,)
+        for name, work in (await service.run()).items():
+            task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work, name=name)
+            self._tasks[task] = None
+            task.add_done_callback(self._ended)
 
     def leave(self) -> None:
         """Sends new clients elsewhere, and those who listen to streams: they need not wait for the end."""
         self.readiness.leaving = True
         if self.readiness.ready:
-            self.serving.streams.feeds.end()
+            self.streaming.begin_stop()
 
     async def drain(self) -> None:
         """Hands over what this broker has to others, as far as they live and the time for a stop allows."""
         readiness = self.readiness
-        if readiness.draining or not readiness.ready or self.lost.is_set() or len(self.core.roster.brokers) < 2:
+        if readiness.draining or not readiness.ready or self.lost.is_set() or len(self.roster.brokers) < 2:
             return
         readiness.draining = True
-        serving = self.serving
-        serving.suspecting.greetings.leave()
+        self.suspecting.begin_stop()
         try:
             async with asyncio.timeout(self._left_s()):
-                await asyncio.gather(
-                    serving.subscribing.handoff.leave(), serving.drain.hand_over(), serving.imports.leave()
-                )
+                await asyncio.gather(*(service.hand_over() for service in self.services))
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
                 "could not hand over all segments and subscriptions; other brokers recover them: %s",
@@ -195,9 +311,9 @@ class Broker:
 
     def _left_s(self) -> float:
         """Returns the time that is left of `shutdown_s`, which the first call starts."""
-        now_s = self.environment.clock.monotonic_s()
+        now_s = self.process.clock.monotonic_s()
         if self._stop_by_s is None:
-            self._stop_by_s = now_s + self.environment.settings.shutdown_s - STOP_MARGIN_S
+            self._stop_by_s = now_s + self.process.settings.shutdown_s - STOP_MARGIN_S
         return max(0.5, self._stop_by_s - now_s)
 
     def begin_stop(self) -> None:
@@ -205,12 +321,9 @@ class Broker:
         self.readiness.stopping = True
         self._left_s()
         if self.readiness.ready:
-            self.serving.suspecting.greetings.leave()
-            self.serving.streams.feeds.end()
-            self.serving.subscribing.dispatcher.close()
-            self.serving.imports.begin_stop()
-        catalog = self.core.catalog
-        for topic in filter(None, map(catalog.find, catalog.names())):
+            for service in self.services:
+                service.begin_stop()
+        for topic in filter(None, map(self.catalog.find, self.catalog.names())):
             topic.signal.wake()
 
     async def stop(self) -> None:
@@ -219,11 +332,11 @@ class Broker:
         self.begin_stop()
         try:
             clean = await self._flush_all()
-            if self._joined:
-                await self._leave(self._joined, clean)
-            await self._step(self.environment.peers.close())
+            if self._context:
+                await self._leave(self._context, clean)
+            await self._step(self.process.peers.close())
         finally:
-            self.environment.journals.home.release()
+            self.process.journals.home.release()
 
     async def _flush_all(self) -> bool:
         """Returns whether the journal is of no use any more."""
@@ -232,12 +345,45 @@ class Broker:
         self.readiness.ready = False
         try:
             async with asyncio.timeout(self._left_s()):
-                return not self.lost.is_set() and await self._put_away(self.serving)
+                return not self.lost.is_set() and await self._put_away()
         except TimeoutError:
             logger.warning("could not flush all messages in time; they are recovered from the journal later")
         except Exception:
             logger.exception("could not flush all messages; they are recovered from the journal later")
         return False
+
+    async def _put_away(self) -> bool:
+        """Brings everything into files and cursors. Returns whether the journal is of no use any more."""
+        assert self._maintenance is not None
+        await self.importing.hand_over()
+        await self.auditing.topic.send_rest()
+        return await self._maintenance.put_away()
+
+    async def _leave(self, context: Context, clean: bool) -> None:
+        """Ends all work and the membership. The journal is closed before the lease ends: nobody recovers it too
+        early."""
+        await self._step(self._end_work())
+        if self._maintenance:
+            await self._step(self._close_journal(clean))
+        await self._step(context.election.stop())
+        await self._step(context.membership.stop())
+
+    async def _close_journal(self, clean: bool) -> None:
+        log = self.log
+        await log.journal.close()
+        if clean:
+            log.journal.release(log.commit.committed + 1)
+            await self.recovery.registration.retire(log.journal)
+
+    async def _end_work(self) -> None:
+        """Cancels all tasks, and ends the services, the last one first."""
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            task.cancel()
+        services, self.services = self.services, ()
+        for service in reversed(services):
+            await self._step(service.stop())
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _step(self, work: Awaitable[Any]) -> None:
         """Does a step of the stop, whatever comes of it."""
@@ -246,114 +392,64 @@ class Broker:
         except Exception:
             logger.exception("a step of the stop failed; the next one follows")
 
-    async def _put_away(self, serving: Serving) -> bool:
-        """Brings everything into files and cursors. Returns whether the journal is of no use any more."""
-        log, dispatcher = serving.log, serving.subscribing.dispatcher
-        await serving.imports.leave()
-        await serving.audit.send_rest()
-        log.commit.close()
-        await log.commit.quiet()
-        flushes = [log.flusher.flush(segment) for segment in log.dirty]
-        for outcome in await asyncio.gather(*flushes, dispatcher.checkpoint(), return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                logger.error("a flush or a checkpoint at stop failed: %s", outcome)
-        return not any(segment.pin is not None for segment in log.dirty) and dispatcher.pin is None
-
-    async def _leave(self, joined: Joined, clean: bool) -> None:
-        """Ends all work and the membership. The journal is closed before the lease ends: nobody recovers it too
-        early."""
-        await self._step(self._end_work(self._serving) if self._serving else self._end_tasks())
-        await self._step(joined.uploads.close())
-        if self._serving:
-            await self._step(self._close_journal(joined, self._serving, clean))
-        await self._step(joined.election.stop())
-        await self._step(joined.membership.stop())
-
-    async def _close_journal(self, joined: Joined, serving: Serving, clean: bool) -> None:
-        log = serving.log
-        await log.journal.close()
-        if clean:
-            log.journal.release(log.commit.committed + 1)
-            await joined.registration.retire(log.journal)
-
-    async def _end_work(self, serving: Serving) -> None:
-        serving.reading.readables.close()
-        await serving.imports.stop()
-        await asyncio.gather(serving.reshaping.reshaper.stop(), serving.reshaping.roller.stop())
-        await self._end_tasks(serving.log.flusher.stop())
-        await serving.leading.leader.stop()
-        await serving.leading.requested.stop()
-
-    async def _end_tasks(self, *others: Coroutine[Any, Any, Any]) -> None:
-        tasks, self._tasks = self._tasks, {}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *others, return_exceptions=True)
-
     def _has_lease(self) -> bool:
-        return self._joined is not None and self._joined.membership.valid()
+        return self._context is not None and self._context.membership.valid()
 
     def _topic_closed(self, topic: Topic) -> None:
         """Listens to the catalog: the topic is being deleted, or gone."""
         refuse_more(topic)
         if self.readiness.ready:
-            self.serving.closing.forget(topic)
+            for service in self.services:
+                service.forget(topic)
 
     def _roster_changed(self) -> None:
         """Listens to the roster: brokers or journals have come or gone."""
-        self.core.accounts.live(self.core.roster.living)
-        if self._serving:
-            self._serving.leading.leader.wake()
-            self._serving.suspecting.greeter.wake()
-            self._serving.suspecting.revoker.wake()
-        if self._joined:
-            self._joined.guard.look()
+        self.accounts.live(self.roster.living)
+        if self._maintenance:
+            self.leadership.leader.wake()
+            self.suspecting.wake()
+        if self._following:
+            self._following.guard.look()
+        if self._context:
             self._look_for_own_key()
 
     def _look_for_own_key(self) -> None:
         """Ends this life as soon as its key has gone: others may do its work by now, or soon."""
-        is_there = self.core.roster.alive(self.id)
+        is_there = self.roster.alive(self.id)
         if self._was_seen and not is_there:
             self._lose_lease("its key has gone from coordination")
         self._was_seen = self._was_seen or is_there
 
     def _level_changed(self) -> None:
         """Listens to the cluster's level."""
-        self.core.roster.judge()
-        if self._joined is None:
+        self.roster.judge()
+        if self._context is None:
             return
-        if self.core.level.level > HIGHEST:
-            self._lose(f"the cluster has level {self.core.level.level}, which it does not read")
-        self._joined.guard.look()
+        if self.level.level > HIGHEST:
+            self._lose(f"the cluster has level {self.level.level}, which it does not read")
+        if self._following:
+            self._following.guard.look()
 
     def _lose_lease(self, why: str) -> None:
         """As `_lose`, where others were seen to act as if the lease had ended: from here nothing is answered."""
-        self.joined.membership.end()
+        self.context.membership.end()
         self._lose(why)
 
     def _lose(self, why: str = "its lease has expired") -> None:
         """Ends this life: nothing may be acknowledged any more, and the process begins again under a new id."""
         if not self.lost.is_set():
-            revoked = self.joined.membership.was_revoked
-            more = self.environment.revoked.note() if revoked else ""
+            revoked = self.context.membership.was_revoked
+            more = self.process.revoked.note() if revoked else ""
             logger.warning("%s is no longer a member of the cluster and stops: %s%s", self.id, why, more)
         self.begin_stop()
         self.lost.set()
 
     def _segment_fenced(self, segment: OpenSegment, error: Fenced) -> None:
         """Listens to the flusher: another broker has written where this one owns the segment. It is believed dead."""
-        topic = self.core.catalog.find(segment.topic)
-        known = self.core.catalog.records(topic).get(segment.id) if topic else None
+        topic = self.catalog.find(segment.topic)
+        known = self.catalog.records(topic).get(segment.id) if topic else None
         if known and known.record.owner == self.id:
             self._lose_lease(f"segment {segment.id} of {segment.topic!r} was taken: {error}")
-
-    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        self._keep(asyncio.create_task(work, name=name))
-
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        """Remembers a task of this life, which does not go on without it."""
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         """Ends the life with a task that has ended by itself, also by a cancellation that came from inside."""

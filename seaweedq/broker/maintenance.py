@@ -1,4 +1,4 @@
-"""A broker's maintenance: ticks that flush what is due, let the journal go, make room, and write cursors down.
+"""A broker's maintenance of its log: commits, and ticks that flush, let the journal go, make room, and write cursors.
 
 It decides nothing about safety: a tick that fails or comes late costs space and freshness, never a message.
 """
@@ -6,63 +6,77 @@ It decides nothing about safety: a tick that fails or comes late costs space and
 import asyncio
 import logging
 
+from seaweedq.broker.context import Context
 from seaweedq.broker.log.flusher import FlushLimits, TailFacts, due, pinning
-from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.reader import GroupCache
-from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.log.unused_memory import UnusedMemory
+from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.records.topics import FlushPolicy
+from seaweedq.coordination.unreadable import NOTED
 from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import reach
-from seaweedq.settings import Settings
 
 TICK_S = 0.2
 MAX_OBJECTS = 4000  # of an object journal that are needed at a time: some seconds of a recovery
 logger = logging.getLogger(__name__)
 
 
-class Maintenance:
-    """Flushes, releases and checkpoints, in ticks."""
+class Maintenance(Service):
+    """Commits, flushes, releases and checkpoints."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        view: ClusterView,
-        budget: Budget,
-        cache: GroupCache,
-        dispatcher: Dispatcher,
-        log: SegmentLog,
-    ) -> None:
-        self._settings = settings
-        self._clock = view.clock
-        self._catalog = view.catalog
-        self._budget = budget
-        self._cache = cache
+    def __init__(self, context: Context, log: Log, dispatcher: Dispatcher) -> None:
+        self._settings = context.settings
+        self._clock = context.clock
+        self._coordination = context.coordination
+        self._catalog = context.catalog
+        self._budget = context.budget
         self._dispatcher = dispatcher
         self._log = log
         self._released = 0
-        self._unused = UnusedMemory(budget, view.clock)
+        self._unused = UnusedMemory(context.budget, context.clock)
         self._flushes: set[asyncio.Task[None]] = set()
 
-    async def tick_often(self) -> None:
-        """Flushes and releases for ever."""
+    async def run(self) -> Tasks:
+        """Begins to commit what is appended, and all that follows from it."""
+        return {
+            "group commit": self._log.commit.run(),
+            "ticks": self._tick_often(),
+            "checkpoints": self._checkpoint_often(),
+            "unreadable records": NOTED.look_often(self._coordination),
+        }
+
+    async def put_away(self) -> bool:
+        """Brings everything into files and cursors: 1. nothing more is taken, 2. the commits under way end, 3. all is
+        flushed, and the cursors are written. Returns whether the journal is of no use any more."""
+        log, dispatcher = self._log, self._dispatcher
+        log.commit.close()
+        await log.commit.quiet()
+        flushes = [log.flusher.flush(segment) for segment in log.dirty]
+        for outcome in await asyncio.gather(*flushes, dispatcher.checkpoint(), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                logger.error("a flush or a checkpoint at stop failed: %s", outcome)
+        return not any(segment.pin is not None for segment in log.dirty) and dispatcher.pin is None
+
+    async def stop(self) -> None:
+        """Ends the flushes under way."""
+        await self._log.flusher.stop()
+
+    async def _tick_often(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             try:
                 self._flush_due()
                 self._release()
                 if self._budget.over:
-                    self._cache.shrink()
+                    self._log.cache.shrink()
                 if self._unused.is_due():
                     await self._unused.give_back()
             except Exception:
                 logger.exception("a maintenance tick failed; continuing")
 
-    async def checkpoint_often(self) -> None:
-        """Writes the cursors for ever."""
+    async def _checkpoint_often(self) -> None:
         while True:
             await asyncio.sleep(self._settings.checkpoint_s)
             try:

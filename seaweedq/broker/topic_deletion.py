@@ -3,18 +3,14 @@
 The order of writes, and what a crash leaves, is broker/topics/topic_admin's. A deletion can be repeated at any broker.
 """
 
-from collections.abc import Callable, Sequence
-
 from seaweedq.broker.imports.service import Imports
-from seaweedq.broker.log.segment_log import SegmentLog
+from seaweedq.broker.log.log import Log
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.errors import TopicBeingDeleted
-
-Listener = Callable[[Topic], None]
 
 
 def refuse_more(topic: Topic) -> None:
@@ -26,45 +22,24 @@ def refuse_more(topic: Topic) -> None:
     topic.moved.wake()
 
 
-class TopicClosing:
-    """Ends all work of this broker on a topic. `listeners` are the services that remember something of a topic."""
-
-    def __init__(self, log: SegmentLog, reshaper: Reshaper, listeners: Sequence[Listener]) -> None:
-        self._log = log
-        self._reshaper = reshaper
-        self._listeners = listeners
-
-    async def close(self, topic: Topic) -> None:
-        """Waits until nothing of a topic that is being deleted is under way on this broker."""
-        await self._reshaper.stop(topic)
-        await self._log.commit.quiet()
-        for segment in list(topic.opened.values()):
-            await self._log.flusher.abandon(segment)
-            segment.flushed(segment.end)
-            self._log.dirty.discard(segment)
-
-    def forget(self, topic: Topic) -> None:
-        """Tells the services that a topic is being deleted, or gone."""
-        for forget in self._listeners:
-            forget(topic)
-
-
 class TopicDeletion:
-    """Deletes topics with their data."""
+    """Deletes topics with their data, and ends this broker's part of one that another broker deletes."""
 
     def __init__(
         self,
         catalog: Catalog,
         admin: TopicAdmin,
         positions: TopicPositions,
-        closing: TopicClosing,
+        log: Log,
+        reshaper: Reshaper,
         imports: Imports,
         uploads: Uploads,
     ) -> None:
         self._catalog = catalog
         self._admin = admin
         self._positions = positions
-        self._closing = closing
+        self._log = log
+        self._reshaper = reshaper
         self._imports = imports
         self._uploads = uploads
 
@@ -75,7 +50,16 @@ class TopicDeletion:
             if self._catalog.find(topic.name) is not topic:
                 return  # and its folder may be another one's now
             await self._admin.begin_delete(topic)
-            await self._positions.close(topic, lambda: self._closing.close(topic))
+            await self._positions.close(topic, lambda: self.close(topic))
             await self._imports.remove_topic(topic)
             await self._uploads.remove_topic(topic)
             await self._admin.finish_delete(topic)
+
+    async def close(self, topic: Topic) -> None:
+        """Waits until nothing of a topic that is being deleted is under way on this broker."""
+        await self._reshaper.stop(topic)
+        await self._log.commit.quiet()
+        for segment in list(topic.opened.values()):
+            await self._log.flusher.abandon(segment)
+            segment.flushed(segment.end)
+            self._log.dirty.discard(segment)

@@ -97,17 +97,17 @@ async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_pat
         await mute.start()
         await until(lambda: mute.id in inside.roster(leads).brokers)
         reports = Reports(
-            inside.catalog(leads), inside.roster(leads), leads.environment.peers, leads.id, inside.loads(leads)
+            inside.catalog(leads), inside.roster(leads), leads.process.peers, leads.id, inside.loads(leads)
         )
         await reports.ask()
         await Rebalancer(
-            inside.catalog(leads), inside.roster(leads), reports, leads.environment.peers, leads.environment.clock
+            inside.catalog(leads), inside.roster(leads), reports, leads.process.peers, leads.process.clock
         ).rebalance()
         assert not inside.catalog(leads).owned_by(mute.id)
-        together.apps[mute.environment.url] = Application(mute)
+        together.apps[mute.process.url] = Application(mute)
         await reports.ask()
         await Rebalancer(
-            inside.catalog(leads), inside.roster(leads), reports, leads.environment.peers, leads.environment.clock
+            inside.catalog(leads), inside.roster(leads), reports, leads.process.peers, leads.process.clock
         ).rebalance()
         await until(lambda: len(inside.catalog(leads).owned_by(mute.id)) >= 3)
         await mute.stop()

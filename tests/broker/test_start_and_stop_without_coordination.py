@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.journal_registration import JournalRegistration
+from seaweedq.broker.following import Following
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.journal_registration import JournalRegistration
 from seaweedq.cli.server.process.broker_process import started
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.election import Election
@@ -100,7 +101,7 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
         assert broker.lost.is_set()
 
 
-@pytest.mark.parametrize("step", ["register", "recover_own", "_open", "campaign", "round"])
+@pytest.mark.parametrize("step", ["register", "recover_own", "open", "campaign", "round"])
 @pytest.mark.parametrize("how", ["fails", "is told to stop"])
 async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, how: str
@@ -116,7 +117,7 @@ async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
     kind = {
         "register": JournalRegistration,
         "recover_own": JournalRecovery,
-        "_open": Broker,
+        "open": Membership,
         "campaign": Election,
         "round": Leader,
     }[step]
@@ -165,7 +166,7 @@ async def test_a_broker_whose_election_or_leader_ends_unforeseen_begins_again(
     async with starting(tmp_path) as broker:
         await broker.start()
         monkeypatch.setattr(*(Election, "campaign", end) if part == "election" else (Leader, "round", end))
-        await broker.environment.coordination.commit([], [Delete("leader")])  # each looks again
+        await broker.process.coordination.commit([], [Delete("leader")])  # each looks again
         inside.leader(broker).wake()
         await asyncio.wait_for(broker.lost.wait(), 5)
 
@@ -175,11 +176,11 @@ async def test_a_start_that_finds_itself_without_the_lead_begins_again(
 ) -> None:
     async with starting(tmp_path) as broker:
 
-        async def end_the_lease(self: Broker) -> None:
-            inside.membership(self)._end()
-            inside.election(self).leader_compare()
+        async def end_the_lease(self: Following) -> None:
+            inside.membership(broker)._end()
+            inside.election(broker).leader_compare()
 
-        monkeypatch.setattr(Broker, "_follow_views", end_the_lease)
+        monkeypatch.setattr(Following, "run", end_the_lease)
         assert await asyncio.wait_for(started(broker, stop_signals()), 5) is False
         assert broker.lost.is_set()
 

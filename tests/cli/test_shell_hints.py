@@ -22,7 +22,7 @@ async def test_what_a_broker_with_tokens_greets_with_works_as_pasted(tmp_path: P
     folder = tmp_path / "it's a folder"
     draw_admin_token(Settings(data_dir=folder, auth="required"))
     async with running(folder, auth="required") as broker, served(broker) as serving:
-        export, publish, show, pull, sql, *_ = server_lines(broker.environment.settings, serving.url, "events")
+        export, publish, show, pull, sql, *_ = server_lines(broker.process.settings, serving.url, "events")
         assert '"count":1' in await pasted(publish)
         assert '"name":"events"' in await pasted(show)
         assert '"value": {"n": 1}' in (await pasted(f"{export}\n{pull}")).replace('":', '": ').replace("  ", " ")

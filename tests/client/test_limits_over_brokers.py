@@ -49,11 +49,11 @@ async def test_a_producer_over_its_limit_is_slowed_down_and_loses_and_doubles_no
                 if batch == 0 and disturbed == "leader killed":
                     await http.together.crash(leader)
                 elif batch == 0 and disturbed == "broker silent":
-                    http.together.silent.add(next(one for one in brokers if one is not leader).environment.url)
+                    http.together.silent.add(next(one for one in brokers if one is not leader).process.url)
             assert producer.acknowledged == BATCH * BATCHES
         took_s = time.monotonic() - begun_s
         http.together.silent.clear()
-        living = next(at for at, one in enumerate(brokers) if one.environment.url in http.together.apps)
+        living = next(at for at, one in enumerate(brokers) if one.process.url in http.together.apps)
         assert await messages_of(http, living) == BATCH * BATCHES
         assert took_s >= (BATCH * (BATCHES - 1) - 2 * RATE) / (1.3 * RATE), "it was slowed down"
 

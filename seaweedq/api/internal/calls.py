@@ -9,8 +9,8 @@ from seaweedq.access.accounts import Accounts
 from seaweedq.api.internal.server import Call
 from seaweedq.broker.load.histories import FoundHistory, Histories
 from seaweedq.broker.load.meters import LoadReport, Loads
+from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.read_server import ReadServer
@@ -36,7 +36,7 @@ from seaweedq.broker.rpc.messages import (
 from seaweedq.broker.streams.subscription_streams import LEAVE, NEXT, SubscriptionStreams
 from seaweedq.broker.subscriptions.relaying import WAITS, WaitReports
 from seaweedq.broker.suspicion.greetings import Greetings
-from seaweedq.broker.topic_deletion import TopicClosing
+from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.clock import Clock
@@ -50,7 +50,7 @@ class BrokerCalls:
     receiver: ForwardReceiver
     loads: Loads
     budget: Budget
-    log: SegmentLog
+    log: Log
     recoveries: RequestedRecoveries
     greetings: Greetings
     accounts: Accounts
@@ -111,7 +111,7 @@ class TopicCalls:
 
     catalog: Catalog
     positions: LocalPositions
-    closing: TopicClosing
+    deletion: TopicDeletion
     mover: SegmentMover
     marks: SegmentMarks
     histories: Histories
@@ -144,7 +144,7 @@ class TopicCalls:
         if topic and topic.record.incarnation == call.incarnation:
             if topic.record.state != "deleting":
                 raise NotOwner(f"topic {call.topic!r} is not being deleted")
-            await self.closing.close(topic)
+            await self.deletion.close(topic)
         return True
 
     async def _give(self, content: bytes) -> bool:

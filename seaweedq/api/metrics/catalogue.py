@@ -30,19 +30,19 @@ GROUPS: Mapping[str, Sequence[Family]] = {
 
 def sources_of(broker: Broker) -> Sequence[Source]:
     """Returns the sources of a broker's metrics, in the order of the catalogue."""
-    core, joined, serving, environment = broker.core, broker.joined, broker.serving, broker.environment
-    leading, suspecting = serving.leading, serving.suspecting
-    settings = environment.settings
+    context, process, log = broker.context, broker.process, broker.log
+    settings, clock = process.settings, process.clock
     return (
-        LogMetrics(serving.log, core.budget, environment.clock),
-        PutMetrics(serving.log.journal, environment.clock, settings.put_usd_per_1000),
-        StoreMetrics(environment.store),
-        MemoryMetrics(core.budget, environment.pools),
-        SubscriptionMetrics(serving.subscribing.meter, serving.letters, settings.metrics_subscriptions),
-        ClusterMetrics(joined.view, joined.election, core.level),
-        JournalMetrics(joined.view, joined.recovery),
-        SuspicionMetrics(suspecting.greeter, suspecting.revoker, environment.revoked),
-        LoadMetrics(serving.loads, leading.autoscaler, joined.election),
-        ReshapeMetrics(serving.reshaping.reshaper),
-        RetentionMetrics(leading.retention),
+        LogMetrics(log, broker.budget, clock),
+        PutMetrics(log.journal, clock, settings.put_usd_per_1000),
+        StoreMetrics(process.store),
+        MemoryMetrics(broker.budget, process.pools),
+        SubscriptionMetrics(broker.subscribing.meter, broker.dead_lettering.letters, settings.metrics_subscriptions),
+        ClusterMetrics(context.view, context.election, broker.level),
+        JournalMetrics(context.view, broker.recovery.journals),
+        SuspicionMetrics(broker.suspecting.greeter, broker.suspecting.revoker, process.revoked),
+        LoadMetrics(broker.load.loads, broker.leadership.autoscaler, context.election),
+        ReshapeMetrics(broker.reshaping.reshaper),
+        RetentionMetrics(broker.retaining.retention),
+        *broker.services,
     )

@@ -76,8 +76,8 @@ def histogram(name: str, help: str, *labels: str, watch: str = "") -> Family:
 class Source(Protocol):
     """Some services, with their metrics."""
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yields the families as they are now."""
+    def metrics(self) -> Iterable[Metric]:
+        """Returns the families as they are now."""
 
 
 @dataclass

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import counter, gauge, histogram
+from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.clock import Clock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.journal.interface import Journal
@@ -123,7 +123,7 @@ STORE = (REQUESTS, SENT, RECEIVED, REQUEST_DURATION)
 class LogMetrics:
     """Metrics of what is durable, and of what is in Parquet."""
 
-    log: SegmentLog
+    log: Log
     budget: Budget
     clock: Clock
 

@@ -53,7 +53,7 @@ class Recorded:
 
 def http_at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
     """A client of one broker."""
-    transport = httpx.ASGITransport(together.apps[broker.environment.url])
+    transport = httpx.ASGITransport(together.apps[broker.process.url])
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None)
 
 
@@ -194,7 +194,7 @@ async def test_a_broker_in_its_next_life_is_called_without_a_failed_request(tmp_
         await together.crash(two)
         again = await together.begin_again(two)
         await until(lambda: inside.roster(one).brokers.keys() == {one.id, again.id})
-        found = await one.environment.peers.post(again.environment.url, "status", b"", 5)
+        found = await one.process.peers.post(again.process.url, "status", b"", 5)
         assert found
         await again.stop()
 
@@ -226,7 +226,7 @@ async def test_brokers_that_see_the_rise_one_after_another_understand_each_other
             monkeypatch.setattr(inside.trust(one), "_level", lambda: 4)
             monkeypatch.setattr(inside.trust(other), "_level", lambda: 3)
             for caller, callee in ((one, other), (other, one)):
-                assert await caller.environment.peers.post(callee.environment.url, "status", b"", 5)
+                assert await caller.process.peers.post(callee.process.url, "status", b"", 5)
 
 
 async def work_often(together: InLoop) -> None:
@@ -248,13 +248,13 @@ async def test_a_secret_is_changed_by_two_rolling_restarts_without_a_failed_requ
             for broker in living(together):
                 await broker.drain()
                 await broker.stop()
-                del together.apps[broker.environment.url]
+                del together.apps[broker.process.url]
                 await settled(together)
                 await work(together)
                 await together.begin_again(broker)
                 await settled(together)
                 await work(together)
-        assert {broker.environment.secret for broker in living(together)} == {new}
+        assert {broker.process.secret for broker in living(together)} == {new}
     finally:
         for broker in living(together):
             await broker.stop()
@@ -277,8 +277,8 @@ async def test_a_broker_that_is_told_of_a_lower_level_does_not_show_the_secret(
         late = await together.begin()
         assert inside.level(late).written == 3
         with pytest.raises(NotOwner):
-            await late.environment.peers.post(FALSE, "status", b"", 5)
-        assert await late.environment.peers.post("http://b0", "status", b"", 5)
+            await late.process.peers.post(FALSE, "status", b"", 5)
+        assert await late.process.peers.post("http://b0", "status", b"", 5)
         assert recorded.shown() == {STAMP_HEADER, HELLO_HEADER}
         assert FALSE not in {base for base, _, _ in recorded.requests}
 

@@ -50,7 +50,7 @@ HIDDEN = [
 
 def peers_at(together: InLoop, number: int) -> httpx.AsyncClient:
     """A client at the port for brokers of one broker, as if its handshake had been done."""
-    base = together.brokers[number].environment.peer_url
+    base = together.brokers[number].process.peer_url
     return httpx.AsyncClient(transport=httpx.ASGITransport(together.peer_apps[base]), base_url=base, timeout=None)
 
 
@@ -202,13 +202,13 @@ async def test_brokers_that_see_the_level_one_after_another_find_each_other_at_e
             monkeypatch.setattr(inside.trust(early), "_level", lambda: 4)
             monkeypatch.setattr(inside.trust(late), "_level", lambda: 3)
             for caller, callee in ((early, late), (late, early)):
-                assert await caller.environment.peers.post(callee.environment.url, "status", b"", 5)
+                assert await caller.process.peers.post(callee.process.url, "status", b"", 5)
 
 
 async def test_a_caller_that_means_an_earlier_life_is_refused_before_anything_is_done(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1, peer_ports=True) as together:
         peers = peers_of(together.brokers[0])
-        peers.send = together.brokers[0].environment.peers.send  # type: ignore[method-assign]
+        peers.send = together.brokers[0].process.peers.send  # type: ignore[method-assign]
         with pytest.raises(NotOwner):
             await peers.post("http://b0", "status", b"", 5)
         await peers.close()

@@ -26,7 +26,7 @@ class Client:
 
     def __init__(self, together: InLoop, number: int, http: httpx.AsyncClient) -> None:
         self.broker = together.brokers[number]
-        self.app = together.apps[self.broker.environment.url]
+        self.app = together.apps[self.broker.process.url]
         self.http = http
 
     async def make(self, count: int = 0, segments: int = 1, **settings: Any) -> None:

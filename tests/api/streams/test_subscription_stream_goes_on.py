@@ -43,7 +43,7 @@ class Coming:
             if self._random.random() < self._forgetting:
                 last, lives = "", lives + 1
             headers = {"Last-Event-ID": last} if last else {}
-            app = self._together.apps[broker.environment.url]
+            app = self._together.apps[broker.process.url]
             async with listening(app, f"{STREAM}?consumer={name}-{lives}&max_in_flight=40", headers) as one:
                 if one.status != 200:
                     assert one.status == 503, one.content
@@ -62,7 +62,7 @@ class Coming:
             await self._ack([row["id"] for row in rows])
 
     def _living(self) -> list[Broker]:
-        return [one for one in self._together.brokers if one.environment.url in self._together.apps]
+        return [one for one in self._together.brokers if one.process.url in self._together.apps]
 
     def _hear(self, content: bytes) -> None:
         came = Parsed()
@@ -139,7 +139,7 @@ async def test_a_stream_lives_on_when_its_dispatcher_dies_and_when_it_moves(tmp_
         dead = dispatching()
         assert dead
         others = [one for one in together.brokers if one is not dead]
-        app = together.apps[others[0].environment.url]
+        app = together.apps[others[0].process.url]
         async with at(together, others[1]) as http, listening(app, STREAM) as one:
 
             async def publish(*values: int) -> None:
@@ -164,7 +164,7 @@ async def test_a_stream_lives_on_when_its_dispatcher_dies_and_when_it_moves(tmp_
             await until(lambda: 4 in one.values)
             last = one.parsed.last_id
             before = Counter(one.values)
-        elsewhere = together.apps[others[1].environment.url]
+        elsewhere = together.apps[others[1].process.url]
         async with at(together, others[1]) as http, listening(elsewhere, STREAM, {"Last-Event-ID": last}) as again:
             await asyncio.sleep(0.05)
             assert again.values == [], "the new dispatcher knows the leases that were handed over"

@@ -237,7 +237,7 @@ def rows(found: list[dict[str, Any]]) -> list[Row]:
 async def test_every_message_once_and_in_order_over_splits_and_merges_at_any_broker(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         await make(together.brokers[0], 2)
-        apps = [together.apps[broker.environment.url] for broker in together.brokers]
+        apps = [together.apps[broker.process.url] for broker in together.brokers]
         async with listening(apps[0], STREAM) as one, listening(apps[1], f"{STREAM}?start=earliest") as other:
             async with publishing(together) as published:
                 await change_all(together)
@@ -261,7 +261,7 @@ async def test_whoever_is_cut_off_anywhere_misses_nothing_over_splits_and_merges
             last, turn = "", 0
             while True:
                 turn += 1
-                app = together.apps[together.brokers[turn % 2].environment.url]
+                app = together.apps[together.brokers[turn % 2].process.url]
                 headers = {"Last-Event-ID": last} if last else {}
                 async with listening(app, f"{STREAM}?start=earliest", headers) as one:
                     assert one.status == 200, one.content
@@ -293,7 +293,7 @@ async def test_positions_name_a_segment_that_was_read_to_its_end_until_its_succe
         (successor,) = await replace(together, [0, 1])
         ends = {n: known.end_offset for n, known in inside.catalog(one).segments(topic).items()}
         begin = f"0-{ends[0]},1-0"
-        app = together.apps[one.environment.url]
+        app = together.apps[one.process.url]
         async with listening(app, f"{STREAM}?start={begin}") as half:
             assert half.parsed.first_id == f"{topic.record.incarnation}:{begin}"
             await half.until(ends[1] or 0)
@@ -321,7 +321,7 @@ async def test_a_client_that_reads_nothing_costs_a_buffer_and_is_ended(host: Bro
             await publish(host, topic, json.dumps([n, "x" * 100_000]))
         await until(lambda: inside.budget(host).answers)
         assert inside.budget(host).answers < 2 * CHUNK_BYTES
-        clock.more_s += host.environment.settings.answer_timeout_s
+        clock.more_s += host.process.settings.answer_timeout_s
         unread.tick()
         await until(lambda: not inside.budget(host).answers and not len(inside.feeds(host)))
         writer.close()

@@ -358,7 +358,7 @@ async def test_one_is_not_lost_where_a_batch_waits_while_progress_is_written(bro
         return await prepare(topic, rows, producer)
 
     where = await begun(broker)
-    monkeypatch.setattr(broker.environment.coordination, "after", answered_late)
+    monkeypatch.setattr(broker.process.coordination, "after", answered_late)
     monkeypatch.setattr(inside.publisher(broker), "prepare", not_yet)
     assert await work.run(where)
     assert written.is_set()

@@ -48,7 +48,7 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
         leader, dead = together.brokers
         broker = dead.id
         await together.crash(dead)
-        lock = FolderLock(dead.environment.settings.home, Disk())  # as a process does that stands still
+        lock = FolderLock(dead.process.settings.home, Disk())  # as a process does that stands still
         lock.acquire()
         await until(lambda: said("can not be reached"))
         journal = inside.roster(leader).journals[broker]

@@ -84,7 +84,7 @@ async def end_of(broker: Broker) -> int:
 
 async def given(together: InLoop, dead: str) -> int:
     """Wait until a living broker has the segment, and return its end."""
-    leader, living = together.brokers[0], [one for one in together.brokers if one.environment.url in together.apps]
+    leader, living = together.brokers[0], [one for one in together.brokers if one.process.url in together.apps]
     topic = inside.topic(leader, "theirs")
     await until(lambda: inside.catalog(leader).segment(topic, 0).record.owner not in (dead, None))
     owner = inside.catalog(leader).segment(topic, 0).record.owner
@@ -147,7 +147,7 @@ async def test_one_that_is_too_old_is_asked_once_and_one_that_is_silent_again(
 
         dead, _ = await left_behind(together)
         recoveries = inside.leader(leader)._recoveries
-        monkeypatch.setattr(leader.environment.peers, "call", call)
+        monkeypatch.setattr(leader.process.peers, "call", call)
         recoveries._unable.clear()
         asked.clear()
         for _ in range(3):

@@ -17,7 +17,7 @@ COOL = {"cool_down_s": 1}
 
 @pytest.fixture
 async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
-    monkeypatch.setattr("seaweedq.broker.wiring.leading.BALANCE_S", 0.05)
+    monkeypatch.setattr("seaweedq.broker.leader.leadership.BALANCE_S", 0.05)
     monkeypatch.setattr("seaweedq.broker.leader.leader.ROUND_S", 0.05)
     async with in_hand(tmp_path, monkeypatch) as made:
         yield made

@@ -106,13 +106,13 @@ async def test_rates_come_with_the_positions_and_cost_no_further_call(
     one = hand.together.brokers[0]
     await made(hand.together, 4)
     calls = []
-    real = one.environment.peers.call
+    real = one.process.peers.call
 
     async def noted(url: str, path: str, *rest: Any) -> Any:
         calls.append(path)
         return await real(url, path, *rest)
 
-    monkeypatch.setattr(one.environment.peers, "call", noted)
+    monkeypatch.setattr(one.process.peers, "call", noted)
     await hand.segments(one)
     await hand.get(one)
     assert [path for path in calls if path not in ("load", "greet")] == ["positions", "positions"]

@@ -21,7 +21,7 @@ async def test_a_last_attempt_that_took_nothing_does_not_speak_for_one_whose_ans
 ) -> None:
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
-        deadline = Deadline(broker.environment.clock, 0.5)
+        deadline = Deadline(broker.process.clock, 0.5)
         tries = 0
 
         async def append(*arguments: Any) -> None:

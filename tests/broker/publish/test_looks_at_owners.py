@@ -26,7 +26,7 @@ async def test_many_publishes_that_wait_look_once_together(tmp_path: Path, monke
 
         monkeypatch.setattr(OwnerAppender, "append", gone)
         monkeypatch.setattr(inside.catalog(broker), "look", look)
-        remote, clock = inside.publisher(broker)._remote, broker.environment.clock
+        remote, clock = inside.publisher(broker)._remote, broker.process.clock
         assert isinstance(remote, RemoteAppender)
         slices = [cast(Any, SimpleNamespace(segment=n % 4, indexes=[n])) for n in range(40)]
         none = cast(Any, None)

@@ -24,7 +24,7 @@ async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, 
             if record.owner == two.id:
                 assert await inside.mover(two).move(theirs, number, one.id)
         await until(lambda: {r.owner for r in records(one).values()} == {one.id})
-        post, lost = two.environment.peers.post, 0
+        post, lost = two.process.peers.post, 0
 
         async def loses(url: str, path: str, body: bytes, timeout_s: float) -> bytes:
             nonlocal lost
@@ -42,7 +42,7 @@ async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, 
                 await until(lambda gone=before[0]: records(two)[gone].state == "sealed")
             raise Unavailable("the answer is lost")
 
-        two.environment.peers.post = loses  # type: ignore[method-assign]
+        two.process.peers.post = loses  # type: ignore[method-assign]
         headers = {"Producer-Id": producer, "Producer-Sequence": "0"} if producer else {}
         body = {"messages": messages_of("k", 0, 60)}
         async with at(together, two) as http:

@@ -76,7 +76,7 @@ async def test_a_life_that_begins_behind_the_deletion_knows_the_start(tmp_path: 
         await start_at(together, 3, 4, delete=True)
         before = together.brokers.pop()
         await before.stop()
-        del together.apps[before.environment.url]
+        del together.apps[before.process.url]
         after = await together.begin_again(before)
         async with at(together, after) as http:
             await refused(http, 3, 4)

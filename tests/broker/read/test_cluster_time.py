@@ -275,7 +275,7 @@ async def test_without_an_answer_of_the_others_only_messages_with_a_lifetime_wai
         owner = next(n for n, one in enumerate(together.brokers) if list(inside.catalog(one).owned_by(one.id)))
         http, time = clients[owner], inside.readables(together.brokers[owner]).time
         time._is_told, time._told_us = False, {}  # as of one that has just started
-        together.silent.add(together.brokers[1 - owner].environment.url)
+        together.silent.add(together.brokers[1 - owner].process.url)
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
         answer = await http.post(f"{TOPIC}/messages", json={"value": 2, "expires_in_s": 60})
         assert (answer.status_code, "expires_in_s" in answer.json()["detail"]) == (503, True)

@@ -26,7 +26,7 @@ async def test_records_of_other_topics_are_not_read(tmp_path: Path, monkeypatch:
         topic, _ = await subscribed(broker)
         await make_topic(broker, "other", 3)
         await deaf(broker)
-        coordination = broker.environment.coordination
+        coordination = broker.process.coordination
         asked: list[str] = []
         read = coordination.range
 

@@ -22,7 +22,7 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
         (broker,) = together.brokers
         await inside.topic_admin(broker).create("t", TopicConfig())
         topic = inside.topic(broker, "t")
-        message = Single("k", b"1", None, broker.environment.clock.now_us(), None)
+        message = Single("k", b"1", None, broker.process.clock.now_us(), None)
         await inside.publisher(broker).single(topic, message, None)
         await inside.planner(broker).plan(topic, [0], [1 << 30])
         chain = Chain(together.store, "t", 0)

@@ -164,7 +164,7 @@ async def test_four_recoveries_hold_their_share_and_end(
         assert budget.recovering == 0
         assert share // 8 < most <= (share // 4 if tails else share) + 20_000, "a commit that is read is there already"
         for name in "abcd":
-            chain = Chain(broker.environment.store, name, 0)
+            chain = Chain(broker.process.store, name, 0)
             await chain.open()
             assert chain.last is not None
             assert chain.last.sequence < 30, "a batch holds several commits, however full the budget is"

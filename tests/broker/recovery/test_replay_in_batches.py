@@ -45,7 +45,7 @@ async def subscribed(broker: Broker) -> tuple[Topic, int]:
     """A topic, and the epoch of its subscription."""
     topic = await make_topic(broker, "t", SEGMENTS)
     await subscribe(broker, topic)
-    record = await broker.environment.coordination.get(keys.SUBSCRIPTIONS.key("t", topic.record.incarnation, "s"))
+    record = await broker.process.coordination.get(keys.SUBSCRIPTIONS.key("t", topic.record.incarnation, "s"))
     assert record is not None
     return topic, record_of(keys.SUBSCRIPTIONS, record.value).epoch
 
@@ -73,16 +73,14 @@ async def test_chains_and_cursors_are_the_same_however_small_the_batches(
             done = await replay_of(broker).replay(broker.id, reading(commits))
             assert (done.segments, done.rows, done.acks) == (SEGMENTS, appended, COMMITS * 5 // 2)
         for segment in range(SEGMENTS):
-            chain = Chain(broker.environment.store, "t", segment)
+            chain = Chain(broker.process.store, "t", segment)
             await chain.open()
             assert chain.end == COMMITS
             if batch_bytes == 1:
                 assert chain.next.sequence >= COMMITS, "each frame is an entry"
         found = {}
         for segment in range(SEGMENTS):
-            entry = await broker.environment.coordination.get(
-                keys.CURSORS.key("t", topic.record.incarnation, "s", segment)
-            )
+            entry = await broker.process.coordination.get(keys.CURSORS.key("t", topic.record.incarnation, "s", segment))
             found[segment] = record_of(keys.CURSORS, entry.value) if entry else None
         assert found[0] is not None
         assert (found[0].acked_to, found[0].acked) == (COMMITS, ())

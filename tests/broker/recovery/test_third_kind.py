@@ -169,7 +169,7 @@ async def test_a_broker_that_stops_in_order_leaves_no_journal(tmp_path: Path, pe
         one, two = together.brokers
         await publish(one, await make_topic(one, "t"), "1")
         name = one.id
-        del together.apps[one.environment.url]
+        del together.apps[one.process.url]
         await one.stop()
         await until(lambda: name not in inside.roster(two).journals)
         assert all(name not in peer.commits for peer in peers)

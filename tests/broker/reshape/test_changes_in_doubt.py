@@ -74,8 +74,8 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
     async def relays(*arguments: Any) -> Any:  # who hangs up ends nothing at the other side
         return await asyncio.shield(asyncio.create_task(relay(*arguments)))
 
-    relay = two.environment.peers.relay
-    monkeypatch.setattr(two.environment.peers, "relay", relays)
+    relay = two.process.peers.relay
+    monkeypatch.setattr(two.process.peers, "relay", relays)
     monkeypatch.setattr(inside.mover(one), "_settle", settles)
     async with at(together, two) as http:
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200

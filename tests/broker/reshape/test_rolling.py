@@ -20,7 +20,7 @@ async def flushed(broker: Broker, count: int) -> None:
     topic = inside.topic(broker, "t")
     for _ in range(count):
         number, _, _ = await inside.publisher(broker).single(
-            topic, Single("k", b"1", None, broker.environment.clock.now_us(), None), None
+            topic, Single("k", b"1", None, broker.process.clock.now_us(), None), None
         )
         await inside.flusher(broker).flush(topic.opened[number])
 

@@ -23,7 +23,7 @@ from tests.support.journal.claims import committed, replay_of
 
 
 def message(broker: Broker) -> Single:
-    return Single("k", b"1", None, broker.environment.clock.now_us(), None)
+    return Single("k", b"1", None, broker.process.clock.now_us(), None)
 
 
 async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_so_far(

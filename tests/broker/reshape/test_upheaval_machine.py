@@ -112,14 +112,14 @@ class UpheavalMachine(RuleBasedStateMachine):
     def die_there(self, place: str, turn: int) -> None:
         """One of them dies when it comes to a place."""
         if broker := self.world.any_broker():
-            self.world.log.append(f"{broker.environment.url} will die at {place}")
+            self.world.log.append(f"{broker.process.url} will die at {place}")
             self.world.cluster.die_at(broker, place, turn)
 
     @rule()
     def orphan(self) -> None:
         """One loses its lease, and goes on."""
         if len(self.world.cluster.living) > 1 and (broker := self.world.any_broker()):
-            self.world.log.append(f"{broker.environment.url} loses its lease")
+            self.world.log.append(f"{broker.process.url} loses its lease")
             self.step(lambda: self.world.cluster.orphan(broker), 0)
 
     @rule()

@@ -126,7 +126,7 @@ async def test_tables_pass_over_a_removed_segment_and_a_file_put_late_in_its_fol
         assert known(world) == set(successors)
         await fill(world.broker, 1)
         assert await world.store.create(late, data)
-        url = world.broker.environment.url
+        url = world.broker.process.url
         async with AsyncClient(url, transport=httpx.ASGITransport(world.together.apps[url])) as client:
             for bounds in ({"starting": {0: 6}}, {"starting": {0: 3}}, {"ending": {0: 6}}):
                 read = await client._run(plan_table("t", Wanted(live=True, **bounds)))
@@ -147,11 +147,11 @@ async def test_idle_rounds_beside_removed_segments_cost_the_store_nothing(tmp_pa
         assert known(world) == set(successors)
         world.pass_time(2 * HOUR_S)
         await rounds(world, 3, 200)  # the successors' own rows, and no more
-        world.broker.environment.store.requests.clear()
+        world.broker.process.store.requests.clear()
         for _ in range(10):
             await rounds(world, pass_s=60)
             await world.retention.burial.sweep()
-        assert not world.broker.environment.store.requests
+        assert not world.broker.process.store.requests
 
 
 async def test_the_producers_of_a_removed_segment_are_known_to_its_successors(tmp_path: Path) -> None:
@@ -330,10 +330,10 @@ async def test_a_tombstone_goes_after_its_time_unless_an_open_segment_descends_f
         burial = inside.retention(world.broker).burial
         await burial.sweep()
         assert (await get(world, "segments/0"))["state"] == "removed"
-        world.broker.environment.store.requests.clear()
+        world.broker.process.store.requests.clear()
         world.pass_time(29 * DAY_S)
         await burial.sweep()
-        assert not world.broker.environment.store.requests, "nothing is over, so no round begins"
+        assert not world.broker.process.store.requests, "nothing is over, so no round begins"
         assert (await get(world, "segments/0"))["state"] == "removed"
         world.pass_time(2 * DAY_S)
         await burial.sweep()

@@ -112,7 +112,7 @@ async def test_an_owner_that_does_not_answer_is_asked_again(tmp_path: Path) -> N
         one, two = together.brokers
         await inside.topic_admin(one).create("t", TopicConfig(initial_segments=4))
         await mark_round(together.store, 7)
-        together.refusing.add(two.environment.url)
+        together.refusing.add(two.process.url)
         assert (await _at(together, 0).post(CONFIRM)).status_code == 503
         assert await inside.restored(one)._rounds.is_restored()
 
@@ -127,7 +127,7 @@ def _die(place: str) -> None:
 
 
 def _at(together: InLoop, number: int) -> httpx.AsyncClient:
-    url = together.brokers[number].environment.url
+    url = together.brokers[number].process.url
     return httpx.AsyncClient(transport=httpx.ASGITransport(together.apps[url]), base_url=url, timeout=60)
 
 

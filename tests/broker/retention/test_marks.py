@@ -38,7 +38,7 @@ async def abandon(world: RetainedWorld, starting: Broker) -> None:
     for task in filter(None, ended):
         task.cancel()
     await asyncio.gather(*filter(None, ended), return_exceptions=True)
-    starting.environment.journals.home.release()
+    starting.process.journals.home.release()
     await world.together.coordination.leases.revoke(inside.membership(starting).lease)
 
 
@@ -58,11 +58,11 @@ async def test_all_rows_of_an_idle_segment_go_in_the_end(tmp_path: Path, policy:
             world.pass_time(HOUR_S + 130)
         assert (world.start, len(await world.sequences())) == (9, 1)
         assert await values(world, 9) == []
-        world.broker.environment.store.requests.clear()
+        world.broker.process.store.requests.clear()
         for _ in range(3):
             world.pass_time(DAY_S)
             await world.retention.round()
-        assert not world.broker.environment.store.requests, "an entry without rows stays, and costs nothing"
+        assert not world.broker.process.store.requests, "an entry without rows stays, and costs nothing"
         assert await publish(world, 0) == "0-6", "its producers are known"
         assert await publish(world, 1) == "0-9"
         await fill(world.broker, 1)

@@ -46,7 +46,7 @@ async def flush(world: RetainedWorld) -> None:
 
 async def forget(world: RetainedWorld) -> None:
     """The sweep of uploads: records that have expired go."""
-    at, environment = world.broker, world.broker.environment
+    at, environment = world.broker, world.broker.process
     leading = inside.election(at).leader_compare
     await UploadSweep(
         inside.catalog(at), world.together.coordination, environment.store.payloads, world.clock, HOUR_S, leading
@@ -87,9 +87,9 @@ async def test_the_payloads_of_gone_rows_go_a_grace_after_their_files(tmp_path: 
         await rounds(world, 2)
         assert await payloads(world) == {new, unnamed}
         assert world.retention.payloads.deleted == 1
-        world.broker.environment.store.requests.clear()
+        world.broker.process.store.requests.clear()
         await rounds(world, 3)
-        assert not world.broker.environment.store.requests, "nothing is left to look for"
+        assert not world.broker.process.store.requests, "nothing is left to look for"
         world.pass_time(DAY_S)
         await fill(world.broker, 1)
         await rounds(world)
@@ -107,9 +107,9 @@ async def test_the_looks_end_where_there_are_more_payloads_than_a_look_lists(
         newest = await upload(world)
         await rounds(world)
         assert await payloads(world) == {new, newest}
-        world.broker.environment.store.requests.clear()
+        world.broker.process.store.requests.clear()
         await rounds(world, 3)
-        assert not world.broker.environment.store.requests, "nothing is left to look for"
+        assert not world.broker.process.store.requests, "nothing is left to look for"
 
 
 async def test_a_payload_that_another_row_names_stays(tmp_path: Path) -> None:

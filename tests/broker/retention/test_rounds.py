@@ -62,21 +62,21 @@ async def test_an_idle_topic_costs_the_store_nothing(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_age_s=DAY_S, max_bytes=2**40, keep_unread=True)
         await world.retention.round()  # the owner gets to know the sizes
-        world.broker.environment.store.requests.clear()
+        world.broker.process.store.requests.clear()
         for _ in range(3):
             world.pass_time(1000)
             await world.retention.round()
-        assert not world.broker.environment.store.requests
+        assert not world.broker.process.store.requests
         world.pass_time(10 * DAY_S)
         for _ in range(3):
             await world.retention.round()
             world.pass_time(GRACE_S)
         assert await world.sequences() == [4], "the newest file stays, which has no rows"
-        world.broker.environment.store.requests.clear()
+        world.broker.process.store.requests.clear()
         for _ in range(3):
             world.pass_time(DAY_S)
             await world.retention.round()
-        assert not world.broker.environment.store.requests, "nothing has changed since the last look"
+        assert not world.broker.process.store.requests, "nothing has changed since the last look"
 
 
 async def test_each_file_of_an_idle_topic_goes_when_it_is_due(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ async def test_each_file_of_an_idle_topic_goes_when_it_is_due(tmp_path: Path) ->
         world.pass_time(DAY_S / 4 + 130)
         await world.retention.round()
         assert world.start == 6
-        world.broker.environment.store.requests.clear()
+        world.broker.process.store.requests.clear()
         await world.retention.round()
-        assert not world.broker.environment.store.requests, "nothing can be due"
+        assert not world.broker.process.store.requests, "nothing can be due"
         world.pass_time(DAY_S / 2)
         await world.retention.round()
         assert world.start == 8, "nothing but time has changed since the last look"

@@ -26,7 +26,7 @@ async def test_what_concerns_a_whole_topic_goes_on_without_it(tmp_path: Path, as
         still = next(one for one in together.brokers if one is not here)
         await inside.topic_admin(here).create("t", TopicConfig(initial_segments=4))
         topic = inside.topic(here, "t")
-        together.apps[still.environment.url] = cast(Application, stands_still)
+        together.apps[still.process.url] = cast(Application, stands_still)
         if ask == "delete":
             asking = asyncio.create_task(inside.deletion(here).delete(topic))
         else:

@@ -94,7 +94,7 @@ def test_a_broker_that_is_killed_loses_its_ranges_within_a_second(
 def test_a_broker_that_falls_silent_keeps_its_lease(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         dead = follower(together)
-        together.silent.add(dead.environment.url)
+        together.silent.add(dead.process.url)
         await asyncio.sleep(HELD_S + LEASE_S)
         assert all(alive(one, dead) for one in together.living)
         await together.vanish(dead)
@@ -113,7 +113,7 @@ def test_a_broker_that_refuses_from_the_beginning_is_not_suspected(tmp_path: Pat
     async def work(together: Lives) -> None:
         together.refusing.add("http://b3")
         late = await together.begin()
-        assert late.environment.url == "http://b3"
+        assert late.process.url == "http://b3"
         await asyncio.sleep(120)
         assert all(alive(one, late) for one in together.living)
         assert not any(inside.greeter(one).suspicions for one in together.living)
@@ -125,16 +125,16 @@ def test_a_broker_that_refuses_from_the_beginning_is_not_suspected(tmp_path: Pat
 def test_one_that_lives_and_begins_to_refuse_is_revoked_once_and_then_spared(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         victim = follower(together)
-        together.refusing.add(victim.environment.url)
+        together.refusing.add(victim.process.url)
         await until_s(victim.lost.is_set, HELD_S + 3)
         assert not inside.membership(victim).valid()
-        assert victim.environment.revoked.count == 1
+        assert victim.process.revoked.count == 1
         await together.vanish(victim)
         for _ in range(2):  # lives
             together.refusing.clear()
             again = await together.begin_again(victim)
             await asyncio.sleep(5)  # all have greeted it
-            together.refusing.add(victim.environment.url)
+            together.refusing.add(victim.process.url)
             await asyncio.sleep(HELD_S + 60)
             assert not again.lost.is_set()
             assert all(inside.roster(one).brokers[again.id].record.spared for one in together.living)
@@ -143,7 +143,7 @@ def test_one_that_lives_and_begins_to_refuse_is_revoked_once_and_then_spared(tmp
         again = await together.begin_again(victim)
         await asyncio.sleep(SPARED_S)
         assert not any(inside.roster(one).brokers[again.id].record.spared for one in together.living)
-        together.refusing.add(victim.environment.url)
+        together.refusing.add(victim.process.url)
         await until_s(again.lost.is_set, HELD_S + 3)
 
     scene(tmp_path, work)
@@ -156,7 +156,7 @@ def test_one_that_stops_in_order_is_not_suspected(tmp_path: Path) -> None:
         leaving.readiness.draining = True
         inside.greetings(leaving).leave()
         await asyncio.sleep(1)
-        together.refusing.add(leaving.environment.url)
+        together.refusing.add(leaving.process.url)
         await asyncio.sleep(HELD_S + 10)
         assert all(alive(one, leaving) for one in together.living)
 
@@ -168,7 +168,7 @@ def test_one_reporter_of_three_is_not_enough(tmp_path: Path) -> None:
         victim = follower(together)
         (other,) = [one for one in together.living if one is not victim and not inside.election(one).is_leader]
         greeter = inside.greeter(other)
-        url = victim.environment.url
+        url = victim.process.url
         greeter._reported[victim.id] = False
         await greeter._report(victim.id, url)
         assert greeter.suspicions == 1
@@ -188,7 +188,7 @@ def test_one_that_is_revoked_while_it_lives_answers_nothing_from_then_on_and_say
         took_s = await until_s(victim.lost.is_set, 1.0)
         assert took_s < 0.5  # by the watch: its renewals are a second apart
         assert not inside.membership(victim).valid()
-        assert victim.environment.revoked.count == 1
+        assert victim.process.revoked.count == 1
         async with together.client(victim) as http:
             assert (await http.post(f"{NAME}/pull", json={})).status_code == 503
         await together.vanish(victim)

@@ -90,7 +90,7 @@ async def test_near_the_bound_two_that_counted_at_once_count_again(
     async with running(tmp_path, max_topics=10, lease_s=60) as broker:
         one, two = await asyncio.gather(*(inside.quota(broker).room(1, 1) for _ in range(2)))
         assert one == two
-        commit = broker.environment.coordination.commit
+        commit = broker.process.coordination.commit
         assert await commit(one.compares, one.writes)
         assert await commit(two.compares, two.writes) is None
         assert not isinstance(one, SeaweedqError)

@@ -131,7 +131,7 @@ async def test_a_segment_is_given_neither_to_its_owner_nor_to_who_has_gone(tmp_p
         await publish(one, topic, "1")
 
         async def settle(_: object) -> None:
-            if two.environment.url in together.apps:
+            if two.process.url in together.apps:
                 await together.crash(two)
             await until(lambda: not inside.roster(one).alive(two.id))
 

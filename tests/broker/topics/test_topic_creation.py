@@ -51,7 +51,7 @@ async def test_a_creation_that_waits_holds_up_no_other_one(tmp_path: Path) -> No
             assert (await http.put("/v1/topics/quick")).status_code == 201
         store.gate.open.set()
         assert sorted(answer.status_code for answer in await asyncio.gather(*slow)) == [200, 201]
-        counter = await broker.environment.coordination.get(keys.COUNTERS.key("slow"))
+        counter = await broker.process.coordination.get(keys.COUNTERS.key("slow"))
         assert counter
         assert record_of(keys.COUNTERS, counter.value).next == 1, "the second one waited for the first"
         assert not inside.topic_admin(broker)._creating
@@ -59,13 +59,13 @@ async def test_a_creation_that_waits_holds_up_no_other_one(tmp_path: Path) -> No
 
 async def test_a_creation_opens_no_segment(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, asking(broker) as http:
-        before = broker.environment.store.requests.copy()
+        before = broker.process.store.requests.copy()
         answer = await http.put("/v1/topics/t", json={"initial_segments": 200})
         assert (answer.status_code, answer.json()["segments"], answer.json()["messages"]) == (201, 200, 0)
-        assert broker.environment.store.requests - before == {"create": 1}
+        assert broker.process.store.requests - before == {"create": 1}
         shown = (await http.get("/v1/topics/t")).json()
         assert shown == answer.json()
-        lists = (broker.environment.store.requests - before)["list"]
+        lists = (broker.process.store.requests - before)["list"]
         assert lists == 201, "one for each, none for their sizes, and one look whether coordination was restored"
 
 
@@ -104,7 +104,7 @@ async def test_a_publish_whose_topic_is_not_made_in_time_leaves_no_creation_behi
         async with asyncio.timeout(10):
             answer = await http.post("/v1/topics/slow/messages", json={"value": 1})
         assert answer.status_code == 503
-        left = await broker.environment.coordination.range(keys.CREATIONS.prefix())
+        left = await broker.process.coordination.range(keys.CREATIONS.prefix())
         assert not left.entries, (
             "it would count against max_topics, and hold up sweeps, for as long as the broker lives"
         )

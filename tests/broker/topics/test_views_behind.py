@@ -17,18 +17,18 @@ TOPIC = "/v1/topics/t"
 
 def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(together.apps[broker.environment.url]), base_url=broker.environment.url
+        transport=httpx.ASGITransport(together.apps[broker.process.url]), base_url=broker.process.url
     )
 
 
 async def tell(one: Broker, two: Broker, *segments: int) -> None:
     """Tell `two` of the topic and of these segments."""
     topic = inside.topic(one, "t")
-    there = await one.environment.coordination.get("topics/t")
+    there = await one.process.coordination.get("topics/t")
     assert there
     changes = [Change(there.key, there.value, there.revision)]
     for number in segments:
-        entry = await one.environment.coordination.get(f"segments/t/{topic.record.incarnation:010d}/{number:010d}")
+        entry = await one.process.coordination.get(f"segments/t/{topic.record.incarnation:010d}/{number:010d}")
         assert entry
         changes.append(Change(entry.key, entry.value, entry.revision))
     inside.catalog(two).apply(changes)

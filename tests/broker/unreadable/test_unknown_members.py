@@ -129,7 +129,7 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
             assert held
             held = await imports.write(where, held, record.__class__("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, None))
             assert held
-            await one.environment.store.payloads.receive(
+            await one.process.store.payloads.receive(
                 (await inside.uploads(one).find(topic, uploads[0])).record.name, _bytes(), 2, None
             )
             await inside.uploads(one).claim(topic, uploads[0])

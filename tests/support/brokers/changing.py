@@ -19,7 +19,7 @@ TOPIC = "/v1/topics/t"
 def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
     """A client of one broker."""
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(together.apps[broker.environment.url]), base_url=broker.environment.url
+        transport=httpx.ASGITransport(together.apps[broker.process.url]), base_url=broker.process.url
     )
 
 

@@ -1,8 +1,8 @@
 """The environment of a broker in a test's own process, with peers and a machine that a test may replace."""
 
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
+from seaweedq.broker.process import ProcessContext
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.services import Environment
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.cli.server.backends.journals import journal_setup
 from seaweedq.coordination.interface import Coordination
@@ -23,11 +23,11 @@ def environment(
     import_reader: StartReader = no_reader,
     machine: Machine | None = None,
     revoked: OwnRevocations | None = None,
-) -> Environment:
+) -> ProcessContext:
     """An environment on these backends, with the journal that the settings choose."""
     machine = machine or Machine()
     clock, ids = machine.clock, machine.ids
-    return Environment(
+    return ProcessContext(
         settings,
         Counted(store, clock),
         coordination,

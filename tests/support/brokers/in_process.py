@@ -101,7 +101,7 @@ async def starting(folder: Path, store: MemoryStore | None = None, **settings: A
 
 def held(broker: Broker) -> Held:
     """The broker's coordination."""
-    found = broker.environment.coordination
+    found = broker.process.coordination
     assert isinstance(found, Held)
     return found
 
@@ -129,7 +129,7 @@ async def subscribe(
     broker: Broker, topic: Topic, start: str = "earliest", ack_deadline_s: float = 30, name: str = "s"
 ) -> bool:
     """Create a subscription."""
-    now_us = broker.environment.clock.now_us()
+    now_us = broker.process.clock.now_us()
     record = SubscriptionRecord("ordered", start, ack_deadline_s, 0, None, now_us, epoch=now_us)
     return await inside.subscription_admin(broker).create(topic, name, record)
 

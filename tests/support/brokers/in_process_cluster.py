@@ -87,7 +87,7 @@ class InLoop:
 
     async def begin_again(self, dead: Broker) -> Broker:
         """The next life of one that has ended, in its folder."""
-        return await self._begin(dead.environment.settings, dead.environment.url, dead.environment.revoked)
+        return await self._begin(dead.process.settings, dead.process.url, dead.process.revoked)
 
     async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
         secret = self.secret
@@ -108,8 +108,8 @@ class InLoop:
 
     def unlisten(self, broker: Broker) -> None:
         """Nobody listens at its ports any more."""
-        del self.apps[broker.environment.url]
-        self.peer_apps.pop(broker.environment.peer_url, None)
+        del self.apps[broker.process.url]
+        self.peer_apps.pop(broker.process.peer_url, None)
 
     async def see(self) -> None:
         """Wait until every broker sees all brokers."""
@@ -130,7 +130,7 @@ class InLoop:
         await asyncio.gather(*filter(None, tasks), inside.flusher(broker).stop(), return_exceptions=True)
         broker.readiness.ready = False
         await inside.journal(broker).close()
-        broker.environment.journals.home.release()
+        broker.process.journals.home.release()
 
 
 def peer_url_of(url: str) -> str:

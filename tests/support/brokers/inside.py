@@ -10,7 +10,6 @@ from seaweedq.broker.audit.topic import AuditTopic
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.imports.service import Imports
-from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.leader.limit_split import LimitSplit
@@ -23,9 +22,9 @@ from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.reader import Reader
-from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.publish.forwarder import Identities
 from seaweedq.broker.publish.publisher import Publisher
@@ -33,6 +32,7 @@ from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.journal_registration import JournalRegistration
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.planner import Planner
@@ -67,251 +67,251 @@ from seaweedq.journal.interface import Journal, Journals
 
 
 def accounts(broker: Broker) -> Accounts:
-    return broker.core.accounts
+    return broker.accounts
 
 
 def audit(broker: Broker) -> Audit:
-    return broker.core.audit
+    return broker.audit
 
 
 def budget(broker: Broker) -> Budget:
-    return broker.core.budget
+    return broker.budget
 
 
 def callers(broker: Broker) -> Callers:
-    return broker.core.callers
+    return broker.callers
 
 
 def catalog(broker: Broker) -> Catalog:
-    return broker.core.catalog
+    return broker.catalog
 
 
 def level(broker: Broker) -> ClusterLevel:
-    return broker.core.level
+    return broker.level
 
 
 def quota(broker: Broker) -> ClusterQuota:
-    return broker.core.quota
+    return broker.context.quota
 
 
 def reader(broker: Broker) -> Reader:
-    return broker.core.reader
+    return broker.log.reader
 
 
 def roster(broker: Broker) -> Roster:
-    return broker.core.roster
+    return broker.roster
 
 
 def trust(broker: Broker) -> PeerTrust:
-    return broker.core.trust
+    return broker.trust
 
 
 def cluster_id(broker: Broker) -> str:
-    return broker.joined.cluster
+    return broker.context.cluster
 
 
 def election(broker: Broker) -> Election:
-    return broker.joined.election
+    return broker.context.election
 
 
 def entry_writer(broker: Broker) -> EntryWriter:
-    return broker.joined.entries
+    return broker.context.entries
 
 
 def journals(broker: Broker) -> Journals:
-    return broker.joined.journals
+    return broker.context.journals
 
 
 def membership(broker: Broker) -> Membership:
-    return broker.joined.membership
+    return broker.context.membership
 
 
 def recovery(broker: Broker) -> JournalRecovery:
-    return broker.joined.recovery
+    return broker.recovery.journals
 
 
 def registration(broker: Broker) -> JournalRegistration:
-    return broker.joined.registration
+    return broker.recovery.registration
 
 
 def level_rise(broker: Broker) -> LevelRise:
-    return broker.joined.rise
+    return broker.leadership.rise
 
 
 def topic_admin(broker: Broker) -> TopicAdmin:
-    return broker.joined.topics
+    return broker.topics
 
 
 def uploads(broker: Broker) -> Uploads:
-    return broker.joined.uploads
+    return broker.uploading.uploads
 
 
 def cluster_view(broker: Broker) -> ClusterView:
-    return broker.joined.view
+    return broker.context.view
 
 
 def audit_topic(broker: Broker) -> AuditTopic:
-    return broker.serving.audit
+    return broker.auditing.topic
 
 
 def deletion(broker: Broker) -> TopicDeletion:
-    return broker.serving.deletion
+    return broker.deletion
 
 
 def imports(broker: Broker) -> Imports:
-    return broker.serving.imports
+    return broker.importing.imports
 
 
 def autoscaler(broker: Broker) -> Autoscaler:
-    return broker.serving.leading.autoscaler
+    return broker.leadership.autoscaler
 
 
 def leader(broker: Broker) -> Leader:
-    return broker.serving.leading.leader
+    return broker.leadership.leader
 
 
 def limit_split(broker: Broker) -> LimitSplit:
-    return broker.serving.leading.limits
+    return broker.leadership.limits
 
 
 def segment_marks(broker: Broker) -> SegmentMarks:
-    return broker.serving.leading.marks
+    return broker.retaining.marks
 
 
 def requested_recoveries(broker: Broker) -> RequestedRecoveries:
-    return broker.serving.leading.requested
+    return broker.recovery.requested
 
 
 def restored(broker: Broker) -> Restored:
-    return broker.serving.leading.restored
+    return broker.retaining.restored
 
 
 def retention(broker: Broker) -> Retention:
-    return broker.serving.leading.retention
+    return broker.retaining.retention
 
 
 def dead_letters(broker: Broker) -> DeadLetters:
-    return broker.serving.letters
+    return broker.dead_lettering.letters
 
 
 def loads(broker: Broker) -> Loads:
-    return broker.serving.loads
+    return broker.load.loads
 
 
 def group_commit(broker: Broker) -> GroupCommit:
-    return broker.serving.log.commit
+    return broker.log.commit
 
 
 def dirty_segments(broker: Broker) -> DirtySegments:
-    return broker.serving.log.dirty
+    return broker.log.dirty
 
 
 def flusher(broker: Broker) -> Flusher:
-    return broker.serving.log.flusher
+    return broker.log.flusher
 
 
 def journal(broker: Broker) -> Journal:
-    return broker.serving.log.journal
+    return broker.log.journal
 
 
-def segment_log(broker: Broker) -> SegmentLog:
-    return broker.serving.log
+def segment_log(broker: Broker) -> Log:
+    return broker.log
 
 
 def identities(broker: Broker) -> Identities:
-    return broker.serving.publishing.identities
+    return broker.publishing.identities
 
 
 def ownership(broker: Broker) -> Ownership:
-    return broker.serving.publishing.ownership
+    return broker.publishing.ownership
 
 
 def publisher(broker: Broker) -> Publisher:
-    return broker.serving.publishing.publisher
+    return broker.publishing.publisher
 
 
 def forward_receiver(broker: Broker) -> ForwardReceiver:
-    return broker.serving.publishing.receiver
+    return broker.publishing.receiver
 
 
 def local_positions(broker: Broker) -> LocalPositions:
-    return broker.serving.reading.local_positions
+    return broker.reading.local_positions
 
 
 def positions(broker: Broker) -> TopicPositions:
-    return broker.serving.reading.positions
+    return broker.reading.positions
 
 
 def readables(broker: Broker) -> ReadableSegments:
-    return broker.serving.reading.readables
+    return broker.reading.readables
 
 
 def mover(broker: Broker) -> SegmentMover:
-    return broker.serving.reshaping.mover
+    return broker.reshaping.mover
 
 
 def planner(broker: Broker) -> Planner:
-    return broker.serving.reshaping.planner
+    return broker.reshaping.planner
 
 
 def reshaper(broker: Broker) -> Reshaper:
-    return broker.serving.reshaping.reshaper
+    return broker.reshaping.reshaper
 
 
 def roller(broker: Broker) -> Roller:
-    return broker.serving.reshaping.roller
+    return broker.reshaping.roller
 
 
 def feeds(broker: Broker) -> Feeds:
-    return broker.serving.streams.feeds
+    return broker.streaming.feeds
 
 
 def streams(broker: Broker) -> TopicStreams:
-    return broker.serving.streams
+    return broker.streaming.topics
 
 
 def subscription_admin(broker: Broker) -> SubscriptionAdmin:
-    return broker.serving.subscribing.admin
+    return broker.subscribing.admin
 
 
 def assignment(broker: Broker) -> Assignment:
-    return broker.serving.subscribing.assignment
+    return broker.subscribing.assignment
 
 
 def dispatcher(broker: Broker) -> Dispatcher:
-    return broker.serving.subscribing.dispatcher
+    return broker.subscribing.dispatcher
 
 
 def lag_meter(broker: Broker) -> LagMeter:
-    return broker.serving.subscribing.meter
+    return broker.subscribing.meter
 
 
 def relayed_waits(broker: Broker) -> RelayedWaits:
-    return broker.serving.subscribing.waits
+    return broker.subscribing.waits
 
 
 def subscription_streams(broker: Broker) -> SubscriptionStreams:
-    return broker.serving.subscription_streams
+    return broker.streaming.subscriptions
 
 
 def greeter(broker: Broker) -> Greeter:
-    return broker.serving.suspecting.greeter
+    return broker.suspecting.greeter
 
 
 def greetings(broker: Broker) -> Greetings:
-    return broker.serving.suspecting.greetings
+    return broker.suspecting.greetings
 
 
 def revoker(broker: Broker) -> Revoker:
-    return broker.serving.suspecting.revoker
+    return broker.suspecting.revoker
 
 
 def reports(broker: Broker) -> Reports:
-    return broker.serving.leading.reports
+    return broker.load.reports
 
 
 def histories(broker: Broker) -> Histories:
-    return broker.serving.leading.histories
+    return broker.load.histories
 
 
 def topic(broker: Broker, name: str) -> Topic:

@@ -27,8 +27,8 @@ Row = tuple[int, int, str, int]  # segment, offset, key, and the key's own numbe
 def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
     """A client of one broker."""
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(together.apps[broker.environment.url]),
-        base_url=broker.environment.url,
+        transport=httpx.ASGITransport(together.apps[broker.process.url]),
+        base_url=broker.process.url,
         timeout=60,
     )
 

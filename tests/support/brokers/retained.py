@@ -82,7 +82,7 @@ class RetainedWorld:
         return inside.retention(self.broker)
 
     def http(self) -> httpx.AsyncClient:
-        url = self.broker.environment.url
+        url = self.broker.process.url
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.together.apps[url]), base_url=url, timeout=60)
 
     def pass_time(self, seconds: float) -> None:

@@ -34,10 +34,10 @@ class Served:
 
     def __init__(self, broker: Broker, listener: socket.socket) -> None:
         self.broker = broker
-        self.certificate = certificate_of(broker.environment.settings)
+        self.certificate = certificate_of(broker.process.settings)
         self.url = url_of("127.0.0.1", listener, "https" if self.certificate else "http")
         self.stop = stop_signals()
-        self.peer_listener = listen(broker.environment.settings, 0) if broker.environment.peer_url else None
+        self.peer_listener = listen(broker.process.settings, 0) if broker.process.peer_url else None
         self.server = HttpServer(broker, self.stop, self.certificate, self.peer_listener)
         self.ended = asyncio.create_task(self.server.run_until_stopped(listener))
 
@@ -45,7 +45,7 @@ class Served:
 @asynccontextmanager
 async def served(broker: Broker) -> AsyncIterator[Served]:
     """The broker behind a free port of the loopback address; at the end it serves no more."""
-    listener = listen(broker.environment.settings.model_copy(update={"port": 0}))
+    listener = listen(broker.process.settings.model_copy(update={"port": 0}))
     listener.listen(100)
     serving = Served(broker, listener)
     try:

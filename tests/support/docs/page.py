@@ -47,7 +47,7 @@ class Page:
         self.folder, self.broker, self.programs = folder, broker, programs
         (folder / ".curlrc").write_text("fail-with-body\nshow-error\nsilent\n")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SEAWEEDQ_") and "proxy" not in k.lower()}
-        self.environment = {
+        self.process = {
             **inherited,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(folder),
@@ -64,7 +64,7 @@ class Page:
         """Runs a block that starts a broker, in the background, until it is ready. The fixture ends it."""
         with self.broker.log_file.open("wb") as log:
             self.broker.process = subprocess.Popen(
-                ["bash", "-euc", f"exec {text}"], cwd=self.folder, env=self.environment, stdout=log, stderr=log
+                ["bash", "-euc", f"exec {text}"], cwd=self.folder, env=self.process, stdout=log, stderr=log
             )
         self.broker.wait_ready()
 
@@ -74,7 +74,7 @@ class Page:
         done = subprocess.run(
             [*shell, block.text],
             cwd=folder or self.folder,
-            env={**self.environment, **environment},
+            env={**self.process, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

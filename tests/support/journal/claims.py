@@ -34,6 +34,6 @@ def reading(journal: Sequence[Commit]) -> Read:
 
 def replay_of(broker: Broker, budget: Budget | None = None) -> Replay:
     """The replay of a broker, with its budget or another one."""
-    environment, entries = broker.environment, inside.entry_writer(broker)
+    environment, entries = broker.process, inside.entry_writer(broker)
     memory = RecoveryMemory(budget or inside.budget(broker))
     return Replay(inside.catalog(broker), environment.coordination, environment.store, entries, lambda: 2, memory)

@@ -108,9 +108,7 @@ class Lives(InLoop):
     def living(self) -> list[Broker]:
         """Those that can be asked."""
         return [
-            b
-            for b, life in self.lives.items()
-            if not life.over and b.environment.url in self.apps and b.readiness.ready
+            b for b, life in self.lives.items() if not life.over and b.process.url in self.apps and b.readiness.ready
         ]
 
     async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
@@ -128,14 +126,12 @@ class Lives(InLoop):
         """As InLoop, and nothing that it had begun goes on."""
         life = self.lives[broker]
         life.end()
-        self._planted = {
-            (url, place): act for (url, place), act in self._planted.items() if url != broker.environment.url
-        }
+        self._planted = {(url, place): act for (url, place), act in self._planted.items() if url != broker.process.url}
         tasks = [task for task in list(life.tasks.keys()) if task is not asyncio.current_task()]
         await asyncio.gather(*tasks, return_exceptions=True)
         for lock in life.locks:
             lock.release()
-        self.apps[broker.environment.url] = self.apps.get(broker.environment.url)  # type: ignore[assignment]
+        self.apps[broker.process.url] = self.apps.get(broker.process.url)  # type: ignore[assignment]
         await super().vanish(broker)
         if inside.membership(broker)._aside:
             await inside.membership(broker)._aside.stop()
@@ -147,9 +143,9 @@ class Lives(InLoop):
 
     async def leave(self, broker: Broker) -> None:
         """As SIGTERM does: it hands over, then new clients go elsewhere, those that are there are answered, it ends."""
-        app: Any = self.apps[broker.environment.url]
+        app: Any = self.apps[broker.process.url]
         await broker.drain()
-        del self.apps[broker.environment.url]
+        del self.apps[broker.process.url]
         broker.begin_stop()
         await until(lambda: app.active == 0, "clients of one who leaves are not answered")
         await broker.stop()
@@ -158,8 +154,8 @@ class Lives(InLoop):
 
     def client(self, broker: Broker) -> httpx.AsyncClient:
         """Asks one broker."""
-        transport = httpx.ASGITransport(self.apps[broker.environment.url])
-        return httpx.AsyncClient(transport=transport, base_url=broker.environment.url, timeout=None)
+        transport = httpx.ASGITransport(self.apps[broker.process.url])
+        return httpx.AsyncClient(transport=transport, base_url=broker.process.url, timeout=None)
 
     def die_at(self, broker: Broker, place: str, turn: int = 1) -> None:
         """When it comes there for the `turn`th time."""
@@ -169,16 +165,16 @@ class Lives(InLoop):
             nonlocal left
             left -= 1
             if left == 0:
-                del self._planted[broker.environment.url, place]
+                del self._planted[broker.process.url, place]
                 self.died.append(place)
                 self.lives[broker].end()
                 raise asyncio.CancelledError(f"killed at {place}")
 
-        self._planted[broker.environment.url, place] = die
+        self._planted[broker.process.url, place] = die
 
     def act_at(self, broker: Broker, place: str, act: Callable[[], None]) -> None:
         """Whenever it comes there."""
-        self._planted[broker.environment.url, place] = act
+        self._planted[broker.process.url, place] = act
 
     def spare(self) -> None:
         """Nobody dies any more by itself."""
@@ -212,7 +208,7 @@ async def _stop(together: Lives) -> None:
     together.spare()
     together.coordination.before = together.coordination.after = _nothing
     for broker, life in list(together.lives.items()):
-        if life.over and broker.environment.url in together.apps and broker.readiness.ready:
+        if life.over and broker.process.url in together.apps and broker.readiness.ready:
             await together.crash(broker)
     await asyncio.gather(*(broker.stop() for broker in together.living))
 

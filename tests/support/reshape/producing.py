@@ -94,7 +94,7 @@ class Producer:
 
     async def _send(self, cluster: Lives, broker: Broker, first: int, messages: list[Message]) -> None:
         answer = None
-        if broker.environment.url in cluster.apps:  # it may have left since it was chosen: then nothing is sent
+        if broker.process.url in cluster.apps:  # it may have left since it was chosen: then nothing is sent
             self.ledger.begin(messages)
             answer = await self._ask(cluster, broker, first, messages)
         if answer:
@@ -112,7 +112,7 @@ class Producer:
         headers = {"Producer-Id": self.name, "Producer-Sequence": str(first)} if self.name else {}
         bodies = [{"key": m.key, "value": m.value} for m in messages]
         body = bodies[0] if len(bodies) == 1 else {"messages": bodies}
-        if broker.environment.url not in cluster.apps:
+        if broker.process.url not in cluster.apps:
             return None
         try:
             async with cluster.client(broker) as http:

@@ -82,20 +82,20 @@ class Upheaval:
         """Send the next request, at any broker."""
         if producer.free and (broker := self.any_broker()):
             messages = producer.draw(size, self.rng, keyed)
-            self.log.append(f"{producer.label} sends {size} at {broker.environment.url}")
+            self.log.append(f"{producer.label} sends {size} at {broker.process.url}")
             producer.send(self.cluster, broker, messages)
 
     def repeat(self, producer: Producer, back: int) -> None:
         """Send one of the last four that were answered again, at any broker."""
         back = min(back, len(producer.answered))
         if producer.name and producer.free and producer.waiting is None and back and (broker := self.any_broker()):
-            self.log.append(f"{producer.label} repeats {back} back at {broker.environment.url}")
+            self.log.append(f"{producer.label} repeats {back} back at {broker.process.url}")
             producer.repeat(self.cluster, broker, back)
 
     def plan(self, segments: Sequence[int], points: Sequence[int]) -> None:
         """Have segments replaced, whoever owns them."""
         if broker := self.any_broker():
-            self.log.append(f"{broker.environment.url} plans {segments} at {points}")
+            self.log.append(f"{broker.process.url} plans {segments} at {points}")
             self._do(broker, self._plan(broker, segments, points))
 
     async def _plan(self, broker: Broker, segments: Sequence[int], points: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ class Upheaval:
 
     def move(self, segment: int, target: Broker) -> None:
         """Have a segment moved."""
-        self.log.append(f"{segment} moves to {target.environment.url}")
+        self.log.append(f"{segment} moves to {target.process.url}")
         for broker in self.cluster.living:
             topic = self.topic(broker)
             known = inside.catalog(broker).records(topic).get(segment) if topic else None
@@ -138,14 +138,14 @@ class Upheaval:
 
     async def crash(self, broker: Broker) -> None:
         """It dies."""
-        self.log.append(f"{broker.environment.url} is killed")
+        self.log.append(f"{broker.process.url} is killed")
         await self.cluster.crash(broker)
 
     async def revive(self) -> None:
         """All who are dead, or zombies, begin again. Coordination answers meanwhile: without it nobody would."""
         self.cluster.coordination.before = self.cluster.coordination.after = _nothing
         for broker in await self._bury():
-            self.log.append(f"{broker.environment.url} begins again")
+            self.log.append(f"{broker.process.url} begins again")
             for _ in range(100):
                 with suppress(DataFolderInUse):  # another one works its journal in
                     await self.cluster.begin_again(broker)
@@ -153,13 +153,13 @@ class Upheaval:
                 await asyncio.sleep(0.05)
                 await self._end_the_dead()
             else:
-                raise AssertionError(f"the folder of {broker.environment.url} stays in use")
+                raise AssertionError(f"the folder of {broker.process.url} stays in use")
 
     async def _bury(self) -> list[Broker]:
         """End all who do not live well: who they were."""
         ended = [b for b, life in self.cluster.lives.items() if life.over or life.orphaned or b.lost.is_set()]
         for broker in ended:
-            if broker.environment.url in self.cluster.apps:
+            if broker.process.url in self.cluster.apps:
                 await self.cluster.crash(broker)
             del self.cluster.lives[broker]
             self.cluster.brokers.remove(broker)
@@ -168,7 +168,7 @@ class Upheaval:
     async def _end_the_dead(self) -> None:
         """Those who have died at a place meanwhile: their locks go."""
         for broker, life in self.cluster.lives.items():
-            if life.over and broker.environment.url in self.cluster.apps:
+            if life.over and broker.process.url in self.cluster.apps:
                 await self.cluster.crash(broker)
 
     def lose_an_answer(self, happens: bool) -> None:

@@ -25,7 +25,7 @@ async def cluster_broken(world: World) -> None:
     with pytest.raises(NeedsNewerBroker):
         await world.together.begin()
     failed = world.together.brokers.pop()
-    del world.together.apps[failed.environment.url]
+    del world.together.apps[failed.process.url]
     await failed.stop()
 
 

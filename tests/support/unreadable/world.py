@@ -35,7 +35,7 @@ class World:
 
     @property
     def living(self) -> list[Broker]:
-        return [one for one in self.together.brokers if one.environment.url in self.together.apps]
+        return [one for one in self.together.brokers if one.process.url in self.together.apps]
 
     def http(self, number: int = 0) -> httpx.AsyncClient:
         return at(self.together, self.living[number])
@@ -99,7 +99,7 @@ class World:
         self.restarted = True
         await broker.drain()
         await broker.stop()
-        del self.together.apps[broker.environment.url]
+        del self.together.apps[broker.process.url]
         self.together.brokers.remove(broker)
         await self.together.begin_again(broker)
         ids = {one.id for one in self.living}

@@ -19,8 +19,8 @@ import typer
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports.reader_process import ReaderProcess
+from seaweedq.broker.process import ProcessContext
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.services import Environment
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.cli.server.backends.coordinations import open_coordination
 from seaweedq.cli.server.backends.journals import journal_setup
@@ -108,7 +108,7 @@ class BrokerProcess:
             stack.callback(asyncio.create_task(self._limit_loss(broker), name="deadline of a lost life").cancel)
             broker.lock()
             if self._settings.brokers == 1:  # others may be writing
-                await broker.environment.store.sweep_temporary()
+                await broker.process.store.sweep_temporary()
             if await started(broker, self._stop):
                 self.was_ready = True
                 server = HttpServer(broker, self._stop, self._certificate, peer_listener)
@@ -129,7 +129,7 @@ class BrokerProcess:
         self._deadline.begin(self._settings.shutdown_s + OVERTIME_S)
         await broker.stop()
 
-    def _environment(self, url: str, peer_url: str, stack: AsyncExitStack) -> Environment:
+    def _environment(self, url: str, peer_url: str, stack: AsyncExitStack) -> ProcessContext:
         """Returns the backends of a life, which `stack` closes."""
         settings, clock, ids, pools = self._settings, SystemClock(), SystemIds(), Pools()
         check_folders(settings)
@@ -142,7 +142,7 @@ class BrokerProcess:
         stack.push_async_callback(coordination.close)
         secret = cluster_secret(settings)
         draw_admin_token(settings)
-        return Environment(
+        return ProcessContext(
             settings,
             Counted(store, clock),
             coordination,
@@ -211,6 +211,6 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
 
 
 def _greet(settings: Settings, broker: Broker) -> None:
-    typer.echo(f"seaweedq {broker.id} at {broker.environment.url}, store {settings.store_path}")
-    for line in paste.server_lines(settings, broker.environment.url, "events"):
+    typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {settings.store_path}")
+    for line in paste.server_lines(settings, broker.process.url, "events"):
         typer.echo(f"  {line}")

@@ -68,7 +68,7 @@ class HttpServer(uvicorn.Server):
         certificate: Certificate | None = None,
         peer_listener: socket.socket | None = None,
     ) -> None:
-        settings, application = broker.environment.settings, Application(broker)
+        settings, application = broker.process.settings, Application(broker)
         connections = application.connections
         connections.most, connections.reserve = connections_of(settings.max_connections, raise_limit())
         connections.most_per_address = settings.max_connections_per_address or max(1, connections.most // 4)
@@ -91,7 +91,7 @@ class HttpServer(uvicorn.Server):
         self._certificate = certificate
         self._peer_listener = peer_listener
         if peer_listener:
-            of_peers = _with_tls(protocol, broker.core.trust.tls.server, bounds, "peer")
+            of_peers = _with_tls(protocol, broker.trust.tls.server, bounds, "peer")
             self._peer_config = _config(application.at_peer_port, of_peers, settings)
         self._heard = 1  # signals: the first one begins the end of the serving
 
@@ -138,7 +138,7 @@ class HttpServer(uvicorn.Server):
 
     async def _leave(self, listener: socket.socket) -> None:
         """Waits, hands over, and answers who has connected."""
-        settings = self._broker.environment.settings
+        settings = self._broker.process.settings
         self._broker.leave()
         if settings.shutdown_delay_s:
             logger.info("stopping in %g s; /readyz is 503 from now on", settings.shutdown_delay_s)

@@ -278,15 +278,15 @@ async def test_tokens_become_required_by_a_rolling_restart_that_fails_nobody_who
     assert await http.status("PUT", SUB, None, json={"start": "earliest"}) == 201
     together._settings["auth"] = "required"
     for number in range(3):
-        old = next(one for one in together.brokers if one.environment.url == f"http://b{number}")
+        old = next(one for one in together.brokers if one.process.url == f"http://b{number}")
         await old.drain()
         await old.stop()
         together.brokers.remove(old)
-        del together.apps[old.environment.url]
+        del together.apps[old.process.url]
         await until(lambda: all(len(inside.roster(one).brokers) == 2 for one in together.brokers))
         await work(http, token, [n for n in range(3) if n != number])
-        settings = old.environment.settings.model_copy(update={"auth": "required"})
-        await together._begin(settings, old.environment.url)
+        settings = old.process.settings.model_copy(update={"auth": "required"})
+        await together._begin(settings, old.process.url)
         await together.see()
         await until(lambda: all(one.readiness.ready for one in together.brokers))
         await work(http, token, range(3))

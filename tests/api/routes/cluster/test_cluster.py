@@ -74,7 +74,7 @@ async def test_the_level_rises_once_nobody_prevents_it(tmp_path: Path, caplog: p
 async def test_it_tells_what_brokers_hold_and_what_a_dead_one_has_left(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
-        app = together.apps[one.environment.url]
+        app = together.apps[one.process.url]
         assert (await ask(app, "PUT", "/v1/topics/t", json={"initial_segments": 2})).status_code == 201
         messages = [{"key": f"k{n}", "value": n} for n in range(20)]
         sent = await ask(app, "POST", "/v1/topics/t/messages", json={"messages": messages})

@@ -66,7 +66,7 @@ async def test_a_file_that_appears_after_the_positions_were_asked_for_is_left_ou
     async with in_loop(tmp_path, 1) as together:
         (one,) = together.brokers
         await make(one)
-        store = one.environment.store
+        store = one.process.store
         listed_now = store.listed
         async with at(together, one) as http:
 
@@ -90,7 +90,7 @@ async def test_objects_of_somebody_else_in_a_topics_folder_take_nothing_down(tmp
         await make(one)
         others = ("_SUCCESS", "segment=0/.part", "segment=0/00000001.crc", "segment=0/_tmp/x", "segment=0/~", "x/y")
         for name in others:
-            await one.environment.store.create(f"topics/t/{name}", b"")
+            await one.process.store.create(f"topics/t/{name}", b"")
         async with at(together, one) as http:
             for value in range(3):
                 await http.post("/v1/topics/t/messages", json={"value": value})

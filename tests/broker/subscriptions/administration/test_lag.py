@@ -36,9 +36,9 @@ async def test_the_lag_over_many_files_asks_the_store_for_no_single_one(tmp_path
         async with at(together, one) as http:
             assert (await http.put(S, json={"start": "earliest"})).status_code == 201
             for broker in together.brokers:
-                broker.environment.store.requests.clear()
+                broker.process.store.requests.clear()
             shown = (await http.get(S)).json()
-            requests = one.environment.store.requests + other.environment.store.requests
+            requests = one.process.store.requests + other.process.store.requests
             assert requests["size"] == 0
             assert requests["list"] + requests["open"] <= 8, "about one, whatever the number of files"
             total = shown["lag_total"]
@@ -62,9 +62,9 @@ async def test_metrics_show_those_furthest_behind_and_no_more(tmp_path: Path) ->
                 await http.post(f"{path}/pull", json={"max_messages": 1})
                 await fill(one, 1)
             await until(lambda: not inside.topic(one, "t").opened[0].tail.size_bytes)
-            one.environment.store.requests.clear()
+            one.process.store.requests.clear()
             assert await metric(http, "seaweedq_subscription_lag_messages") == {"first": 6, "second": 4}
-            assert not one.environment.store.requests
+            assert not one.process.store.requests
             await http.post(f"{TOPIC}/subscriptions/third/pull", json={"max_messages": 1})
             assert await metric(http, "seaweedq_subscription_in_flight") == {"first": 0, "second": 0}
 
@@ -99,10 +99,10 @@ async def test_metrics_say_bytes_and_seconds_of_files_and_tails_as_the_lag_does_
                 path = f"{TOPIC}/subscriptions/{name}"
                 assert inside.dispatcher(broker).has(inside.topic(broker, "t"), name)
                 for broker in (one, other):
-                    broker.environment.store.requests.clear()
+                    broker.process.store.requests.clear()
                 sizes = await metric(here, "seaweedq_subscription_lag_bytes")
                 ages = await metric(here, "seaweedq_subscription_lag_seconds")
-                assert not one.environment.store.requests + other.environment.store.requests
+                assert not one.process.store.requests + other.process.store.requests
                 total = (await here.get(path)).json()["lag_total"]
                 assert total["messages"] == 4
                 if name == near:

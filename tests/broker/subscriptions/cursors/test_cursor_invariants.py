@@ -90,7 +90,7 @@ def test_the_epoch_of_a_subscription_never_falls() -> None:
 
 async def cursor(broker: Broker, topic: Topic, segment: int) -> CursorRecord | None:
     path = keys.CURSORS.key(topic.name, topic.record.incarnation, "s", segment)
-    there = await broker.environment.coordination.get(path)
+    there = await broker.process.coordination.get(path)
     return record_of(keys.CURSORS, there.value) if there else None
 
 

@@ -91,7 +91,7 @@ async def test_a_message_that_is_never_acked_is_warned_of(
             await replace(together, [0])
             dispatcher = inside.dispatcher(one)
             (opened,) = dispatcher.subscriptions()
-            now_s, records = one.environment.clock.monotonic_s(), inside.catalog(one).records(opened.topic)
+            now_s, records = one.process.clock.monotonic_s(), inside.catalog(one).records(opened.topic)
             opened.sweep(now_s, records)
             opened.sweep(now_s + 59, records)
             assert "has not been acked" not in caplog.text

@@ -128,7 +128,7 @@ async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: 
         assert offsets(await pull(dispatcher, topic, "s", None, 10, 0)) == [*range(10)]
         await inside.subscription_admin(broker).change(topic, "s", {"paused": True})
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
-        delivery.extend(np.arange(10), broker.environment.clock.monotonic_s())  # they end at once
+        delivery.extend(np.arange(10), broker.process.clock.monotonic_s())  # they end at once
         look = dispatcher._pulling._leasing.look
 
         async def counted(*arguments: Any) -> Any:
@@ -161,9 +161,9 @@ async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Pat
         dispatcher = inside.dispatcher(broker)
         cursor = (await dispatcher.open(topic, "s")).cursor(0)
         cursor.delivery = Delivery(0, delivered_to=20, rules=Rules("keyed"))
-        cursor.delivery.hold_again(np.arange(10, 20), 7, 1, broker.environment.clock.monotonic_s() + 60)
+        cursor.delivery.hold_again(np.arange(10, 20), 7, 1, broker.process.clock.monotonic_s() + 60)
         assert offsets(await pull(dispatcher, topic, "s", "other", 2, 0)) == []
-        cursor.delivery.nack(np.arange(10, 20), broker.environment.clock.monotonic_s())
+        cursor.delivery.nack(np.arange(10, 20), broker.process.clock.monotonic_s())
         assert offsets(await pull(dispatcher, topic, "s", "other", 2, 0)) == [0, 1]
 
 

@@ -42,7 +42,7 @@ _load = reader.load
 
 async def test_a_pull_reads_no_longer_than_a_client_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
-        slow = Slow(broker.environment.clock)
+        slow = Slow(broker.process.clock)
         topic = await make_topic(broker, segments=SEGMENTS)
         log, dispatcher = inside.segment_log(broker), inside.dispatcher(broker)
         for n in range(FILES):
@@ -73,7 +73,7 @@ async def _files(broker: Broker) -> tuple[Topic, OpenSegment]:
 
 async def test_a_read_of_a_segment_ends_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
-        slow = Slow(broker.environment.clock)
+        slow = Slow(broker.process.clock)
         _, segment = await _files(broker)
         monkeypatch.setattr(reader, "load", slow.load)
         monkeypatch.setattr(inside.reader(broker), "_clock", slow, raising=False)
@@ -86,14 +86,14 @@ async def test_a_read_of_a_segment_ends_with_what_it_has(tmp_path: Path, monkeyp
 async def test_what_a_broker_wrote_it_need_not_ask_the_store_for(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         _, segment = await _files(broker)
-        before = broker.environment.store.requests["size"]
+        before = broker.process.store.requests["size"]
         assert sum(await inside.reader(broker).sizes_since(segment, 0)) > FILES * 1000
-        assert broker.environment.store.requests["size"] == before
+        assert broker.process.store.requests["size"] == before
 
 
 async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
-        slow = Slow(broker.environment.clock)
+        slow = Slow(broker.process.clock)
         _, segment = await _files(broker)
         size = sum(await inside.reader(broker).sizes_since(segment, 0))
         list_page, asked = segment.chain._page, 0

@@ -23,7 +23,7 @@ async def test_ends_are_followed_as_long_as_somebody_waits(tmp_path: Path, monke
         await until(lambda: all(inside.catalog(one).find("t") for one in together.brokers))
         owner = records(together.brokers[0])[0].owner
         (other,) = [one for one in together.brokers if inside.membership(one).broker != owner]
-        topic, subscribing = inside.topic(other, "t"), other.serving.subscribing
+        topic, subscribing = inside.topic(other, "t"), other.subscribing
         names = (f"s{n}" for n in range(100))
         name = next(one for one in names if subscribing.assignment.preferred(topic, one) != owner)
         async with at(together, other) as http:

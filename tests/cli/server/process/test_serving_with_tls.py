@@ -78,7 +78,7 @@ def test_neither_clients_nor_brokers_take_a_certificate_that_is(tmp_path: Path, 
         async with httpx.AsyncClient(base_url=serving.url, verify=trusting(), trust_env=False) as http:
             with pytest.raises(httpx.ConnectError, match=why):
                 await http.get("/healthz")
-        peers = Peers(serving.broker.environment.secret, lambda: trusting())
+        peers = Peers(serving.broker.process.secret, lambda: trusting())
         with pytest.raises(Unavailable) as caught:
             await peers.call(serving.url, "greet", GreetCall(0), Greeting, 5)
         assert why in caught.value.inside
@@ -89,7 +89,7 @@ def test_neither_clients_nor_brokers_take_a_certificate_that_is(tmp_path: Path, 
 
 def test_brokers_call_each_other_under_the_authority_that_is_set_and_no_other(tmp_path: Path) -> None:
     async def test(serving: Served) -> None:
-        secret = serving.broker.environment.secret
+        secret = serving.broker.process.secret
         mine, others = trusting(), trusting(STRANGER)
         for trust, refused in ((lambda: mine, ""), (lambda: others, "issuer"), (None, "issuer")):
             peers, inside = peers_of(serving.broker, secret, trust), ""

@@ -1,0 +1,104 @@
+"""Leadership: each broker stands for election, and the one that leads works for the whole cluster."""
+
+from collections.abc import Sequence
+
+from seaweedq.access.accounts import Accounts
+from seaweedq.broker.context import Context
+from seaweedq.broker.leader.autoscaler import Autoscaler
+from seaweedq.broker.leader.journal_sweep import JournalSweep
+from seaweedq.broker.leader.late_files import LateFiles
+from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.leader.limit_split import LimitSplit
+from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
+from seaweedq.broker.leader.rebalancer import Rebalancer
+from seaweedq.broker.leader.recoveries import Recoveries
+from seaweedq.broker.leader.upload_sweep import UploadSweep
+from seaweedq.broker.level_rise import LevelRise
+from seaweedq.broker.load.loads import Load
+from seaweedq.broker.recovery.recovery import Recovery
+from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.retention.retaining import Retaining
+from seaweedq.broker.service import Service, Tasks
+from seaweedq.broker.topic_deletion import TopicDeletion
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+
+DELETIONS_S = 1.0  # how often the leader does what is named below
+BALANCE_S = LEVEL_S = 2.0
+EXPIRY_S = UPLOADS_S = RETENTION_S = LATE_FILES_S = 60.0
+SWEEP_S = 3600.0
+DAY_S = 86_400.0
+
+
+class Leadership(Service):
+    """The work of a leader, which every broker has, and does while it leads."""
+
+    def __init__(
+        self,
+        context: Context,
+        accounts: Accounts,
+        recovery: Recovery,
+        load: Load,
+        planner: Planner,
+        retaining: Retaining,
+        admin: TopicAdmin,
+        deletion: TopicDeletion,
+    ) -> None:
+        view, coordination, election = context.view, context.coordination, context.election
+        self._election = election
+        self._load = load
+        self.rebalancer = Rebalancer(context.catalog, context.roster, load.reports, context.peers, context.clock)
+        self.autoscaler = Autoscaler(view, load.reports, planner, self.rebalancer, election)
+        self.rise = LevelRise(coordination, context.store, context.level, context.membership, context.settings.lease_s)
+        self.limits = LimitSplit(view, election, context.peers, accounts)
+        recoveries = Recoveries(
+            recovery.journals, context.roster, context.peers, coordination, context.broker, context.written_level
+        )
+        tasks = (*self._tasks(context, admin, deletion), *_retention_tasks(context, retaining))
+        self.leader = Leader(view, coordination, election, recoveries, self.rebalancer, tasks)
+
+    async def run(self) -> Tasks:
+        """Stands for election. A broker that leads at once does its first round before it serves."""
+        await self._election.campaign()
+        election = self._election.start()
+        if self._election.is_leader:
+            await self.leader.round()
+        return {"election": election, "leader": self.leader.run(), "split of limits": self.limits.run()}
+
+    async def stop(self) -> None:
+        """Ends the tasks beside the leader's rounds."""
+        await self.leader.stop()
+
+    def _tasks(self, context: Context, admin: TopicAdmin, deletion: TopicDeletion) -> Sequence[PeriodicTask]:
+        catalog, coordination, clock = context.catalog, context.coordination, context.clock
+        grace_s, leading = context.settings.upload_grace_s, context.election.leader_compare
+        uploads = UploadSweep(catalog, coordination, context.store.payloads, clock, grace_s, leading)
+        deletions = Deletions(catalog, deletion.delete, clock)
+        late_files = LateFiles(catalog, admin.sweep, clock)
+        journals = JournalSweep(coordination, context.journals)
+        return (
+            PeriodicTask("ending deletions", deletions.end, DELETIONS_S, clock),
+            PeriodicTask("ending a rise of the level", self.rise.finish, LEVEL_S, clock),
+            PeriodicTask("telling of the level", self.rise.tell, DAY_S, clock),
+            PeriodicTask("balancing", self._balance, BALANCE_S, clock),
+            PeriodicTask("sweep of uploads", uploads.records, UPLOADS_S, clock),
+            PeriodicTask("sweep of payloads", uploads.folders, SWEEP_S, clock),
+            PeriodicTask("sweep", admin.sweep, SWEEP_S, clock),
+            PeriodicTask("sweep of late files", late_files.look, LATE_FILES_S, clock),
+            PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
+        )
+
+    async def _balance(self) -> None:
+        await self._load.reports.ask()
+        await self._load.recorder.record()
+        await self.autoscaler.scale()
+        await self.rebalancer.rebalance()
+
+
+def _retention_tasks(context: Context, retaining: Retaining) -> Sequence[PeriodicTask]:
+    retention, clock = retaining.retention, context.clock
+    return (
+        PeriodicTask("retention", retention.round, RETENTION_S, clock),
+        PeriodicTask("sweep of tombstones", retention.burial.sweep, SWEEP_S, clock),
+        PeriodicTask("expiry of subscriptions", retaining.expiry.look, EXPIRY_S, clock),
+        PeriodicTask("telling of retention", retention.tell, DAY_S, clock),
+    )

@@ -1,0 +1,57 @@
+"""Suspecting: finds brokers that seem dead, ends their leases, and tells others that this one lives."""
+
+from seaweedq.broker.context import Context
+from seaweedq.broker.read.reading import Reading
+from seaweedq.broker.service import Service, Tasks
+from seaweedq.broker.suspicion.greeter import Greeter
+from seaweedq.broker.suspicion.greetings import Greetings
+from seaweedq.broker.suspicion.marks import Marks
+from seaweedq.broker.suspicion.own_revocations import OwnRevocations
+from seaweedq.broker.suspicion.revoker import Revoker
+
+
+class Suspecting(Service):
+    """Asks the others (`greeter`), answers them (`greetings`), and ends leases (`revoker`)."""
+
+    def __init__(self, context: Context, own: OwnRevocations, reading: Reading) -> None:
+        coordination, level = context.coordination, context.level
+        self._membership = context.membership
+        self._own = own
+        self.greetings = Greetings(context.broker, context.clock)
+        self.marks = Marks(coordination, lambda: self.revoker.wake())
+        self.revoker = Revoker(context.view, coordination, context.election, level, self.marks)
+        self.greeter = Greeter(
+            coordination,
+            context.membership,
+            context.roster,
+            level,
+            self.marks,
+            context.peers,
+            context.clock,
+            reading.readables.time.hear,
+        )
+
+    async def run(self) -> Tasks:
+        """Begins to look after the others, and to be looked after."""
+        revision = await self.marks.load()
+        named = {
+            "marks of suspicion": self.marks.follow(revision),
+            "greetings": self.greeter.run(),
+            "suspicions": self.revoker.run(),
+        }
+        if self._membership.is_spared:
+            named["end of sparing"] = self._own.end_sparing(self._membership)
+        return named
+
+    def wake(self) -> None:
+        """Looks at the roster, which has changed."""
+        self.greeter.wake()
+        self.revoker.wake()
+
+    async def hand_over(self) -> None:
+        """Tells all who ask that this broker stops."""
+        self.greetings.leave()
+
+    def begin_stop(self) -> None:
+        """Tells all who ask, and who wait, that this broker stops."""
+        self.greetings.leave()
