@@ -17,9 +17,9 @@ from seaweedq.access.actions import Action
 from seaweedq.access.grants import Grant
 from seaweedq.access.limits import Limits
 from seaweedq.access.tokens import digest_of, draw
-from seaweedq.api.access.gate import Gate
+from seaweedq.api.access.authentication import Gate
 from seaweedq.api.access.rates import Rates
-from seaweedq.api.asgi.http import headers_of
+from seaweedq.api.request import headers_of
 from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.access.view import AccessView

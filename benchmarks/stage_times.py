@@ -90,7 +90,7 @@ class Stages:
         """The body as it comes out of reads, through the request reader."""
         clock, budget = the("clock:SystemClock")(), the("broker.log.memory_budget:Budget")(1 << 30)
         of = the("api.bodies.request_reader:RequestReader").of
-        reader = of(the("settings:Settings")(), budget, clock, the("api.asgi.refusals:Refusals")(clock))
+        reader = of(the("settings:Settings")(), budget, clock, the("api.refusals:Refusals")(clock))
         headers = [(b"content-type", b"application/x"), (b"content-length", b"%d" % len(self.body))]
         pieces = [self.body[at : at + READ_BYTES] for at in range(0, len(self.body), READ_BYTES)]
 

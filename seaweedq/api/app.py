@@ -10,38 +10,34 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from seaweedq.api.access.audited import CREATED, Audited
-from seaweedq.api.access.callers import caller_of
-from seaweedq.api.access.cors import CorsRules
-from seaweedq.api.access.gate import RULE, Gate
-from seaweedq.api.access.hosts_and_origins import HostRules, check_client
+from seaweedq.api.access.audit import CREATED, Audited
+from seaweedq.api.access.authentication import RULE, Gate, caller_of
+from seaweedq.api.access.origins import CorsRules, HostRules, check_client, check_raw_path
+from seaweedq.api.access.peers import PEER_PORT, PREFIX, PeerRequests
 from seaweedq.api.access.rates import METER, Meter, Rates
 from seaweedq.api.access.traffic import SWITCHED, Traffic
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, connection_of, send, staying
-from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
-from seaweedq.api.asgi.raw_path import check_raw_path
-from seaweedq.api.asgi.refusals import Refusals
-from seaweedq.api.asgi.terminal import ending_lines
 from seaweedq.api.bodies.outgoing import Outgoing, end_connection
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.connections.addresses import Addresses, ForwardedRequests
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.fastapi_routes import documented_routes
-from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
-from seaweedq.api.internal.peer_requests import PEER_PORT, PREFIX, PeerRequests
-from seaweedq.api.internal.proxy import Proxy
-from seaweedq.api.internal.server import Call, InternalServer
+from seaweedq.api.handlers.acks import Acks
+from seaweedq.api.handlers.internal import BrokerCalls, Call, InternalServer, SegmentCalls, StreamCalls, TopicCalls
+from seaweedq.api.handlers.publish import Publish
+from seaweedq.api.handlers.pulls import Pulls
+from seaweedq.api.handlers.uploads import METHODS, StreamedBody, UploadContent
 from seaweedq.api.metrics.catalogue import sources_of
 from seaweedq.api.metrics.families import render
 from seaweedq.api.metrics.requests import ProcessMetrics, RequestMetrics, StrangerMetrics
-from seaweedq.api.routes.messages.publish import Publish
-from seaweedq.api.routes.subscriptions.acks import Acks
-from seaweedq.api.routes.subscriptions.pulls import Pulls
-from seaweedq.api.routes.uploads.content import METHODS, StreamedBody, UploadContent
+from seaweedq.api.problems import InsideLog, problem, unexpected
+from seaweedq.api.proxy import Proxy
+from seaweedq.api.refusals import Refusals
+from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send, check_query, connection_of, send, staying
 from seaweedq.api.streams.sse import last_event
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.api.streams.web_socket import end, is_accepted, refuse
+from seaweedq.api.terminal import ending_lines
 from seaweedq.api.wiring import groups_of
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import NotReady, Overloaded, RouteNotFound, SeaweedqError

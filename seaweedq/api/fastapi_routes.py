@@ -7,42 +7,28 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from seaweedq.api.asgi.error_handlers import handlers
-from seaweedq.api.asgi.http import Scope
-from seaweedq.api.asgi.services import provide
+from seaweedq.api import declared
 from seaweedq.api.console import pages
+from seaweedq.api.handlers import (
+    cluster,
+    fetch,
+    files,
+    imports,
+    principals,
+    segments,
+    subscriptions,
+    tokens,
+    topics,
+    uploads,
+)
 from seaweedq.api.openapi.document import document_of
-from seaweedq.api.routes import declared
-from seaweedq.api.routes.access import principals, tokens
-from seaweedq.api.routes.cluster import cluster, confirmation, level
-from seaweedq.api.routes.messages import fetch, imports
-from seaweedq.api.routes.segments import changes, history, segment_map
-from seaweedq.api.routes.subscriptions import all_subscriptions, seek, subscriptions
-from seaweedq.api.routes.topics import files, topics
-from seaweedq.api.routes.uploads import payloads, uploads
+from seaweedq.api.problems import handlers
+from seaweedq.api.request import Scope
+from seaweedq.api.services import provide
 from seaweedq.api.streams.declared import declare_streams
 from seaweedq.errors import SeaweedqError
 
-ROUTES = (
-    topics,
-    imports,
-    segment_map,
-    history,
-    files,
-    fetch,
-    payloads,
-    changes,
-    all_subscriptions,
-    subscriptions,
-    seek,
-    uploads,
-    cluster,
-    confirmation,
-    level,
-    principals,
-    tokens,
-    pages,
-)
+ROUTES = (topics, imports, segments, files, fetch, subscriptions, uploads, cluster, principals, tokens, pages)
 
 
 def documented_routes(note: Callable[[SeaweedqError, Scope], None], service: Callable[[type], Any]) -> FastAPI:

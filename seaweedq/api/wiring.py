@@ -8,30 +8,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from seaweedq.api.bodies.request_reader import RequestReader
-from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
-from seaweedq.api.internal.proxy import Proxy
-from seaweedq.api.routes.access.principals import PrincipalServices
-from seaweedq.api.routes.access.tokens import TokenServices
-from seaweedq.api.routes.cluster.cluster import ClusterServices
-from seaweedq.api.routes.cluster.confirmation import ConfirmServices
-from seaweedq.api.routes.cluster.level import LevelServices
-from seaweedq.api.routes.messages.fetch import FetchServices
-from seaweedq.api.routes.messages.imports import ImportServices
-from seaweedq.api.routes.messages.publish import Publish
-from seaweedq.api.routes.segments.changes import ChangeServices
-from seaweedq.api.routes.segments.history import HistoryServices
-from seaweedq.api.routes.segments.segment_map import SegmentMapServices
-from seaweedq.api.routes.subscriptions.acks import Acks
-from seaweedq.api.routes.subscriptions.pulls import Pulls, SubscriptionCalls
-from seaweedq.api.routes.subscriptions.seek import SeekServices
-from seaweedq.api.routes.subscriptions.subscriptions import SubscriptionServices
-from seaweedq.api.routes.topics.files import FileServices
-from seaweedq.api.routes.topics.topics import TopicServices
-from seaweedq.api.routes.uploads.content import UploadContent
-from seaweedq.api.routes.uploads.payloads import PayloadServices
-from seaweedq.api.routes.uploads.uploads import UploadServices
+from seaweedq.api.handlers.acks import Acks
+from seaweedq.api.handlers.cluster import ClusterServices, ConfirmServices, LevelServices
+from seaweedq.api.handlers.fetch import FetchServices, PayloadServices
+from seaweedq.api.handlers.files import FileServices
+from seaweedq.api.handlers.imports import ImportServices
+from seaweedq.api.handlers.internal import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
+from seaweedq.api.handlers.principals import PrincipalServices
+from seaweedq.api.handlers.publish import Publish
+from seaweedq.api.handlers.pulls import Pulls, SubscriptionCalls
+from seaweedq.api.handlers.segments import ChangeServices, HistoryServices, SegmentMapServices
+from seaweedq.api.handlers.subscriptions import SeekServices, SubscriptionServices
+from seaweedq.api.handlers.tokens import TokenServices
+from seaweedq.api.handlers.topics import TopicServices
+from seaweedq.api.handlers.uploads import UploadContent, UploadServices
+from seaweedq.api.proxy import Proxy
 from seaweedq.api.streams.chunks import Chunks
-from seaweedq.api.streams.outlets import Room
+from seaweedq.api.streams.session import Room
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.broker.access.principals import Principals

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from seaweedq.api.asgi.problems import problem
+from seaweedq.api.problems import problem
 from seaweedq.client.core.protocol.effects import Pause, Reply, Request
 from seaweedq.client.core.protocol.problems import check
 from seaweedq.client.core.protocol.retry import Patience, unhurried

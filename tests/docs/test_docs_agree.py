@@ -8,7 +8,7 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.api.app import Application
-from seaweedq.api.asgi.problems import STATUS
+from seaweedq.api.problems import STATUS
 from seaweedq.balancer.policy import scaling_policy
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.peer_sessions import Refusal

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.access.hosts_and_origins import HostRules
+from seaweedq.api.access.origins import HostRules
 from seaweedq.cli.server import given_settings
 from seaweedq.cli.server.credentials.secret import MIN_CHARACTERS, cluster_secret
 from seaweedq.errors import WrongHost

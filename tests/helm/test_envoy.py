@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from seaweedq.api.access.rules import every
-from seaweedq.api.routes.subscriptions.pulls import MAX_WAIT_S
+from seaweedq.api.handlers.pulls import MAX_WAIT_S
 from tests.support.paths import ROOT
 
 KEPT_OUT = ("/internal", "/metrics")

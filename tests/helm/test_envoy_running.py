@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from seaweedq.api.app import Application
-from seaweedq.api.routes.subscriptions.pulls import MAX_WAIT_S
+from seaweedq.api.handlers.pulls import MAX_WAIT_S
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served
 from tests.support.http.certificates import Authority, Pair

@@ -42,12 +42,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "publish of one message": Budget(60, 22),
-    "publish of 100 as NDJSON": Budget(62, 23),
-    "publish of 100 as Arrow": Budget(63, 23),
-    "pull of 5": Budget(60, 21),
-    "ack by lease": Budget(62, 20),
-    "read of a topic's record": Budget(56, 24),
+    "publish of one message": Budget(57, 20),
+    "publish of 100 as NDJSON": Budget(59, 21),
+    "publish of 100 as Arrow": Budget(60, 21),
+    "pull of 5": Budget(56, 19),
+    "ack by lease": Budget(59, 18),
+    "read of a topic's record": Budget(49, 21),
 }
 
 

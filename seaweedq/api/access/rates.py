@@ -15,10 +15,9 @@ from typing import Any
 from seaweedq.access.accounts import Account, Accounts, RateMeter
 from seaweedq.access.caller import Caller
 from seaweedq.access.limits import NO_LIMITS, Limits
-from seaweedq.api.access.callers import ANONYMOUS_KEY
-from seaweedq.api.access.gate import RELAYED, RULE
+from seaweedq.api.access.authentication import ANONYMOUS_KEY, RELAYED, RULE
 from seaweedq.api.access.rules import WITH_BODIES, Rule
-from seaweedq.api.asgi.http import (
+from seaweedq.api.request import (
     Receive,
     Scope,
     Send,

@@ -6,9 +6,9 @@ another broker has relayed was counted there.
 
 from collections import Counter
 
-from seaweedq.api.access.gate import RELAYED, RULE
+from seaweedq.api.access.authentication import RELAYED, RULE
 from seaweedq.api.access.rules import SEGMENT, SOCKET, SUBSCRIPTION, TOPIC
-from seaweedq.api.asgi.http import Scope
+from seaweedq.api.request import Scope
 from seaweedq.clock import Clock
 from seaweedq.durations import Durations, by_outcome
 

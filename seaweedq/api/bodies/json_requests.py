@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from seaweedq.api.asgi.http import Scope, header
+from seaweedq.api.request import Scope, header
 from seaweedq.codec.json_text import MAX_DEPTH, blemish
 from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentType
 from seaweedq.json_reasons import apart, in_words, of

@@ -4,9 +4,9 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from seaweedq.api.access.rates import Meter
-from seaweedq.api.asgi.http import Answer, Send, send, start_of
-from seaweedq.api.asgi.problems import problem
 from seaweedq.api.bodies.unread_answers import LARGE_BYTES, UnreadAnswers
+from seaweedq.api.problems import problem
+from seaweedq.api.request import Answer, Send, send, start_of
 
 CLOSING = (b"connection", b"close")
 

@@ -12,14 +12,13 @@ from typing import TypeVar
 import msgspec
 from fastapi import Request
 
-from seaweedq.api.access.callers import key_of
-from seaweedq.api.asgi.http import ClientGone, Receive, Scope, content_length, header, headers_of
-from seaweedq.api.asgi.refusals import Refusals
-from seaweedq.api.bodies.decoding_memory import DecodingMemory, needed_by_json, needed_to_decompress
-from seaweedq.api.bodies.fair_memory import SMALL_BYTES, FairMemory
+from seaweedq.api.access.authentication import key_of
 from seaweedq.api.bodies.incomplete_bodies import SLOW_BYTES_PER_S, Incomplete, IncompleteBodies
 from seaweedq.api.bodies.json_requests import check_free_form, decode_request
+from seaweedq.api.bodies.memory import SMALL_BYTES, DecodingMemory, FairMemory, needed_by_json, needed_to_decompress
 from seaweedq.api.bodies.unread_answers import UnreadAnswers
+from seaweedq.api.refusals import Refusals
+from seaweedq.api.request import ClientGone, Receive, Scope, content_length, header, headers_of
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body

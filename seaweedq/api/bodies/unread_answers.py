@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.bodies.incomplete_bodies import Incomplete
+from seaweedq.api.refusals import Refusals
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import Clock
 from seaweedq.errors import Overloaded

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from seaweedq.api.asgi.http import Scope, header
+from seaweedq.api.request import Scope, header
 from seaweedq.errors import Overloaded
 
 REMEMBERED = 4096

@@ -1,20 +1,27 @@
 """Bounds the connections of a broker, and keeps a reserve for probes and for other brokers. Pure.
 
 At the bound a new connection takes the place of the one that has been quiet for longest: that waits for its client,
-between requests or for the rest of one. Where none is quiet the new one is in the reserve: it may ask what probes and
+between requests or for the rest of one. If none is quiet the new one is in the reserve: it may ask what probes and
 brokers ask, and anything else once there is a place. Beyond the reserve it is sent away.
 
-Each address has a bound of its own, at which its oldest quiet connection makes room; where none of them is quiet the
-new one is in the reserve. Addresses that do not count are empty. A connection on which a broker of the cluster has
-shown itself counts for no address: it relays what clients of many addresses ask.
+Each address has a bound of its own, at which its oldest quiet connection makes room; if none of them is quiet the new
+one is in the reserve. Addresses that do not count are empty. A connection on which a broker of the cluster has shown
+itself counts for no address: it relays what clients of many addresses ask.
 
 Streams, and requests that wait for messages, are busy for as long as their clients like: they have three quarters of
 the places at most, so that others can work.
 """
 
+from asyncio import Transport
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
+
+from seaweedq.api.bodies.incomplete_bodies import IncompleteBodies
+from seaweedq.api.bodies.unread_answers import UnreadAnswers
+from seaweedq.api.connections.addresses import Addresses
+from seaweedq.api.refusals import Refusals
 
 PROBES = (b"/healthz", b"/readyz")
 OF_BROKERS = b"/internal/"
@@ -154,3 +161,22 @@ class Connections:
         self.leave(connection)
         connection.make_room()
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """The bounds of all connections of a broker."""
+
+    head_timeout_s: float
+    answer_timeout_s: float
+    unread: UnreadAnswers
+    connections: Connections
+    refusals: Refusals
+    bodies: IncompleteBodies
+    message_timeout_s: float
+    addresses: Addresses = field(default_factory=Addresses)
+
+    def enter(self, connection: Connection, transport: Transport) -> Place:
+        """Gives a new connection a place among all of them, and among those of its address."""
+        peer = transport.get_extra_info("peername")
+        return self.connections.enter(connection, self.addresses.counted(peer[0]) if peer else "")

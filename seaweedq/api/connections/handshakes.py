@@ -12,8 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from seaweedq.api.connections.connection_bounds import ConnectionBounds
-from seaweedq.api.connections.connections import Place
+from seaweedq.api.connections.connections import ConnectionBounds, Place
 from seaweedq.concurrency.begun import Begun
 
 GOODBYE_S = 5.0  # how long a client may take to say that it has read the last of a connection

@@ -8,18 +8,25 @@ Requests may be pipelined. The next one begins once the buffer of the answers be
 many are parsed ahead as fit in PIPELINED_BYTES: else one connection that takes no answer could have any number made.
 
 What a connection holds of requests that have not begun, heads by half and requests that wait for their turn, counts
-with the bodies that are still coming (`incomplete_bodies`).
+with the bodies that are still coming (`incomplete_bodies`). HTTP/1.0 knows no chunks: answers without a stated length
+end with their connection there.
 """
 
 import asyncio
+from collections.abc import MutableMapping
 from functools import partial
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from seaweedq.access.accounts import Account
-from seaweedq.api.asgi.http import (
+from seaweedq.api.bodies.incomplete_bodies import Incomplete
+from seaweedq.api.bodies.unread_answers import Unread
+from seaweedq.api.connections.connections import ConnectionBounds, Place
+from seaweedq.api.connections.web_sockets import BoundedWebSocket
+from seaweedq.api.problems import problem
+from seaweedq.api.request import (
     CONNECTION,
     Answer,
     Receive,
@@ -30,14 +37,33 @@ from seaweedq.api.asgi.http import (
     release_connection,
     send,
 )
-from seaweedq.api.asgi.problems import problem
-from seaweedq.api.bodies.incomplete_bodies import Incomplete
-from seaweedq.api.bodies.unread_answers import Unread
-from seaweedq.api.connections.connection_bounds import ConnectionBounds
-from seaweedq.api.connections.connections import Place
-from seaweedq.api.connections.until_closed import UntilClosed
-from seaweedq.api.connections.web_sockets import BoundedWebSocket
 from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
+
+
+class UntilClosed:
+    """An application whose answers are sent without chunks. uvicorn's cycle counts what is left of a stated length;
+    here each part of an answer is all that is left."""
+
+    def __init__(self, app: Any, cycle: RequestResponseCycle) -> None:
+        self._app = app
+        self._cycle = cycle
+        self._has_length = True
+
+    async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
+        """As ASGI."""
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            """Sends a part of the answer on, as the rest of a body whose length is not stated."""
+            if message["type"] == "http.response.start":
+                self._has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+                if not self._has_length:
+                    self._cycle.chunked_encoding = False
+            elif not self._has_length:
+                self._cycle.expected_content_length = len(message.get("body", b""))
+            await out(message)
+
+        await self._app(scope, receive, send)
+
 
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
 MAX_HEAD_LINES = 128

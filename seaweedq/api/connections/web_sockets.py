@@ -14,12 +14,12 @@ from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode
 
 from seaweedq.access.accounts import Account
-from seaweedq.api.asgi.http import CONNECTION, Connection, release_connection
-from seaweedq.api.asgi.problems import problem
 from seaweedq.api.bodies.incomplete_bodies import Incomplete
 from seaweedq.api.bodies.unread_answers import Unread
-from seaweedq.api.connections.connection_bounds import ConnectionBounds
 from seaweedq.api.connections.connections import Connection as ConnectionWithPlace
+from seaweedq.api.connections.connections import ConnectionBounds
+from seaweedq.api.problems import problem
+from seaweedq.api.request import CONNECTION, Connection, release_connection
 from seaweedq.errors import NotReady, Overloaded
 
 MAX_MESSAGE_BYTES = 1024 * 1024

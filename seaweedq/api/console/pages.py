@@ -20,8 +20,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from msgspec import Struct
 
-from seaweedq.api.asgi.accepted import names
 from seaweedq.api.openapi.document import described, json_answer, schema_ref
+from seaweedq.api.request import names
 from seaweedq.codec.bodies import JSON
 from seaweedq.errors import RouteNotFound
 

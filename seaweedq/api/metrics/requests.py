@@ -7,9 +7,9 @@ from importlib.metadata import version
 from prometheus_client import Metric, ProcessCollector
 
 from seaweedq.api.access.traffic import Traffic
-from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.metrics.families import Family, counter, gauge, histogram
+from seaweedq.api.refusals import Refusals
 from seaweedq.broker.audit.audit import Audit
 
 VERSION = version("seaweedq")

@@ -13,10 +13,10 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
 from seaweedq.api.access.rules import Kind, rules_of
-from seaweedq.api.asgi.parameters import MAX_NUMBER
-from seaweedq.api.asgi.problems import Problem, responses
 from seaweedq.api.openapi.operations import arrange
 from seaweedq.api.openapi.route_errors import titles
+from seaweedq.api.parameters import MAX_NUMBER
+from seaweedq.api.problems import Problem, responses
 from seaweedq.segments.names import NAME
 from seaweedq.units import AGO_PATTERN, DURATION_PATTERN, SIZE_PATTERN, unit_of
 

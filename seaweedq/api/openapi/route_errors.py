@@ -5,7 +5,7 @@ An error that is about something is one of the routes that have it in their path
 
 from seaweedq import errors
 from seaweedq.api.access.rules import SEGMENT, SUBSCRIPTION, TOPIC, UPLOAD
-from seaweedq.api.asgi.problems import STATUS
+from seaweedq.api.problems import STATUS
 
 PUBLISH = f"POST {TOPIC}/messages"
 RESHAPES = tuple(f"POST {SEGMENT}/{change}" for change in ("split", "merge", "roll"))

@@ -4,7 +4,7 @@ from inspect import cleandoc
 
 from fastapi import FastAPI, Request, Response
 
-from seaweedq.api.access.hosts_and_origins import CLIENT
+from seaweedq.api.access.origins import CLIENT
 from seaweedq.api.openapi.document import described
 from seaweedq.api.streams.sse import MEDIA
 from seaweedq.api.streams.subscription_stream import (

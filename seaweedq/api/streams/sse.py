@@ -1,22 +1,77 @@
 """Server-sent events (WHATWG HTML, 9.2): one event a message. The event that ends a batch has the positions behind it
 as its id, which EventSource sends back as Last-Event-ID when it connects again.
+
+The ids of a subscription's events are `{lease}.{n}`. The leases of a stream are named `{stream}.{serial}`. n says which
+message of the lease it is: it rises in the order in which they are sent, and is the offset, above which stand the
+digits of the segment if that is not 0. So what is behind an id is known from what the lease still holds, also after
+acks, and at another dispatcher.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.api.asgi.http import Send
-from seaweedq.api.asgi.problems import problem
+from seaweedq.api.problems import problem
+from seaweedq.api.request import Scope, Send, accepts, header
 from seaweedq.api.streams.chunks import Chunk
-from seaweedq.api.streams.event_ids import lease_number, lease_numbers
 from seaweedq.broker.streams.batches import Batch
+from seaweedq.broker.subscriptions.leases import Position, parse_lease
 from seaweedq.codec.message_json import joined
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import InvalidPositions, NotAcceptable, SeaweedqError
+
+DIGITS = 18  # of an offset
+SEGMENT_STEP: int = 10**DIGITS
+MAX_STREAM = 44  # characters; with a serial it is the name of a lease
+SHOWN = 100
+_ID = re.compile(r"(?P<lease>[A-Za-z0-9._-]{1,64})\.(?P<n>0|[1-9][0-9]{0,35})")
+
+
+@dataclass(frozen=True, slots=True)
+class EventId:
+    """The id of the last event that a client has; stream and serial are None where the lease is none of a stream's."""
+
+    stream: str | None
+    serial: int
+    segment: int
+    offset: int
+
+    @staticmethod
+    def parse(text: str) -> "EventId":
+        """Returns the id in a text. Raises InvalidPositions."""
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise InvalidPositions(
+                f"{text[:SHOWN]!r} is no id of an event, which has the name of a lease, a dot and a number",
+                value=text[:SHOWN],
+            )
+        segment, offset = divmod(int(found["n"]), SEGMENT_STEP)
+        stream, serial = parse_lease(found["lease"]) or ("", 0)
+        return EventId(stream if 0 < len(stream) <= MAX_STREAM else None, serial, segment, offset)
+
+
+def id_at(position: Position) -> str:
+    """Returns the id of the event at a position; where nothing was sent yet one before all events."""
+    return f"{position.lease}.{lease_number(max(0, position.segment), max(0, position.offset))}"
+
+
+def lease_number(segment: int, offset: int) -> int:
+    """Returns the n of a message."""
+    return segment * SEGMENT_STEP + offset
+
+
+def lease_numbers(segments: pa.Array, offsets: pa.Array) -> pa.StringArray:
+    """Returns the n of each message of a batch."""
+    texts = offsets.cast(pa.string())
+    if segments.null_count == 0 and not pc.any(pc.not_equal(segments, 0)).as_py():
+        return texts
+    long = pc.binary_join_element_wise(segments.cast(pa.string()), pc.utf8_lpad(texts, DIGITS, "0"), "")
+    return pc.if_else(pc.equal(segments, 0), texts, long)
+
 
 MEDIA = "text/event-stream"
 HEADERS: Mapping[str, str] = {
@@ -99,3 +154,10 @@ def _in_lines(column: pa.StringArray) -> pa.StringArray:
     if not np.isin(octets, np.frombuffer(_NEWLINES, np.uint8)).any():
         return column
     return pc.replace_substring_regex(column, _LINE_END.pattern, _IN_LINES)
+
+
+def check_accepted(scope: Scope) -> None:
+    """Raises NotAcceptable where the client takes no events."""
+    if not accepts(scope, MEDIA):
+        stated = (header(scope, b"accept") or "")[:SHOWN]
+        raise NotAcceptable(f"the stream is {MEDIA}, or a WebSocket; the request accepts {stated!r}", supported=[MEDIA])

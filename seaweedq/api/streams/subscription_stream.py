@@ -18,19 +18,16 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seaweedq.api.access.callers import CALLER, caller_of
-from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
-from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.access.authentication import CALLER, caller_of
 from seaweedq.api.bodies.json_requests import decode_request
-from seaweedq.api.routes.subscriptions.acks import AckRequest, Acks, ExtendRequest, NackRequest
-from seaweedq.api.routes.subscriptions.pulls import MAX_PULL, check_count
-from seaweedq.api.streams import lives
-from seaweedq.api.streams.accepting import check_accepted
+from seaweedq.api.handlers.acks import AckRequest, Acks, ExtendRequest, NackRequest
+from seaweedq.api.handlers.pulls import MAX_PULL, check_count
+from seaweedq.api.parameters import check_name, whole_number
+from seaweedq.api.request import Receive, Scope, Send, header, query, until_gone
+from seaweedq.api.streams import session
 from seaweedq.api.streams.chunks import CHUNK_BYTES
-from seaweedq.api.streams.event_ids import EventId, id_at
-from seaweedq.api.streams.lives import Life
-from seaweedq.api.streams.outlets import Outlet, Room
-from seaweedq.api.streams.sse import EventStream
+from seaweedq.api.streams.session import Life, Outlet, Room
+from seaweedq.api.streams.sse import EventId, EventStream, check_accepted, id_at
 from seaweedq.api.streams.web_socket import WebSocket, accept, listen
 from seaweedq.broker.streams.batches import Batch
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
@@ -122,7 +119,7 @@ class Stream:
     async def step(self) -> None:
         """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of life."""
         route, life = self.route, self.life
-        until_s = route.clock.monotonic_s() + lives.COMMENT_S
+        until_s = route.clock.monotonic_s() + session.COMMENT_S
         while not route.ended.is_set():
             has_room = await route.room.wait(life.scope, self.needed, until_s)
             left_s = until_s - route.clock.monotonic_s()

@@ -9,15 +9,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from seaweedq.api.access.callers import caller_of
-from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
-from seaweedq.api.asgi.parameters import check_name, time_us
-from seaweedq.api.streams import lives
-from seaweedq.api.streams.accepting import check_accepted
+from seaweedq.api.access.authentication import caller_of
+from seaweedq.api.parameters import check_name, time_us
+from seaweedq.api.request import Receive, Scope, Send, header, query, until_gone
+from seaweedq.api.streams import session
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk, Chunks
-from seaweedq.api.streams.lives import Life
-from seaweedq.api.streams.outlets import Outlet, Room
-from seaweedq.api.streams.sse import EventStream
+from seaweedq.api.streams.session import Life, Outlet, Room
+from seaweedq.api.streams.sse import EventStream, check_accepted
 from seaweedq.api.streams.web_socket import WebSocket, accept, listen, nothing_to_say
 from seaweedq.broker.streams.feeds import Feed
 from seaweedq.broker.streams.positions import Positions
@@ -91,7 +89,7 @@ class Stream:
 
     async def step(self) -> None:
         """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of life."""
-        until_s = self.route.clock.monotonic_s() + lives.COMMENT_S
+        until_s = self.route.clock.monotonic_s() + session.COMMENT_S
         while not self.route.streams.feeds.ended.is_set():
             seen = self.feed.signal.count
             if await self.route.room.wait(self.scope, self.needed, until_s):

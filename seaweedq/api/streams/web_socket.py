@@ -1,7 +1,7 @@
 """WebSockets: an outlet for streams, and what their clients say.
 
 Each frame is a JSON object. Subprotocols: `seaweedq.v1`; `bearer.{token}` is for browsers, whose WebSockets send no
-headers of a page's own (api/access/gate takes it). It is never the one that the broker chooses, which would show it.
+headers of a page's own (api/access/authentication takes it). The broker never chooses it: that would show it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send
-from seaweedq.api.asgi.problems import problem, unexpected
+from seaweedq.api.problems import problem, unexpected
+from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send
 from seaweedq.api.streams.chunks import Chunk
 from seaweedq.broker.streams.batches import Batch
 from seaweedq.codec.message_json import json_array

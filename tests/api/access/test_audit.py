@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from seaweedq.api.access.audited import Audited
+from seaweedq.api.access.audit import Audited
 from seaweedq.broker.audit.audit import PER_S, ROOM, ROOM_FOR_DENIALS, Audit, mode_of
 from seaweedq.broker.audit.events import COLUMNS, TOPIC, Event, config, fits, line, rows, shown
 from seaweedq.broker.audit.topic import GIVE_UP_S, AuditTopic

@@ -88,7 +88,7 @@ ATTACK = """
 import asyncio, gc, json, tempfile
 from pathlib import Path
 from tests.api.bodies.test_bodies_of_strangers import Asked, serving
-from tests.api.bodies.test_decoding_memory import PEAK
+from tests.api.bodies.test_memory import PEAK
 from tests.api.bodies.test_refused_bodies import BOMBS, LIMIT, REFUSED
 from seaweedq.concurrency.pools import Pool
 exec(PEAK)

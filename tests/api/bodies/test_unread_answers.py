@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.asgi.http import Answer, Receive, Scope, Send, send
 from seaweedq.api.bodies.outgoing import Outgoing
 from seaweedq.api.bodies.unread_answers import TICK_S, Unread, UnreadAnswers
+from seaweedq.api.request import Answer, Receive, Scope, Send, send
 from seaweedq.errors import Overloaded
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.serving_protocol import Limits, serving

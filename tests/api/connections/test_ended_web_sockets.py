@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of
 from seaweedq.api.connections.web_sockets import BoundedWebSocket
+from seaweedq.api.request import Receive, Scope, Send, connection_of
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.raw_web_socket import WRONG_FRAMES, accepted, asked, close_code, frame, raw
 from tests.support.http.serving_protocol import Limits, serving

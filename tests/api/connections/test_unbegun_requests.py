@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.asgi.http import Answer, Receive, Scope, Send, send
 from seaweedq.api.connections.protocol import AHEAD_BYTES, MAX_BESIDE_BYTES, MAX_HEAD_LINES
+from seaweedq.api.request import Answer, Receive, Scope, Send, send
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.serving_protocol import Limits, serving
 

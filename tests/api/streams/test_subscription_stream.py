@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.api.streams import lives
+from seaweedq.api.streams import session
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
 from tests.support.brokers.reshaped import at
 from tests.support.http.listening import Listener, listening
@@ -214,7 +214,7 @@ async def test_below_the_level_of_leases_with_names_it_is_refused(tmp_path: Path
 
 
 async def test_a_sign_of_life(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lives, "COMMENT_S", 0.01)
+    monkeypatch.setattr(session, "COMMENT_S", 0.01)
     await client.make(1)
     async with client.stream("?max_in_flight=1") as one:
         await until(lambda: one.parsed.comments >= 3)

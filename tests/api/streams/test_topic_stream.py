@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from seaweedq.api.app import Application
-from seaweedq.api.streams import lives
+from seaweedq.api.streams import session
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunks
 from seaweedq.broker.broker import Broker
 from tests.support.brokers import inside
@@ -145,7 +145,7 @@ async def test_what_accepts_events(host: Broker) -> None:
 
 
 async def test_a_sign_of_life(host: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lives, "COMMENT_S", 0.01)
+    monkeypatch.setattr(session, "COMMENT_S", 0.01)
     await make_topic(host)
     async with listening(Application(host), STREAM) as one:
         await until(lambda: one.parsed.comments >= 3)

@@ -12,9 +12,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from seaweedq.api.app import Application
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, connection_of
 from seaweedq.api.connections import web_sockets
 from seaweedq.api.connections.connections import Connections
+from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send, connection_of
 from seaweedq.api.streams import web_socket
 from seaweedq.broker.topics.catalog import Topic
 from tests.support.brokers import inside

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from seaweedq.api.asgi.http import CONNECTION
+from seaweedq.api.request import CONNECTION
 from tests.support.brokers.in_process_cluster import until
 
 

@@ -10,13 +10,12 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.bodies.incomplete_bodies import IncompleteBodies
 from seaweedq.api.bodies.unread_answers import UnreadAnswers
-from seaweedq.api.connections.connection_bounds import ConnectionBounds
-from seaweedq.api.connections.connections import Connections
+from seaweedq.api.connections.connections import ConnectionBounds, Connections
 from seaweedq.api.connections.protocol import BoundedProtocol
 from seaweedq.api.connections.web_sockets import socket_options
+from seaweedq.api.refusals import Refusals
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import SystemClock
 

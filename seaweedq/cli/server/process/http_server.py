@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 
 from seaweedq.api.app import Application
-from seaweedq.api.connections.connection_bounds import ConnectionBounds
+from seaweedq.api.connections.connections import ConnectionBounds
 from seaweedq.api.connections.handshakes import Handshake
 from seaweedq.api.connections.protocol import BoundedProtocol
 from seaweedq.api.connections.web_sockets import socket_options

@@ -1,1 +1,0 @@
-"""HTTP on ASGI, below the other rooms: requests, answers, parameters, problems, ranges."""

@@ -1,0 +1,1 @@
+"""Handlers of requests, a file a resource."""

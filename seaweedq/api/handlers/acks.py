@@ -1,0 +1,146 @@
+"""Acks, nacks and extensions of leases, on bare ASGI."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from seaweedq.api.handlers.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
+from seaweedq.api.handlers.subscriptions import AckDeadline, Delay
+from seaweedq.api.request import Answer, Receive, Scope
+from seaweedq.broker.subscriptions.acking import Answered, Refusal, Selection
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.codec.message_ids import read_ids
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
+from seaweedq.errors import InvalidRequest
+
+FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
+
+
+class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The messages: `ids`, all of a `lease`, or both: what the lease holds of the ids. With `consumer`, only those ids
+    that this consumer had last, and only a lease of its own."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_IDS)] | None = None
+    lease: LeaseName | None = None
+    consumer: Consumer | None = None
+
+
+class NackRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
+    """The messages as in an ack, and after how long they come again: null is the subscription's backoff. `reject` sends
+    them to the topic for dead letters; `reason` goes with them. Messages that nobody has `attempted` to handle come
+    again at once, and the delivery does not count as an attempt: neither `delay_s` nor `reject` goes with that."""
+
+    delay_s: Delay | None = None
+    reject: bool = False
+    attempted: bool = True
+    reason: Annotated[str, Meta(max_length=255)] | None = None
+
+
+class ExtendRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
+    """The messages as in an ack, and when their leases are to end: so many seconds from now; null is the
+    subscription's."""
+
+    ack_deadline_s: AckDeadline | None = None
+
+
+class AckAnswer(msgspec.Struct):
+    """`acked` counts the messages that are acked now, durably; `late` those of them whose lease had ended, while nobody
+    else got the message; `unknown` ones are neither leased nor acked."""
+
+    acked: int
+    late: int
+    unknown: list[str]
+
+
+class NackAnswer(msgspec.Struct):
+    """`nacked` counts the messages whose lease ended by this; `unknown` ones are not leased. `late` is always 0."""
+
+    nacked: int
+    late: int
+    unknown: list[str]
+
+
+class ExtendAnswer(msgspec.Struct):
+    """`extended` counts the messages that are leased for longer; `unknown` ones are not leased. `late` is always 0."""
+
+    extended: int
+    late: int
+    unknown: list[str]
+
+
+_ACK = msgspec.json.Decoder(AckRequest)
+_NACK = msgspec.json.Decoder(NackRequest)
+_EXTEND = msgspec.json.Decoder(ExtendRequest)
+
+
+@dataclass(frozen=True)
+class Acks:
+    """The three routes, with the services that they use."""
+
+    calls: SubscriptionCalls
+
+    async def ack(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+        """Acks messages; they are acked durably when this answers."""
+        async with self.calls.asked(scope, receive, _ACK, topic_name, name) as (topic, wanted):
+            return await self.answer(scope, topic, name, wanted)
+
+    async def nack(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+        """Gives leased messages back, which are delivered again after a delay."""
+        async with self.calls.asked(scope, receive, _NACK, topic_name, name) as (topic, wanted):
+            return await self.answer(scope, topic, name, wanted)
+
+    async def extend(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+        """Gives leases a new deadline, counted from now."""
+        async with self.calls.asked(scope, receive, _EXTEND, topic_name, name) as (topic, wanted):
+            return await self.answer(scope, topic, name, wanted)
+
+    async def answer(self, scope: Scope, topic: Topic, name: str, wanted: AckRequest) -> Answer:
+        """Returns the answer to a request about messages, of the dispatcher."""
+        calls = self.calls
+        if wanted.ids is None and wanted.lease is None:
+            raise InvalidRequest("ids and lease are both left out; name one of them, or both", field="ids")
+        if isinstance(wanted, NackRequest) and not wanted.attempted and (wanted.delay_s or wanted.reject):
+            other = "reject" if wanted.reject else "delay_s"
+            raise InvalidRequest(
+                f"attempted is false beside {other}: what nobody has tried to handle comes again at once",
+                field="attempted",
+            )
+        if wanted.lease is not None or isinstance(wanted, NackRequest | ExtendRequest):
+            calls.level.require(SUBSCRIPTION_LEVEL, "a request about a lease")
+        search = calls.finder.search(topic, name, calls.proxy.asked(scope))
+        while True:
+            async with search as target:
+                if not target.here:
+                    return await calls.proxy.relay(scope, target, msgspec.json.encode(wanted))
+                return await self._here(topic, name, wanted)
+
+    async def _here(self, topic: Topic, name: str, wanted: AckRequest) -> Answer:
+        dispatcher, many = self.calls.dispatcher, len(wanted.ids or ()) > FEW_IDS
+        selection, unknown = await asyncio.to_thread(_selection, wanted) if many else _selection(wanted)
+        if isinstance(wanted, NackRequest):
+            refusal = Refusal(wanted.delay_s, wanted.reject, wanted.reason or "", wanted.attempted)
+            done = await dispatcher.nack(topic, name, selection, refusal)
+            kind: type[AckAnswer] | type[NackAnswer] | type[ExtendAnswer] = NackAnswer
+        elif isinstance(wanted, ExtendRequest):
+            done = await dispatcher.extend(topic, name, selection, wanted.ack_deadline_s)
+            kind = ExtendAnswer
+        else:
+            done = await dispatcher.ack(topic, name, selection)
+            kind = AckAnswer
+        self.calls.finder.check_lease()
+        return Answer(200, msgspec.json.encode(kind(done.known, done.late, [*unknown, *_ids(done)])))
+
+
+def _selection(wanted: AckRequest) -> tuple[Selection, list[str]]:
+    """Returns the messages that a request names, and the ids that are none."""
+    if wanted.ids is None:
+        return Selection(None, wanted.lease, wanted.consumer), []
+    offsets, strange = read_ids(wanted.ids)
+    return Selection(offsets, wanted.lease, wanted.consumer), strange
+
+
+def _ids(done: Answered) -> list[str]:
+    return [f"{segment}-{offset}" for segment, offsets in done.unknown.items() for offset in offsets]

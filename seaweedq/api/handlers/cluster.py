@@ -1,0 +1,336 @@
+"""Health and metrics of a broker; the cluster: its state, its level, the confirmation of a restored coordination."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, json_answer
+from seaweedq.api.parameters import DIGITS
+from seaweedq.api.request import query
+from seaweedq.api.services import given
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.level_rise import LevelRise
+from seaweedq.broker.retention.restored import BEGINNING, Place, Restored
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.messages import BrokerStatus
+from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.broker.topics.left_behind import LeftBehind, left_behind
+from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.coordination.election import Election
+from seaweedq.coordination.records.cluster import BrokerRecord
+from seaweedq.errors import InvalidRequest, Unavailable
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+STATUS_S = 2.0
+ASKED = 100  # brokers at a time
+router = APIRouter(tags=["cluster"])
+
+
+class BrokerAnswer(Struct):
+    """A living broker and the bytes that it holds; they are null where it does not answer at once.
+
+    `memory_bytes` is what it holds of its `memory_budget_bytes`; the rates are over 10 s; `oldest_tail_s` is the age of
+    its oldest message that is in no file yet, so how far its files are behind its journal.
+    It reads the levels from `lowest_level` to `highest_level`. `version` is empty where it is older than levels.
+    """
+
+    id: str
+    url: str
+    zone: str
+    version: str
+    lowest_level: int
+    highest_level: int
+    leader: bool
+    starting: bool
+    draining: bool
+    segments: int
+    tail_bytes: int | None
+    unreleased_journal_bytes: int | None
+    memory_bytes: int | None
+    memory_budget_bytes: int | None
+    messages_per_s: float | None
+    bytes_per_s: float | None
+    oldest_tail_s: float | None
+
+
+class LeftAnswer(Struct):
+    """The rest of a broker that is gone (null: segments that never had one): segments without an owner, some of their
+    topics, whether its journal is `recovering`, `partly-recovered` or `needs-newer-broker`, or its segments are only
+    `unassigned`; and why."""
+
+    broker: str | None
+    state: str
+    why: str
+    segments: int
+    topics: tuple[str, ...]
+
+
+class ClusterAnswer(Struct, omit_defaults=True):
+    """The living brokers and the leader; `store` is the URL of the store that all of them share.
+
+    Brokers that join must read `level`. `level_written` is lower only while the level rises. It could rise to
+    `level_possible`; `too_old` are brokers, and those that left journals, which prevent `level_newest`. `unreadable`
+    has the ids of living brokers whose records need a newer broker, if there are any. `left_behind` has what brokers
+    that are gone have left.
+    """
+
+    cluster: str
+    store: str
+    level: int
+    level_written: int
+    level_possible: int
+    level_newest: int
+    too_old: list[str]
+    leader: str | None
+    brokers: list[BrokerAnswer]
+    left_behind: list[LeftAnswer]
+    unreadable: list[str] | UnsetType = UNSET
+
+
+class Health(Struct):
+    """`status` is ok."""
+
+    status: str
+
+
+_EXAMPLE = {
+    "cluster": "9f86d081884c7d65",
+    "store": "file:///var/lib/seaweedq/store",
+    "level": 2,
+    "level_written": 2,
+    "level_possible": 2,
+    "level_newest": 2,
+    "too_old": [],
+    "leader": "broker.1f2e",
+    "brokers": [
+        {
+            "id": "broker.1f2e",
+            "url": "http://127.0.0.1:8080",
+            "zone": "",
+            "version": "0.1.0",
+            "lowest_level": 1,
+            "highest_level": 2,
+            "leader": True,
+            "starting": False,
+            "draining": False,
+            "segments": 4,
+            "tail_bytes": 0,
+            "unreleased_journal_bytes": 0,
+            "memory_bytes": 65536,
+            "memory_budget_bytes": 268435456,
+            "messages_per_s": 120.5,
+            "bytes_per_s": 6266.0,
+            "oldest_tail_s": 0.0,
+        }
+    ],
+    "left_behind": [],
+}
+
+
+@dataclass(frozen=True)
+class ClusterServices:
+    """The services of these routes. `cluster` is the cluster's id, `own_status` returns this broker's status."""
+
+    cluster: str
+    store_url: str
+    view: ClusterView
+    election: Election
+    level: ClusterLevel
+    peers: Peers
+    own_status: Callable[[], BrokerStatus]
+
+
+ClusterDep = Annotated[ClusterServices, given(ClusterServices)]
+
+
+@router.get("/v1/cluster", **described(None, {200: ClusterAnswer}, shows=_EXAMPLE))
+async def cluster(services: ClusterDep) -> Response:
+    """Returns the leader, the brokers and their loads."""
+    leader = await services.election.leader()
+    roster = services.view.roster
+    known = [(id, roster.brokers[id].record) for id in sorted(roster.brokers)]
+
+    async def answer(one: tuple[str, BrokerRecord]) -> BrokerAnswer:
+        """Returns one broker, with its load where it says it."""
+        id, record = one
+        status = await _status(services, id, record.url)
+        return BrokerAnswer(
+            id=id,
+            url=record.url,
+            zone=record.zone,
+            version=record.version,
+            lowest_level=record.lowest,
+            highest_level=record.highest,
+            leader=id == leader,
+            starting=record.starting,
+            draining=record.draining,
+            segments=len(services.view.catalog.owned_by(id)),
+            tail_bytes=status.tail_bytes if status else None,
+            unreleased_journal_bytes=status.unreleased_journal_bytes if status else None,
+            memory_bytes=status.held_bytes if status else None,
+            memory_budget_bytes=status.budget_bytes if status else None,
+            messages_per_s=_rounded(status.messages_per_s) if status else None,
+            bytes_per_s=_rounded(status.bytes_per_s) if status else None,
+            oldest_tail_s=_rounded(status.oldest_tail_s) if status else None,
+        )
+
+    brokers = await gather_bounded(ASKED, answer, known)
+    level = services.level
+    return json_answer(
+        ClusterAnswer(
+            cluster=services.cluster,
+            store=services.store_url,
+            level=level.level,
+            level_written=level.written,
+            level_possible=level.possible,
+            level_newest=level.newest,
+            too_old=level.too_old_for(level.newest),
+            leader=leader,
+            brokers=brokers,
+            left_behind=[_left(one) for one in left_behind(services.view.catalog, roster)],
+            unreadable=sorted(services.view.roster.unreadable) or UNSET,
+        )
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)
+
+
+def _left(one: LeftBehind) -> LeftAnswer:
+    return LeftAnswer(one.broker, one.state, one.why, one.segments, one.topics)
+
+
+async def _status(services: ClusterServices, id: str, url: str) -> BrokerStatus | None:
+    if id == services.view.membership.broker:
+        return services.own_status()
+    try:
+        return await services.peers.call(url, "status", None, BrokerStatus, STATUS_S)
+    except Unavailable:
+        return None
+
+
+@router.get("/healthz", **described(None, {200: Health}, shows={"status": "ok"}))
+async def healthz() -> Response:
+    """Answers while the process is alive."""
+    return json_answer(Health("ok"))
+
+
+@router.get("/readyz", **described(None, {200: Health}, shows={"status": "ok"}))
+async def readyz(request: Request) -> Response:
+    """Answers while the broker can take work; else 503."""
+    request.app.state.readiness.check_takes_work()
+    return json_answer(Health("ok"))
+
+
+@router.get("/metrics", **described(None, {200: {"text/plain": {"schema": {"type": "string"}}}}))
+async def metrics(request: Request) -> Response:
+    """Returns Prometheus metrics."""
+    return Response(request.app.state.metrics(), media_type=CONTENT_TYPE)
+
+
+MAX_LEVEL = 1_000_000
+
+
+class LevelRequest(Struct, forbid_unknown_fields=True):
+    """The level to which the cluster is to rise; by default the highest one that one of its brokers reads."""
+
+    level: Annotated[int, Meta(ge=1, le=MAX_LEVEL)] | UnsetType = UNSET
+
+
+class LevelAnswer(Struct):
+    """The cluster's level, which all brokers read, and which is written."""
+
+    level: int
+
+
+_LEVEL = msgspec.json.Decoder(LevelRequest)
+
+
+@dataclass(frozen=True)
+class LevelServices:
+    """The services of this route."""
+
+    rise: LevelRise
+    reader: RequestReader
+
+
+LevelDep = Annotated[LevelServices, given(LevelServices)]
+
+
+@router.post(
+    "/v1/cluster/level",
+    **described(Takes(LevelRequest, {"level": 2}), {200: LevelAnswer}, (400, 408, 409, 413, 415), shows={"level": 2}),
+)
+async def raise_level(services: LevelDep, request: Request) -> Response:
+    """Raises the cluster's level, and answers once its forms are written. It never falls: brokers that do not read it
+    can join no more."""
+    wanted = await services.reader.json(request, _LEVEL)
+    to = None if wanted.level is UNSET else wanted.level
+    return json_answer(LevelAnswer((await services.rise.rise(to)).level))
+
+
+_AFTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,126})/([0-9]{1,10})")
+_NEXT = "flights/17"
+
+
+class ConfirmAnswer(Struct, omit_defaults=True):
+    """The number of the newest round of retention, in the store and in coordination. Where segments are left to look
+    at, their number, and `next`, what they come `after`, are in its place."""
+
+    retention_round: int | UnsetType = UNSET
+    left: int | UnsetType = UNSET
+    next: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True)
+class ConfirmServices:
+    """The services of this route."""
+
+    restored: Restored
+    reader: RequestReader
+
+
+ConfirmDep = Annotated[ConfirmServices, given(ConfirmServices)]
+
+
+@router.post(
+    "/v1/cluster/confirm",
+    **described(
+        None,
+        {200: ConfirmAnswer},
+        (400, 408, 413, 415),
+        parameters=[
+            {
+                "name": "after",
+                "in": "query",
+                "description": "`next` of the answer before",
+                "schema": {"type": "string", "pattern": f"^{_AFTER.pattern}$"},
+            }
+        ],
+        shows={"retention_round": 17},
+    ),
+)
+async def confirm(services: ConfirmDep, request: Request) -> Response:
+    """Confirms that coordination, which was restored, is the one to go by: retention takes and deletes again. Looks at
+    1,000 segments, and says where the next request goes on."""
+    await services.reader.nothing(request)
+    options = query(request.scope)
+    step = await services.restored.confirm(_place(options["after"]) if "after" in options else BEGINNING)
+    if step.last is None:
+        return json_answer(ConfirmAnswer(step.round if step.round is not None else UNSET))
+    return json_answer(ConfirmAnswer(left=step.left, next="{}/{}".format(*step.last)))
+
+
+def _place(text: str) -> Place:
+    match = _AFTER.fullmatch(text)
+    if not match:
+        detail = f"after is {text[:80]!r}; it must be a topic and a segment, such as {_NEXT!r}"
+        raise InvalidRequest(detail, field="after", value=text[:80])
+    return match[1], int(match[2])

@@ -1,0 +1,333 @@
+"""Fetch: messages of one segment from an offset on, as JSON or Arrow; and the payload of a message, streamed through a
+broker, for clients that cannot reach the store.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Struct, UnsetType
+
+from seaweedq.api.access.authentication import caller_of
+from seaweedq.api.access.rates import waiting
+from seaweedq.api.bodies.ranges import StoredObject, send_object
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.bodies.unread_answers import UnreadAnswers
+from seaweedq.api.openapi.document import TEXTS, described, integer, schema_ref
+from seaweedq.api.parameters import MAX_NUMBER, check_name, choice, seconds, whole_number
+from seaweedq.api.proxy import Proxy
+from seaweedq.api.request import Receive, Scope, Send, names, query, send
+from seaweedq.api.services import given, services_of
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.reader import Pieces, fitting
+from seaweedq.broker.read.cluster_time import ClusterTime
+from seaweedq.broker.read.fetcher import MAX_BYTES, Fetcher
+from seaweedq.broker.read.owner_search import OwnerFinder
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
+from seaweedq.broker.uploads.message_payloads import PIECE_BYTES, Payloads
+from seaweedq.codec.bodies import ARROW, JSON
+from seaweedq.codec.message_json import encode_messages
+from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.errors import ChainDamaged, PayloadNotFound, SegmentNotFound
+
+router = APIRouter(tags=["read"])
+_FRAME_BYTES = 1024  # of a JSON answer, around its messages: at most 32 successors
+_END_BYTES = 8  # of an Arrow stream
+MAX_LIMIT = 10_000
+MAX_WAIT_S = 30.0
+EXPIRED = ("skip", "keep")
+EXAMPLE = {
+    "id": "0-17",
+    "key": "UA",
+    "value": {"carrier": "UA", "delay": 12},
+    "headers": {},
+    "timestamp": "2026-01-31T12:00:00.000000Z",
+    "segment": 0,
+    "offset": 17,
+}
+
+
+class MessageReference(Struct):
+    """A payload in the store: `url` gets it without credentials, for a while; it is left out where there is none."""
+
+    uri: str
+    size: int
+    content_type: str
+    sha256: str
+    url: str | UnsetType = UNSET
+
+
+class Message(Struct, omit_defaults=True):
+    """A message as it is read. `value` for json and typed topics, `value_base64` for bytes topics.
+
+    With a `reference` the value is null.
+    """
+
+    id: str
+    key: str | None
+    headers: dict[str, str]
+    timestamp: str
+    segment: int
+    offset: int
+    value: Any = None
+    value_base64: str | UnsetType | None = UNSET
+    reference: MessageReference | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+
+
+class FetchAnswer(Struct):
+    """`next_offset` is where to go on; expired messages are left out, but with `expired=keep`, so offsets may have
+    holes.
+
+    A `sealed` segment gets no more messages: at its end, go on with its `successors`, each from 0.
+    """
+
+    messages: list[Message]
+    next_offset: int
+    sealed: bool
+    successors: list[int]
+
+
+@dataclass(frozen=True)
+class FetchServices:
+    """The services of this route."""
+
+    catalog: Catalog
+    finder: OwnerFinder
+    proxy: Proxy
+    fetcher: Fetcher
+    payloads: Payloads
+    tombstones: Tombstones
+    time: ClusterTime
+    unread: UnreadAnswers
+
+
+@router.get(
+    "/v1/topics/{topic}/segments/{segment}/messages",
+    **described(
+        None,
+        {200: {JSON: {"schema": schema_ref(FetchAnswer)}, ARROW: {"schema": {"type": "string", "format": "binary"}}}},
+        (400, 404, 409, 410, 416),
+        parameters=[
+            integer("offset", 0, 0, MAX_NUMBER, "the first offset wanted; the segment's end is valid"),
+            integer("limit", 1000, 1, MAX_LIMIT, "messages at most"),
+            {
+                "name": "wait_s",
+                "in": "query",
+                "description": "seconds to wait for a message where there is none yet, or a duration such as 500ms",
+                "schema": {
+                    "anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}, TEXTS["s"]],
+                    "default": 0,
+                },
+                "example": 0.1,
+            },
+            {
+                "name": "expired",
+                "in": "query",
+                "description": "whether messages that have expired are left out, or returned as well",
+                "schema": {"type": "string", "enum": list(EXPIRED), "default": "skip"},
+            },
+        ],
+        shows={"messages": [EXAMPLE], "next_offset": 18, "sealed": False, "successors": []},
+    ),
+)
+async def fetch(request: Request, topic: str, segment: str) -> Response:
+    """Returns messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
+    services = services_of(request, FetchServices)
+    check_name(topic)
+    options = query(request.scope)
+    number = whole_number(segment, "segment", 0, MAX_NUMBER)
+    offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
+    limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
+    wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
+    expired = choice(options.get("expired", "skip"), "expired", EXPIRED)
+    found = await services.catalog.known(topic)
+    asked = _Asked(found, number, offset, limit, wait_s, expired == "keep")
+    try:
+        await services.catalog.known_segment(found, number)
+        with waiting(request.scope) if wait_s else nullcontext():
+            return await _fetched(services, request.scope, asked)
+    except SegmentNotFound:
+        grave = await services.tombstones.require(found, number)
+        check_at_end(number, grave.end_offset, offset)
+        return _removed(request.scope, asked, grave.successors)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The messages that a request asks for."""
+
+    topic: Topic
+    segment: int
+    offset: int
+    limit: int
+    wait_s: float
+    keeps_expired: bool
+
+
+async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Response:
+    topic, number = asked.topic, asked.segment
+    search = services.finder.search(topic, number, services.proxy.asked(scope, asked.wait_s))
+    while True:
+        async with search as target:
+            if not target.here:
+                relayed = await services.proxy.relay(scope, target)
+                return Response(bytes(relayed.body), relayed.status, dict(relayed.headers))
+            opened, pieces = await services.fetcher.fetch(topic, number, asked.offset, asked.limit, target.wait_s)
+            answer = await services.unread.made(
+                min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)),
+                partial(_maker, services, scope, asked, opened, pieces),
+            )
+            if answer is None:
+                break  # raised here, the error would be taken for the owner's, and tried again
+            return answer
+    raise services.unread.refusal()
+
+
+async def _maker(
+    services: FetchServices, scope: Scope, asked: _Asked, opened: OpenSegment, pieces: Pieces
+) -> Callable[[], Response]:
+    """Returns a function that encodes the answer, from what nobody changes."""
+    next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
+    alive = pieces if asked.keeps_expired else await services.time.unexpired(pieces)
+    if names(scope, ARROW):
+        record = services.catalog.segment(asked.topic, asked.segment).record
+        return partial(_arrow_answer, opened, record, next_offset, alive)
+    links = await services.payloads.links_of(asked.topic, [rows for _, rows in alive], caller_of(scope).expires_us)
+    record = services.catalog.segment(asked.topic, asked.segment).record
+    return partial(_answer, opened, record, next_offset, alive, links)
+
+
+def _arrow_answer(segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces) -> Response:
+    content, left_out = arrow_stream(segment, alive, MAX_BYTES)
+    return _arrow(content, next_offset if left_out is None else left_out, _successors(record))
+
+
+def _answer(
+    segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces, links: Mapping[str, str]
+) -> Response:
+    messages, left_out = encode_messages(alive, segment.id, segment.layout, links, MAX_BYTES - _FRAME_BYTES)
+    return _json(messages, next_offset if left_out is None else left_out, _successors(record))
+
+
+def _removed(scope: Scope, asked: _Asked, successors: tuple[int, ...]) -> Response:
+    """Returns the answer at the end of a segment that retention has removed: that of a sealed one."""
+    if not names(scope, ARROW):
+        return _json(b"[]", asked.offset, successors)
+    sink, schema = pa.BufferOutputStream(), asked.topic.layout.table
+    with pa.ipc.new_stream(sink, schema):
+        pass
+    return _arrow(memoryview(sink.getvalue()), asked.offset, successors)
+
+
+def _successors(record: SegmentRecord) -> tuple[int, ...] | None:
+    return record.successors if record.state == "sealed" else None
+
+
+def _arrow(content: memoryview, next_offset: int, successors: tuple[int, ...] | None) -> Response:
+    headers = {"Next-Offset": str(next_offset)}
+    if successors is not None:
+        headers |= {"Sealed": "true", "Successors": ",".join(map(str, successors))}
+    return Response(content, media_type=ARROW, headers=headers)
+
+
+def _json(messages: bytes, next_offset: int, successors: tuple[int, ...] | None) -> Response:
+    content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
+        messages,
+        next_offset,
+        b"false" if successors is None else b"true",
+        msgspec.json.encode(successors or ()),
+    )
+    return Response(content, media_type="application/json")
+
+
+def arrow_stream(segment: OpenSegment, pieces: Pieces, max_bytes: int) -> tuple[memoryview, int | None]:
+    """Returns the rows with all columns of the table, offsets too, as an IPC stream of at most `max_bytes` but at least
+    one row; and the offset of the first row that did not fit, None where all did."""
+    sink, schema = pa.BufferOutputStream(), segment.layout.table
+    left, left_out = max_bytes - schema.serialize().size - _END_BYTES, None
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for at, (first, rows) in enumerate(pieces):
+            rows = segment.layout.complete(rows, first)
+            fit = fitting(rows, left, 0 if at else 1, pa.ipc.get_record_batch_size)
+            if fit:
+                writer.write_batch(rows.slice(0, fit))
+            if fit < rows.num_rows:
+                left_out = first + fit
+                break
+            left -= pa.ipc.get_record_batch_size(rows)
+    return memoryview(sink.getvalue()), left_out
+
+
+PATH = "/v1/topics/{topic}/segments/{segment}/messages/{offset}/payload"
+OCTETS = "application/octet-stream"
+
+_BYTES: dict[str, Any] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
+_RANGE = {
+    "name": "Range",
+    "in": "header",
+    "description": "one range of bytes",
+    "schema": {"type": "string"},
+    "example": "bytes=0-1023",
+}
+_SAYS = described(None, {200: _BYTES, 206: _BYTES}, (404, 409, 416), parameters=[_RANGE])
+
+
+@dataclass(frozen=True)
+class PayloadServices:
+    """The services of this route."""
+
+    catalog: Catalog
+    payloads: Payloads
+    reader: RequestReader
+
+
+PayloadDep = Annotated[PayloadServices, given(PayloadServices)]
+
+
+class _Payload(Response):
+    """An answer that is sent chunk by chunk."""
+
+    def __init__(self, stored: StoredObject, reader: RequestReader) -> None:
+        super().__init__()
+        self._stored, self._reader = stored, reader
+
+    async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
+        try:
+            with self._reader.unread.streaming(2 * PIECE_BYTES):
+                answer = await send_object(self._stored, scope, receive, out, self._reader.settings.answer_timeout_s)
+        except FileNotFoundError:
+            raise PayloadNotFound("the payload is not in the store any more") from None
+        if answer:
+            await send(answer, out)
+
+
+@router.get(PATH, **_SAYS)
+@router.head(PATH, include_in_schema=False)
+async def payload(services: PayloadDep, topic: str, segment: str, offset: str) -> Response:
+    """Returns the payload of a message that was published by reference, or a range of it. Any broker answers."""
+    catalog = services.catalog
+    found = await catalog.known(check_name(topic))
+    number = whole_number(segment, "segment", 0, MAX_NUMBER)
+    at = whole_number(offset, "offset", 0, MAX_NUMBER)
+    await catalog.known_segment(found, number)
+    try:
+        name, reference = await services.payloads.find(found, number, at)
+    except ChainDamaged:  # the topic may be going, and its files with it
+        await catalog.look(topic)
+        catalog.check(found)
+        raise
+    read = partial(services.payloads.pieces, name)
+    kind = _content_type(reference.content_type)
+    return _Payload(StoredObject(reference.size, reference.sha256, kind, read), services.reader)
+
+
+def _content_type(stated: str) -> str:
+    """Returns the reference's content type, if that can stand in a header."""
+    return stated if stated and stated.isascii() and stated.isprintable() else OCTETS

@@ -1,0 +1,273 @@
+"""Answers calls of other brokers below /internal: msgpack in and out, for nobody else. Each handler decodes a message
+(broker/rpc/messages) and has a service answer it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec.msgpack import decode
+
+from seaweedq.access.accounts import Accounts
+from seaweedq.api.access.peers import PREFIX, PeerRequests
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.request import Answer, Receive, Scope
+from seaweedq.broker.load.histories import FoundHistory, Histories
+from seaweedq.broker.load.meters import LoadReport, Loads
+from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.publish.forward_receiver import ForwardReceiver
+from seaweedq.broker.read.local_positions import LocalPositions
+from seaweedq.broker.read.read_server import ReadServer
+from seaweedq.broker.readiness import Readiness
+from seaweedq.broker.recovery.requested import RequestedRecoveries
+from seaweedq.broker.retention.marks import SegmentMarks
+from seaweedq.broker.rpc import forward_frames
+from seaweedq.broker.rpc.client import ErrorMessage
+from seaweedq.broker.rpc.messages import (
+    BrokerStatus,
+    EndsCall,
+    GiveCall,
+    GreetCall,
+    Greeting,
+    HistoryCall,
+    MarkCall,
+    RecoverCall,
+    SegmentCall,
+    ShareCall,
+    StreamCall,
+    TopicCall,
+    UseReport,
+    WaitsCall,
+)
+from seaweedq.broker.streams.subscription_streams import LEAVE, NEXT, SubscriptionStreams
+from seaweedq.broker.subscriptions.relaying import WAITS, WaitReports
+from seaweedq.broker.suspicion.greetings import Greetings
+from seaweedq.broker.topic_deletion import TopicDeletion
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.clock import Clock
+from seaweedq.errors import Forbidden, NotOwner, PeerRefused, RouteNotFound, SeaweedqError, UnreadableBody
+
+HELLO = "hello"
+FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one forwarded frame may be larger
+Call = Callable[[bytes], Awaitable[Any]]
+_encode = msgspec.msgpack.encode
+
+
+class InternalServer:
+    """Answers calls. `calls` returns the handlers by name, once the broker is ready."""
+
+    def __init__(
+        self,
+        peers: PeerRequests,
+        readiness: Readiness,
+        reader: RequestReader,
+        calls: Callable[[], Mapping[str, Call]],
+    ) -> None:
+        self._peers = peers
+        self._readiness = readiness
+        self._reader = reader
+        self._calls = calls
+
+    async def answer(self, scope: Scope, receive: Receive) -> Answer:
+        """Returns the answer to a call; errors travel as `ErrorMessage`. Raises Forbidden, RouteNotFound."""
+        name = scope["path"].removeprefix(PREFIX)
+        try:
+            if name == HELLO:
+                return Answer(200, _encode(self._peers.welcome(scope)))
+            if self._peers.authenticated(scope):
+                return await self._answer(name, scope, receive)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return Answer(422, _encode(ErrorMessage.of(UnreadableBody(str(error)))))
+        except (PeerRefused, RouteNotFound):
+            raise
+        except SeaweedqError as error:
+            return Answer(409, _encode(ErrorMessage.of(error)))
+        raise Forbidden("only brokers of this cluster may call /internal")
+
+    async def _answer(self, name: str, scope: Scope, receive: Receive) -> Answer:
+        self._readiness.check_joined()
+        call = self._calls().get(name)
+        if call is None:
+            raise RouteNotFound(f"there is no internal call {name[:200]}")
+        async with self._reader.body_of_peer(scope, receive, FORWARD_BYTES) as content:
+            return Answer(200, _encode(await call(content)))
+
+
+@dataclass(frozen=True)
+class BrokerCalls:
+    """Calls that concern this broker as a whole, and the rows that others forward to it."""
+
+    receiver: ForwardReceiver
+    loads: Loads
+    budget: Budget
+    log: Log
+    recoveries: RequestedRecoveries
+    greetings: Greetings
+    accounts: Accounts
+    clock: Clock
+
+    def by_name(self) -> dict[str, Call]:
+        """Returns the handlers."""
+        return {
+            "publish": self._publish,
+            "load": self._load,
+            "status": self._status,
+            "recover": self._recover,
+            "greet": self._greet,
+            "use": self._use,
+            "share": self._share,
+        }
+
+    def status(self) -> BrokerStatus:
+        """Returns what this broker holds, and what comes to it."""
+        messages, size = self.loads.totals()
+        came_s = [segment.tail.oldest().at_s for segment in self.log.dirty if segment.tail]
+        return BrokerStatus(
+            self.budget.tails,
+            self.log.journal.unreleased_bytes,
+            self.budget.limit_bytes,
+            self.budget.held,
+            messages[0],
+            size[0],
+            max(0.0, self.clock.monotonic_s() - min(came_s)) if came_s else 0.0,
+        )
+
+    async def _publish(self, content: bytes) -> Any:
+        return await self.receiver.receive(forward_frames.decode(content))
+
+    async def _load(self, content: bytes) -> LoadReport:
+        return self.loads.report()
+
+    async def _use(self, content: bytes) -> UseReport:
+        return UseReport.of(self.accounts, self.clock.monotonic_s())
+
+    async def _share(self, content: bytes) -> bool:
+        call = decode(content, type=ShareCall)
+        return self.accounts.share(call.number, call.shares, self.clock.monotonic_s())
+
+    async def _status(self, content: bytes) -> BrokerStatus:
+        return self.status()
+
+    async def _greet(self, content: bytes) -> Greeting:
+        return await self.greetings.greet(decode(content, type=GreetCall).hold_s)
+
+    async def _recover(self, content: bytes) -> bool:
+        return await self.recoveries.recover(decode(content, type=RecoverCall).broker)
+
+
+@dataclass(frozen=True)
+class TopicCalls:
+    """Calls that concern a topic."""
+
+    catalog: Catalog
+    positions: LocalPositions
+    deletion: TopicDeletion
+    mover: SegmentMover
+    marks: SegmentMarks
+    histories: Histories
+
+    def by_name(self) -> dict[str, Call]:
+        """Returns the handlers."""
+        return {
+            "positions": self._positions,
+            "close": self._close,
+            "give": self._give,
+            "mark": self._mark,
+            "history": self._history,
+        }
+
+    async def _history(self, content: bytes) -> FoundHistory:
+        return await self.histories.here(decode(content, type=HistoryCall))
+
+    async def _mark(self, content: bytes) -> bool:
+        call = decode(content, type=MarkCall)
+        return await self.marks.here(await _topic(self.catalog, call), call.segments)
+
+    async def _positions(self, content: bytes) -> Any:
+        call = decode(content, type=TopicCall)
+        return await self.positions.of(await _topic(self.catalog, call), call.sizes, call.flush)
+
+    async def _close(self, content: bytes) -> bool:
+        call = decode(content, type=TopicCall)
+        await self.catalog.look(call.topic)
+        topic = self.catalog.find(call.topic)
+        if topic and topic.record.incarnation == call.incarnation:
+            if topic.record.state != "deleting":
+                raise NotOwner(f"topic {call.topic!r} is not being deleted")
+            await self.deletion.close(topic)
+        return True
+
+    async def _give(self, content: bytes) -> bool:
+        call = decode(content, type=GiveCall)
+        return await self.mover.move(await _topic(self.catalog, call), call.segment, call.target)
+
+
+@dataclass(frozen=True)
+class SegmentCalls:
+    """Calls that read this broker's segments."""
+
+    catalog: Catalog
+    server: ReadServer
+
+    def by_name(self) -> dict[str, Call]:
+        """Returns the handlers."""
+        return {"ends": self._ends, "read": self._read, "find": self._find, "size": self._size}
+
+    async def _ends(self, content: bytes) -> Any:
+        call = decode(content, type=EndsCall)
+        return await self.server.ends(await _topic(self.catalog, call), call.known, call.wait_s)
+
+    async def _read(self, content: bytes) -> Any:
+        call = decode(content, type=SegmentCall)
+        return await self.server.read(await _topic(self.catalog, call), call)
+
+    async def _find(self, content: bytes) -> Any:
+        call = decode(content, type=SegmentCall)
+        return await self.server.find(await _topic(self.catalog, call), call)
+
+    async def _size(self, content: bytes) -> Any:
+        call = decode(content, type=SegmentCall)
+        return await self.server.size_since(await _topic(self.catalog, call), call)
+
+
+@dataclass(frozen=True)
+class StreamCalls:
+    """Calls for subscriptions that this broker dispatches: of their streams, and of what waits for them elsewhere."""
+
+    catalog: Catalog
+    streams: SubscriptionStreams
+    reports: WaitReports
+
+    def by_name(self) -> dict[str, Call]:
+        """Returns the handlers."""
+        return {NEXT: self._next, LEAVE: self._leave, WAITS: self._waits}
+
+    async def _waits(self, content: bytes) -> bool:
+        return self.reports.hear(decode(content, type=WaitsCall))
+
+    async def _next(self, content: bytes) -> Any:
+        call = decode(content, type=StreamCall)
+        return await self.streams.answer_next(await _topic(self.catalog, call), call)
+
+    async def _leave(self, content: bytes) -> bool:
+        call = decode(content, type=StreamCall)
+        return await self.streams.answer_leave(await _topic(self.catalog, call), call)
+
+
+async def _topic(
+    catalog: Catalog, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall
+) -> Topic:
+    """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one,
+    NeedsNewerBroker where it cannot read that one."""
+    catalog.check_readable(call.topic)
+    found = catalog.find(call.topic)
+    if found is None or found.record.incarnation != call.incarnation:
+        await catalog.look(call.topic)
+        found = catalog.find(call.topic)
+    if found is None or found.record.incarnation != call.incarnation:
+        raise NotOwner(f"this broker does not know that topic {call.topic!r}")
+    catalog.check(found)
+    return found

@@ -1,0 +1,218 @@
+"""Principals: their grants and limits in requests and answers; create, change, list, show, delete."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from seaweedq.access.actions import OF_THE_CLUSTER, Action
+from seaweedq.access.caller import DEFAULT
+from seaweedq.access.grants import ANY, OURS, Grant
+from seaweedq.access.limits import Limits
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import Takes, described, integer, json_answer
+from seaweedq.api.parameters import check_name, moment, whole_number
+from seaweedq.api.request import query
+from seaweedq.api.services import given
+from seaweedq.broker.access.principals import Principals
+from seaweedq.coordination.records.access import PrincipalRecord
+from seaweedq.errors import InvalidRequest, PrincipalNotFound
+from seaweedq.segments.names import NAME
+
+MAX_GRANTS, MAX_PATTERNS, MAX_TEXT = 100, 100, 128
+_PATTERN = re.compile(rf"(?:{NAME})\*?|\*")
+Patterns = Annotated[list[Annotated[str, Meta(max_length=MAX_TEXT)]], Meta(max_length=MAX_PATTERNS)]
+LEAST_RATE = 0.01  # a request in 100 s; what is lower is a mistake, or 0
+Rate = Annotated[float, Meta(ge=LEAST_RATE, le=1e15)] | None
+Count = Annotated[int, Meta(ge=1, le=10**9)] | None
+
+
+class GrantRequest(Struct, forbid_unknown_fields=True):
+    """Actions that are allowed on some topics, and some of their subscriptions. A name may have one `*` at its end."""
+
+    actions: Annotated[list[Action], Meta(min_length=1, max_length=len(Action))]
+    topics: Patterns = []
+    subscriptions: Patterns = field(default_factory=lambda: [ANY])
+
+
+class LimitsRequest(Struct, forbid_unknown_fields=True):
+    """How much a principal may use, of the cluster: rates are each second; null is no bound."""
+
+    requests: Rate = None
+    messages: Rate = None
+    bytes_in: Rate = None
+    bytes_out: Rate = None
+    changes: Rate = None
+    connections: Count = None
+    waiting_pulls: Count = None
+    topics: Count = None
+    segments: Count = None
+    open_uploads: Count = None
+
+
+Grants = Annotated[list[GrantRequest], Meta(max_length=MAX_GRANTS)]
+
+
+def grants_of(wanted: Sequence[GrantRequest]) -> tuple[Grant, ...]:
+    """Returns the grants of a request. Raises InvalidRequest for a pattern that is none, and for an action on topics
+    that names none."""
+    for grant in wanted:
+        for pattern in [*grant.topics, *grant.subscriptions]:
+            if not _PATTERN.fullmatch(pattern):
+                raise _refused(f"{pattern!r} is neither a name nor one with a * at its end", pattern)
+        for pattern in grant.topics:
+            if pattern.startswith(OURS) and pattern.endswith(ANY):
+                raise _refused(f"{pattern!r} matches nothing: topics {OURS}* are granted by their whole names", pattern)
+        if not grant.topics and set(grant.actions) - OF_THE_CLUSTER:
+            named = ", ".join(sorted(set(grant.actions) - OF_THE_CLUSTER))
+            raise _refused(f"a grant of {named} names no topics; ['*'] is all", "")
+    return tuple(Grant(tuple(one.actions), tuple(one.topics), tuple(one.subscriptions)) for one in wanted)
+
+
+def shown_grants(grants: Sequence[Grant]) -> list[GrantRequest]:
+    """Returns grants as answers show them."""
+    return [GrantRequest(list(one.actions), list(one.topics), list(one.subscriptions)) for one in grants]
+
+
+def limits_of(wanted: LimitsRequest) -> Limits:
+    """Returns the limits of a request."""
+    return Limits(**msgspec.structs.asdict(wanted))
+
+
+def shown_limits(limits: Limits) -> LimitsRequest:
+    """Returns limits as answers show them."""
+    return LimitsRequest(**msgspec.structs.asdict(limits))
+
+
+def _refused(why: str, value: str) -> InvalidRequest:
+    return InvalidRequest(f"grants: {why}", field="grants", value=value)
+
+
+PATH = "/v1/principals/{principal}"
+MAX_PAGE = 1000
+PAGES = {"name": "page_token", "in": "query", "description": "from the page before", "schema": {"type": "string"}}
+router = APIRouter(tags=["access"])
+
+
+class PrincipalRequest(Struct, forbid_unknown_fields=True):
+    """The rights and the limits of a principal: all of them, as they are to be."""
+
+    grants: Grants = []
+    limits: LimitsRequest = field(default_factory=LimitsRequest)
+    disabled: bool = False
+
+
+class PrincipalAnswer(Struct):
+    """A principal."""
+
+    name: str
+    grants: list[GrantRequest]
+    limits: LimitsRequest
+    disabled: bool
+    created_at: datetime
+
+
+class PrincipalList(Struct, omit_defaults=True):
+    """One page; `next_page_token` is there if more follow."""
+
+    principals: list[PrincipalAnswer]
+    next_page_token: str | UnsetType = UNSET
+
+
+_PRINCIPAL = msgspec.json.Decoder(PrincipalRequest)
+_EXAMPLE = {"grants": [{"actions": ["describe", "publish"], "topics": ["flights*"]}]}
+_SHOWN = {
+    "name": "importer",
+    "grants": [{**_EXAMPLE["grants"][0], "subscriptions": ["*"]}],
+    "limits": msgspec.to_builtins(LimitsRequest()),
+    "disabled": False,
+    "created_at": "2026-01-31T12:00:00Z",
+}
+
+
+@dataclass(frozen=True)
+class PrincipalServices:
+    """The services of these routes."""
+
+    principals: Principals
+    reader: RequestReader
+
+    def find(self, name: str) -> PrincipalRecord:
+        """Returns a principal. Raises PrincipalNotFound."""
+        found = self.principals.view.principals.get(name)
+        if found is None:
+            raise PrincipalNotFound(f"there is no principal {name!r}", principal=name)
+        return found
+
+
+Services = Annotated[PrincipalServices, given(PrincipalServices)]
+
+
+@router.put(
+    PATH,
+    **described(
+        Takes(PrincipalRequest, _EXAMPLE),
+        {201: PrincipalAnswer, 200: PrincipalAnswer},
+        (400, 408, 409, 413, 415),
+        shows=_SHOWN,
+    ),
+)
+async def put_principal(services: Services, request: Request, principal: str) -> Response:
+    """Creates a principal (201), or replaces all that it may do (200). Its tokens stay, and get the new rights within a
+    second."""
+    _check(principal)
+    wanted = await services.reader.json(request, _PRINCIPAL)
+    grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
+    created = await services.principals.put(principal, grants, limits, wanted.disabled)
+    return json_answer(_answer(principal, services.find(principal)), 201 if created else 200)
+
+
+@router.get(PATH, **described(None, {200: PrincipalAnswer}, (404,), shows=_SHOWN))
+async def show_principal(services: Services, principal: str) -> Response:
+    """Returns a principal."""
+    return json_answer(_answer(principal, services.find(_check(principal))))
+
+
+@router.get(
+    "/v1/principals",
+    **described(
+        None,
+        {200: PrincipalList},
+        (400,),
+        parameters=[integer("page_size", MAX_PAGE, 1, MAX_PAGE, "principals in an answer"), PAGES],
+        shows={"principals": [_SHOWN]},
+    ),
+)
+async def list_principals(services: Services, request: Request) -> Response:
+    """Lists the principals by name, a page at a time."""
+    options = query(request.scope)
+    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
+    every = services.principals.view.principals
+    names = sorted(name for name in every if name > options.get("page_token", ""))
+    page = PrincipalList([_answer(name, every[name]) for name in names[:size]])
+    if len(names) > size:
+        page.next_page_token = names[size - 1]
+    return json_answer(page)
+
+
+@router.delete(PATH, status_code=204, **described(None, {204: None}, (404,)))
+async def delete_principal(services: Services, principal: str) -> Response:
+    """Deletes a principal. All its tokens end with it, within a second, also if another one gets its name later."""
+    await services.principals.delete(_check(principal))
+    return Response(status_code=204)
+
+
+def _check(name: str) -> str:
+    """Returns the name, if it is valid: that of a principal, or of the limits of all. Raises InvalidName."""
+    return name if name == DEFAULT else check_name(name, "principal")
+
+
+def _answer(name: str, record: PrincipalRecord) -> PrincipalAnswer:
+    return PrincipalAnswer(
+        name, shown_grants(record.grants), shown_limits(record.limits), record.disabled, moment(record.created_us)
+    )

@@ -1,0 +1,335 @@
+"""POST /v1/topics/{topic}/messages, on bare ASGI: the hottest route of all.
+
+One JSON message joins the messages that wait for its segment. Any other body becomes columns, a large one in a thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.api.access.authentication import caller_of, key_of
+from seaweedq.api.access.rates import spend, take
+from seaweedq.api.bodies.memory import DecodingMemory, needed
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.handlers.topics import create, may_create
+from seaweedq.api.openapi.document import NAME_SCHEMA, schema_ref
+from seaweedq.api.parameters import check_name, truth, whole_number
+from seaweedq.api.request import Answer, Receive, Scope, header, query
+from seaweedq.broker.publish.batch_split import Appended
+from seaweedq.broker.publish.local_append import in_time
+from seaweedq.broker.publish.publisher import INLINE_ROWS, Producer, Published, Publisher
+from seaweedq.broker.read.cluster_time import AGAIN_S, ClusterTime
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.uploads.message_payloads import REFUSALS, Payloads, names_uploads
+from seaweedq.codec import bodies
+from seaweedq.codec.arrow_bodies import decode_short_arrow
+from seaweedq.codec.intake import Intake, TimeUnknown
+from seaweedq.codec.messages import (
+    BytesEnvelope,
+    BytesEnvelopes,
+    Envelope,
+    Envelopes,
+    ReferenceEnvelope,
+    ReferenceEnvelopes,
+)
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest, Unavailable
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.producers import OF_PRINCIPAL
+from seaweedq.segments.rows import Single
+
+INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
+INLINE_ARROW_BYTES = 256 * 1024  # of Arrow of at most INLINE_ROWS rows: columns are checked, and none copied
+INLINE_COUNT = 1000  # answers of up to so many messages are encoded there
+ID_BYTES = 64  # of a message's id while its answer is made: where it went, its text, and the text in the answer
+ID_SLICE = 16 * 1024  # ids whose texts are made at a time: Arrow's columns of them take four times as much
+LENIENT_US = 10 * 365 * 86_400 * 1_000_000  # by which a repeat's timestamps may be ahead: they were judged before
+MAX_SEQUENCE = 2**62
+
+
+class SegmentRows(msgspec.Struct):
+    """Where some of the request's messages went."""
+
+    segment: int
+    first_offset: int
+    count: int
+
+
+class PublishAnswer(msgspec.Struct):
+    """Everything is durable. `ids` in the order of the request, of Arrow where they are asked for; `duplicate`: nothing
+    new was stored."""
+
+    count: int
+    segments: list[SegmentRows]
+    ids: list[str] | msgspec.UnsetType = msgspec.UNSET
+    duplicate: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+_STREAM = {"schema": {"type": "string", "format": "binary"}}
+_KINDS = (Envelopes, Envelope, BytesEnvelopes, BytesEnvelope, ReferenceEnvelopes, ReferenceEnvelope)
+TAKES = {
+    bodies.JSON: {
+        "schema": {"anyOf": [schema_ref(one) for one in _KINDS]},
+        "example": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]},
+    },
+    bodies.NDJSON: {
+        "schema": {
+            "type": "string",
+            "description": "a message a line; with bare=true, or the topic's ndjson=bare, a value a line",
+        },
+        "example": '{"key":"UA","value":{"delay":12}}\n{"value":{"delay":3}}\n',
+    },
+    bodies.ARROW: _STREAM,
+    "application/octet-stream": _STREAM,
+}
+PARAMETERS = (
+    {
+        "name": "bare",
+        "in": "query",
+        "description": "NDJSON: each line is itself the value; by default the topic's `ndjson`",
+        "schema": {"type": "boolean"},
+    },
+    {
+        "name": "format",
+        "in": "query",
+        "description": "the format that the topic is known to have: of another format it takes nothing",
+        "schema": {"type": "string", "enum": ["json", "bytes", "typed"]},
+    },
+    {
+        "name": "ids",
+        "in": "query",
+        "description": "Arrow: answer with the ids of the rows, as for messages of the other kinds",
+        "schema": {"type": "boolean"},
+    },
+    {
+        "name": "key",
+        "in": "query",
+        "description": "the key of a raw body on a bytes topic",
+        "schema": {"type": "string"},
+    },
+    {
+        "name": "Producer-Id",
+        "in": "header",
+        "description": "makes the request idempotent, with Producer-Sequence",
+        "schema": NAME_SCHEMA,
+    },
+    {
+        "name": "Producer-Sequence",
+        "in": "header",
+        "description": "of the request's first message; rises by one a message",
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
+    },
+)
+
+
+@dataclass(slots=True)
+class _Posted:
+    """The body of a publish, how the request says to decode it, and the format that it states of the topic."""
+
+    scope: Scope
+    media: str | None
+    content: bytes
+    bare: bool | None
+    key: str | None
+    format: str | None
+
+    async def rows(self, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
+        """Returns the messages, as rows."""
+        if (rows := self._rows_at_once(intake)) is not None:
+            return rows
+        bare = intake.bare if self.bare is None else self.bare
+        size = needed(bodies.media_type(self.media), self.content, bare, intake.max_request_bytes)
+        caller, own = key_of(self.scope), len(self.content)
+        return await memory.run(caller, own, size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
+
+    def _rows_at_once(self, intake: Intake) -> pa.RecordBatch | None:
+        """Returns the messages where that takes a fraction of a millisecond: a few bytes of Arrow may become many."""
+        if bodies.media_type(self.media) == bodies.ARROW:
+            is_small = len(self.content) <= INLINE_ARROW_BYTES
+            return decode_short_arrow(self.content, intake, INLINE_ROWS) if is_small else None
+        if len(self.content) > INLINE_BYTES:
+            return None
+        return bodies.decode(self.media, self.content, intake, self.bare, self.key)
+
+    def single(self, intake: Intake) -> Single | None:
+        """Returns the one message of a small JSON body, None where `rows` has to decode the body."""
+        if len(self.content) > INLINE_BYTES or bodies.media_type(self.media) != bodies.JSON:
+            return None
+        return bodies.decode_single(self.content, intake)
+
+
+@dataclass(frozen=True)
+class Publish:
+    """The route, with the services that it uses."""
+
+    catalog: Catalog
+    topics: TopicAdmin
+    publisher: Publisher
+    payloads: Payloads
+    reader: RequestReader
+    time: ClusterTime
+
+    async def publish(self, scope: Scope, receive: Receive, name: str) -> Answer:
+        """Publishes messages. They are durable when this answers."""
+        check_name(name)
+        producer = _producer(scope)
+        options = query(scope)
+        bare, key = truth(options["bare"], "bare") if "bare" in options else None, options.get("key")
+        ids = truth(options.get("ids", "false"), "ids")  # before anything is stored: a refusal stores nothing
+        async with self.reader.body(scope, receive) as content:
+            deadline = self.publisher.deadline()  # for all of it from here on
+            posted = _Posted(scope, header(scope, b"content-type"), content, bare, key, options.get("format"))
+            topic = self.catalog.find(name)
+            if topic is None or topic.record.state == "deleting":
+                topic = await in_time(self._known(scope, name, posted), deadline)
+            _check_format(topic.layout, posted.format)
+            try:
+                found = await self._publish(scope, topic, posted, producer, deadline)
+            except (InvalidMessages, *REFUSALS):
+                repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None
+                if repeated is None:
+                    raise
+                found = repeated
+            if isinstance(found, Answer):
+                return found
+            published = found
+        with_ids = ids or bodies.media_type(posted.media) != bodies.ARROW
+        if published.count > INLINE_COUNT:
+            size = ID_BYTES * published.count if with_ids else 0
+            return Answer(200, await self.reader.decoding.run_at_once(size, _answer, published, with_ids))
+        return Answer(200, _answer(published, with_ids))
+
+    async def _publish(
+        self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
+    ) -> Answer | Published:
+        try:
+            return await self._take(scope, topic, posted, producer, deadline)
+        except TimeUnknown:  # from the decoder, before anything is stored
+            await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
+            return await self._take(scope, topic, posted, producer, deadline)
+
+    async def _take(
+        self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
+    ) -> Answer | Published:
+        intake = self._intake(topic.record.config, topic.layout)
+        single = posted.single(intake)
+        if single is not None:
+            spend(scope, "messages", 1)
+            return await self._single(topic, single, producer, deadline)
+        rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
+        spend(scope, "messages", rows.num_rows)
+        with self.reader.made(scope, rows.nbytes):
+            return await self._batch(topic, rows, producer, deadline)
+
+    async def _repeated(self, topic: Topic, posted: _Posted, producer: Producer) -> Published | None:
+        """Returns where the messages of a refused request are, if they were taken before. What was valid then may be
+        refused now: a timestamp by another broker's clock, an upload that has expired. They must not seem lost."""
+        intake = self._intake(topic.record.config, topic.layout)
+        lenient = replace(intake, cluster_us=intake.judged_from_us + LENIENT_US)
+        try:
+            rows = await posted.rows(lenient, self.reader.decoding)
+        except BadRequest:
+            return None
+        with self.reader.made(posted.scope, rows.nbytes):
+            return await self.publisher.repeated(topic, rows, producer)
+
+    async def _known(self, scope: Scope, name: str, posted: _Posted) -> Topic:
+        """Returns a topic that is not known yet, and creates it where that is asked for, and the caller may."""
+        is_unknown = self.catalog.find(name) is None and self.reader.settings.auto_create_topics
+        if is_unknown and await may_create(scope, self.catalog, name):
+            take(scope, "changes", 1)
+            await self._create(scope, name, posted)
+        return await self.catalog.known(name)
+
+    async def _single(self, topic: Topic, single: Single, producer: Producer | None, deadline: Deadline) -> Answer:
+        self.reader.budget.check(0)
+        if single.reference is not None:
+            single = await in_time(self.payloads.resolve_single(topic, single), deadline)
+        return _single_answer(*await self.publisher.single(topic, single, producer, deadline))
+
+    async def _batch(
+        self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None, deadline: Deadline
+    ) -> Published:
+        if names_uploads(rows):
+            rows = await in_time(self.payloads.resolve(topic, rows), deadline)
+        return await self.publisher.batch(topic, rows, producer, deadline)
+
+    async def _create(self, scope: Scope, name: str, posted: _Posted) -> None:
+        """Creates a topic with the default configuration, unless the messages cannot be published to it."""
+        layout = Layout.of(Format.JSON)
+        _check_format(layout, posted.format)
+        intake = self._intake(TopicConfig(), layout)  # these rows are not stored: they need no certain time
+        rows = await posted.rows(replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)
+        if names_uploads(rows):
+            await self.catalog.known(name)  # a topic that does not exist has no uploads
+        await create(scope, self.topics, name)
+
+    def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
+        settings, now_us = self.reader.settings, self.reader.clock.now_us()
+        limits = settings.max_message_bytes, now_us, settings.max_request_bytes
+        return Intake(layout, config.key_field, *limits, config.lines_are_bare, self.time.lifetime_from_us(now_us))
+
+
+def _check_format(layout: Layout, stated: str | None) -> None:
+    """Refuses messages for a topic of another format, which has taken the name of the one that the caller knew, or
+    would be created under it."""
+    own = layout.format.value
+    if stated is not None and stated != own:
+        raise InvalidRequest(
+            f"the topic has the format {own}, or would be created with it; the request is for {stated[:20]!r}",
+            field="format",
+            value=stated[:20],
+        )
+
+
+def _producer(scope: Scope) -> Producer | None:
+    identity, sequence = header(scope, b"producer-id"), header(scope, b"producer-sequence")
+    if identity is None and sequence is None:
+        return None
+    if identity is None or sequence is None:
+        raise InvalidRequest(
+            "Producer-Id and Producer-Sequence must be sent together",
+            field="Producer-Sequence" if identity else "Producer-Id",
+        )
+    own = caller_of(scope).uid
+    check_name(identity, "producer")
+    # No name of a client's has the sign: a principal's producers are neither an anonymous one's nor another's, which
+    # may have had its name before. Brokers below level 4, at which nobody has a uid, take no such name from each other.
+    identity = identity if own is None else f"{own}{OF_PRINCIPAL}{identity}"
+    return Producer(identity, whole_number(sequence, "Producer-Sequence", 0, MAX_SEQUENCE))
+
+
+def _single_answer(segment: int, offset: int, duplicate: bool) -> Answer:
+    end = ',"duplicate":true}' if duplicate else "}"
+    place = f'{{"segment":{segment},"first_offset":{offset},"count":1}}'
+    return Answer(200, f'{{"count":1,"segments":[{place}],"ids":["{segment}-{offset}"]{end}'.encode())
+
+
+def _answer(published: Published, with_ids: bool) -> bytes:
+    segments = [{"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in published.appended]
+    head = msgspec.json.encode({"count": published.count, "segments": segments})[:-1]
+    ids = (b',"ids":["', *_ids(published.appended, published.count), b'"]') if with_ids else ()
+    return b"".join((head, *ids, b',"duplicate":true}' if published.duplicate else b"}"))
+
+
+def _ids(appended: Sequence[Appended], count: int) -> Iterator[Any]:
+    """Yields the ids in the order of the request, with the quotes and the comma between two of them, joined by
+    Arrow."""
+    segments, offsets = np.empty(count, np.int64), np.empty(count, np.int64)
+    for rows in appended:
+        segments[rows.indexes] = rows.segment
+        offsets[rows.indexes] = np.arange(rows.first, rows.first + len(rows.indexes))
+    for at in range(0, count, ID_SLICE):
+        texts = [pa.array(column[at : at + ID_SLICE]).cast(pa.string()) for column in (segments, offsets)]
+        ids = pc.binary_join_element_wise(*texts, "-")
+        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(ids)], pa.int32()), ids), '","')
+        if at:
+            yield b'","'
+        yield joined[0].as_buffer()

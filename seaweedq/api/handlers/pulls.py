@@ -1,0 +1,293 @@
+"""Pulls, as JSON or as an Arrow stream: the columns of the topic's files, and `segment`, `_offset`, `_attempt`.
+
+The broker that takes a request chooses the lease's name, unless the client did, before it hands the request on: so one
+that it repeats, after an answer of the dispatcher was lost, gets the same messages.
+
+In Arrow the name of the lease is a header, which is left out if there are no messages. Columns go into the stream as
+they were read, never row by row; neighbours of one segment and schema are one batch.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import groupby
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import Meta
+from msgspec.structs import replace
+
+from seaweedq.api.access.authentication import caller_of
+from seaweedq.api.access.rates import waiting
+from seaweedq.api.access.traffic import EMPTY, OUTCOME, WAITED
+from seaweedq.api.bodies.json_requests import decode_request
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.handlers.fetch import Message
+from seaweedq.api.parameters import check_name
+from seaweedq.api.proxy import Proxy
+from seaweedq.api.request import Answer, ClientGone, Receive, Scope, accepts, header, names, until_gone
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.read.request_search import Target
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.pull_reads import Delivered
+from seaweedq.broker.subscriptions.pulling import Leased, Pull
+from seaweedq.broker.subscriptions.relaying import DispatcherFinder, RelayedWaits
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.clock import Ids
+from seaweedq.codec.bodies import ARROW, JSON
+from seaweedq.codec.message_json import message_texts, separated
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
+from seaweedq.errors import ChainDamaged, InvalidRequest, LeaseEnded, NotAcceptable, NotOwner
+from seaweedq.segments.layout import PARTITION_COLUMN, Layout
+
+SPARE_BYTES = 256  # for the mark of a stream's end
+SHOWN = 100  # characters of a value that an error shows
+SEGMENT_FIELD = pa.field(PARTITION_COLUMN, pa.int32(), nullable=False)
+ATTEMPT_FIELD = pa.field("_attempt", pa.int32(), nullable=False)
+Group: TypeAlias = tuple[Readable, pa.Array, pa.Array, pa.RecordBatch]
+
+
+def wants_arrow(scope: Scope) -> bool:
+    """Tells whether a client that pulls wants Arrow, rather than JSON. Raises NotAcceptable where it takes neither."""
+    accepted = header(scope, b"accept")
+    if accepted is None or accepted == "*/*":
+        return False
+    if names(scope, ARROW):
+        return True
+    if not accepts(scope, JSON):
+        raise NotAcceptable(
+            f"a pull is answered as {JSON} or {ARROW}; the request accepts {accepted[:SHOWN]!r}",
+            supported=[JSON, ARROW],
+        )
+    return False
+
+
+def together(found: Sequence[Delivered]) -> Iterator[Group]:
+    """Yields segment, offsets, attempts and rows, neighbours of one segment and schema put together: texts take 0.2 ms
+    a batch, however small that is."""
+    for _, group in groupby(found, lambda one: (one.segment.id, one.rows.schema)):
+        same = list(group)
+        numbers = pa.array(np.concatenate([one.offsets for one in same]))
+        attempts = pa.array(np.concatenate([one.attempts for one in same]))
+        rows = same[0].rows if len(same) == 1 else pa.concat_batches([one.rows for one in same])
+        yield same[0].segment, numbers, attempts, rows
+
+
+def arrow_answer(leased: Leased, layout: Layout) -> Answer:
+    """Returns the answer to a pull as an Arrow stream."""
+    headers = {"content-type": ARROW} | ({"lease": leased.name} if leased.name else {})
+    return Answer(200, _stream(together(leased.messages), layout), headers)
+
+
+def _stream(groups: Iterable[Group], layout: Layout) -> memoryview:
+    schema = pa.schema([SEGMENT_FIELD, *layout.table, ATTEMPT_FIELD])
+    batches: list[pa.RecordBatch] = []
+    for segment, numbers, attempts, rows in groups:
+        count, complete = rows.num_rows, layout.complete(rows, 0)
+        numbered = [pa.array(np.full(count, segment.id, np.int32)), numbers, *complete.columns[1:]]
+        batches.append(pa.RecordBatch.from_arrays([*numbered, attempts.cast(pa.int32())], schema=schema))
+    size = schema.serialize().size + sum(map(pa.ipc.get_record_batch_size, batches))
+    buffer = pa.allocate_buffer(size + SPARE_BYTES)  # one that grows is copied several times
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return memoryview(buffer)[: sink.tell()]
+
+
+MAX_WAIT_S = 30.0
+MAX_PULL = 10_000
+MAX_IDS = 100_000
+_MORE_COMMAS = 1024  # than those between ids: in names, and between members
+NONE = b'"messages":[]}'  # the end of an answer in which there are none
+LEASE_ENDED = b"/problems/lease-ended"
+T = TypeVar("T")
+LeaseName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
+Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How many messages are wanted, how long to wait for the first one (seconds), for whom, and under which lease;
+    `ahead` goes on behind what the consumer holds in `ordered`, which comes again first else."""
+
+    max_messages: Annotated[int, Meta(ge=1, le=MAX_PULL)] = 100
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0
+    consumer: Consumer | None = None
+    lease: LeaseName | None = None
+    ahead: bool = False
+
+
+class PullAnswer(msgspec.Struct):
+    """Messages that are leased to the consumer now, under the name `lease`; none, and null, when the wait has ended.
+    `attempt` counts their deliveries."""
+
+    lease: str | None
+    messages: list[Message]
+
+
+_PULL = msgspec.json.Decoder(PullRequest)
+
+
+@dataclass(frozen=True)
+class SubscriptionCalls:
+    """The services of the hot routes of subscriptions."""
+
+    catalog: Catalog
+    dispatcher: Dispatcher
+    finder: DispatcherFinder
+    proxy: Proxy
+    reader: RequestReader
+    level: ClusterLevel
+
+    @asynccontextmanager
+    async def asked(
+        self, scope: Scope, receive: Receive, decoder: msgspec.json.Decoder[T], topic: str, name: str
+    ) -> AsyncIterator[tuple[Topic, T]]:
+        """Reads a request about a subscription; its memory is held in the block."""
+        check_name(topic)
+        check_name(name, "subscription")
+        async with self.reader.body(scope, receive) as content:
+            check_count(content)
+            with self.reader.decoding_json(content):
+                request = decode_request(content, scope, decoder)
+                yield await self.catalog.known(topic), request
+
+
+@dataclass(frozen=True)
+class Pulls:
+    """The route, with the services that it uses."""
+
+    calls: SubscriptionCalls
+    payloads: Payloads
+    waits: RelayedWaits
+    ids: Ids
+
+    async def pull(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+        """Leases messages to a consumer, and waits for the first one. The same `lease` again gives what of it is not
+        answered yet. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
+        calls = self.calls
+        as_arrow = wants_arrow(scope)
+        async with calls.asked(scope, receive, _PULL, topic_name, name) as (topic, wanted):
+            pass  # the body's memory is not needed during the wait
+        if as_arrow:
+            calls.level.require(SUBSCRIPTION_LEVEL, "a pull of Arrow")
+        search = self._pull if wanted.lease is not None else self._pull_anew
+        if wanted.lease is not None:
+            calls.level.require(SUBSCRIPTION_LEVEL, "a pull with a lease of its own")
+        elif calls.level.written >= SUBSCRIPTION_LEVEL:
+            wanted.lease = self.ids.nonce()
+            search = self._pull_under_some_name
+        if calls.dispatcher.has(topic, name):
+            with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
+                found = await calls.dispatcher.look(topic, name, _pull(wanted, 0))
+                if found.messages:
+                    return await self._delivered(scope, topic, found)
+        with waiting(scope) if wanted.wait_s else nullcontext():
+            answer = await _while_there(receive, search(scope, topic, name, wanted))
+        if _is_empty(answer):
+            scope[OUTCOME] = EMPTY
+        elif wanted.wait_s:
+            scope[OUTCOME] = WAITED
+        return answer
+
+    async def _pull_under_some_name(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
+        """Pulls under the name that this broker chose. Where its lease has ended, since an answer was lost and the
+        request repeated late, it chooses another: the client knows of none."""
+        with suppress(LeaseEnded):
+            answer = await self._pull_anew(scope, topic, name, wanted)
+            if answer.status != HTTPStatus.GONE or LEASE_ENDED not in answer.body:
+                return answer
+        return await self._pull(scope, topic, name, replace(wanted, lease=self.ids.nonce(), wait_s=0))
+
+    async def _pull_anew(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
+        """As `_pull`, for what cannot hold any messages yet."""
+        return await self._pull(scope, topic, name, wanted, is_new=True)
+
+    async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, is_new: bool = False) -> Answer:
+        calls = self.calls
+        search = calls.finder.search(topic, name, calls.proxy.asked(scope, wanted.wait_s))
+        while True:
+            async with search as target:
+                if not target.here:
+                    may_hold, is_new = not is_new, False  # once it was handed on, since its answer may be lost
+                    return await self._relayed(scope, topic, name, wanted, target, may_hold)
+                found = await calls.dispatcher.pull(topic, name, _pull(wanted, target.wait_s))
+                return await self._delivered(scope, topic, found)
+
+    async def _relayed(
+        self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool
+    ) -> Answer:
+        """Hands a pull on. One that waits does so at the dispatcher if it is the first one; else it asks what there is
+        now, unless that is known to be nothing, and queues here (broker/subscriptions/relaying)."""
+        clock = self.calls.reader.clock
+        until, queue = Deadline(clock, target.wait_s), None
+        if target.wait_s > 0:
+            queue = await self.waits.queue(topic, name, wanted.consumer)
+            may_hold |= queue.is_of_one and wanted.consumer is not None and not wanted.ahead
+        if queue is None or (queue.is_taken and (may_hold or not queue.is_dry(clock.monotonic_s()))):
+            answer = await self._hand_on(scope, target, wanted, 0)
+            if queue is None or not _is_empty(answer):
+                return answer
+        async with queue.turn(until, target.check, wanted.consumer or "") as left_s:
+            return await self._hand_on(scope, target, wanted, left_s)
+
+    async def _hand_on(self, scope: Scope, target: Target, wanted: PullRequest, wait_s: float) -> Answer:
+        return await self.calls.proxy.relay(scope, target, msgspec.json.encode(replace(wanted, wait_s=wait_s)))
+
+    async def _delivered(self, scope: Scope, topic: Topic, leased: Leased) -> Answer:
+        if wants_arrow(scope):
+            self.calls.finder.check_lease()
+            return arrow_answer(leased, topic.layout)
+        found = leased.messages
+        links = await self.payloads.links_of(topic, [one.rows for one in found], caller_of(scope).expires_us)
+        self.calls.finder.check_lease()
+        texts = [
+            message_texts(numbers, rows, segment.id, segment.layout, attempts, links, ",")
+            for segment, numbers, attempts, rows in together(found)
+        ]
+        name = leased.name if self.calls.level.written >= SUBSCRIPTION_LEVEL else None
+        head = b'{"lease":%b,"messages":[' % msgspec.json.encode(name)
+        return Answer(200, b"".join([head, *separated(texts), b"]}"]))
+
+
+def check_count(content: bytes) -> None:
+    """Raises InvalidRequest for a body with more values than any valid one has, before it is decoded: it may need more
+    memory than there is, and is none of those that are to be tried again."""
+    if content.count(b",") > MAX_IDS + _MORE_COMMAS:
+        raise InvalidRequest(f"ids has over {MAX_IDS} values; it must have 1 to {MAX_IDS}", field="ids", bound=MAX_IDS)
+
+
+def _pull(wanted: PullRequest, wait_s: float) -> Pull:
+    return Pull(wanted.max_messages, wait_s, wanted.consumer, wanted.lease, wanted.ahead)
+
+
+def _is_empty(answer: Answer) -> bool:
+    """Tells whether another broker answered a pull with no messages: an Arrow stream without a lease, or JSON."""
+    if answer.status != HTTPStatus.OK:
+        return False
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    if headers.get("content-type") == ARROW:
+        return "lease" not in headers
+    return bytes(answer.body[-len(NONE) :]) == NONE
+
+
+async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of `work`. It is cancelled when the client goes, so that nothing is leased to a client that
+    has gone. Raises ClientGone."""
+    working, gone = asyncio.create_task(work), asyncio.create_task(until_gone(receive))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        working.cancel()
+        gone.cancel()
+        del working, gone  # an error refers to this frame, and its task to the error

@@ -1,0 +1,654 @@
+"""Segments of a topic: the map of all with position, owner and load; one by itself, also after retention removed it;
+the key space over the last hour, as the leader has recorded it; and changes by hand: split, merge, roll, move.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.api.access.rates import spend
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.openapi.document import TIME, Takes, described, integer, json_answer, schema_ref
+from seaweedq.api.parameters import DIGITS, MAX_NUMBER, check_name, moment, time_us, whole_number
+from seaweedq.api.request import query
+from seaweedq.api.services import given
+from seaweedq.balancer.history import KEPT_US
+from seaweedq.balancer.history_cells import Cell
+from seaweedq.balancer.rates import WINDOWS_S, Averages
+from seaweedq.balancer.scaling import Measure
+from seaweedq.broker.load.histories import FoundHistory, Histories
+from seaweedq.broker.load.segment_rates import Observed
+from seaweedq.broker.read.cluster_time import ClusterTime
+from seaweedq.broker.read.local_positions import Position
+from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.reshape.change_requests import ChangeRequests
+from seaweedq.broker.rpc.messages import HistoryCall
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.intents import MAX_SUCCESSORS
+from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.clock import Clock
+from seaweedq.coordination.records.topics import Intent, SegmentRecord, TombstoneRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import InvalidRequest, SegmentNotFound
+from seaweedq.segments.entry import EntryName
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+
+router = APIRouter(tags=["topics"])
+
+Rate = Annotated[float, Meta(ge=0)]
+ByWindow = Annotated[list[Rate], Meta(min_length=len(WINDOWS_S), max_length=len(WINDOWS_S))]
+
+
+class Rates(Struct):
+    """Averages over the last 10 s, 1, 10 and 20 minutes, as far back as the segment's owner has seen it."""
+
+    messages_per_s: ByWindow
+    bytes_per_s: ByWindow
+
+
+class HotKey(Struct):
+    """The hash of a key, and about which share of the segment's messages has that key, from 0 to 1."""
+
+    hash: int
+    share: float
+
+
+class NextSplit(Struct):
+    """The average by which an open segment is nearest to a split: of `messages_per_s` or `bytes_per_s`, over `window_s`
+    seconds. It counts the time before the segment as idle, as the balancer does, so it is below that of `rates` at
+    first. The segment is split when `now` is over `splits_at`; `held_by` says what holds that back: `hot_key` or
+    `max_segments`."""
+
+    measure: Measure
+    window_s: float
+    splits_at: float
+    now: float
+    held_by: Literal["hot_key", "max_segments"] | None
+
+
+class SegmentAnswer(Struct):
+    """A segment: the half-open range of key hashes, lineage, owner, offsets, rates while it is open.
+
+    Retention has removed the messages below `start_offset`, the files whose names are below `start_file` (null: it has
+    taken none), and all files of a sealed segment that is `emptied`; those below `flushed_offset` are in Parquet files,
+    or were.
+    `hot_key` is the key because of which a segment with too much load is not split. `next_split` is null where the
+    topic does not split by itself.
+    """
+
+    id: int
+    low: int
+    high: int
+    state: str
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    owner: str | None
+    owner_url: str | None
+    start_offset: int
+    start_file: str | None
+    flushed_offset: int
+    end_offset: int
+    emptied: bool
+    rates: Rates | None
+    hot_key: HotKey | None
+    next_split: NextSplit | None
+    created_at: datetime
+    sealed_at: datetime | None
+
+
+class OneSegment(Struct):
+    """A segment by itself, also one that retention has removed: `state` is open, sealed or removed.
+
+    One that has `ended` gets no more messages: whoever has read it up to `end_offset` goes on with its `successors`,
+    each from 0. Messages below `start_offset` are gone.
+    """
+
+    id: int
+    low: int
+    high: int
+    state: str
+    ended: bool
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    owner: str | None
+    owner_url: str | None
+    start_offset: int
+    end_offset: int
+    created_at: datetime
+    sealed_at: datetime | None
+    removed_at: datetime | None
+
+
+class SegmentMap(Struct, omit_defaults=True):
+    """All segments of a topic, by id; `unreadable` has the ids of those that need a newer broker, if there are any.
+
+    `now` is the time of the cluster: messages whose `_expires` it has reached have expired.
+    """
+
+    segments: list[SegmentAnswer]
+    now: datetime
+    unreadable: list[int] | UnsetType = UNSET
+
+
+_SEGMENT = {
+    "id": 0,
+    "low": 0,
+    "high": 2**31 - 1,
+    "state": "open",
+    "predecessors": [],
+    "successors": [],
+    "owner": "broker.1f2e",
+    "owner_url": "http://127.0.0.1:8080",
+    "start_offset": 0,
+    "start_file": None,
+    "flushed_offset": 0,
+    "end_offset": 18,
+    "emptied": False,
+    "rates": {"messages_per_s": [1.5, 0.9, 0.9, 0.9], "bytes_per_s": [78.0, 46.8, 46.8, 46.8]},
+    "hot_key": None,
+    "next_split": {
+        "measure": "messages_per_s",
+        "window_s": 600.0,
+        "splits_at": 200000.0,
+        "now": 0.7,
+        "held_by": None,
+    },
+    "created_at": "2026-01-31T12:00:00Z",
+    "sealed_at": None,
+}
+_REMOVED = {
+    "id": 0,
+    "low": 0,
+    "high": 2**31 - 1,
+    "state": "removed",
+    "ended": True,
+    "predecessors": [],
+    "successors": [1, 2],
+    "owner": None,
+    "owner_url": None,
+    "start_offset": 18,
+    "end_offset": 18,
+    "created_at": "2026-01-31T12:00:00Z",
+    "sealed_at": "2026-02-01T12:00:00Z",
+    "removed_at": "2026-03-01T12:00:00Z",
+}
+
+
+@dataclass(frozen=True)
+class SegmentMapServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    positions: TopicPositions
+    roster: Roster
+    tombstones: Tombstones
+    time: ClusterTime
+
+
+SegmentMapDep = Annotated[SegmentMapServices, given(SegmentMapServices)]
+
+
+@router.get(
+    "/v1/topics/{topic}/segments",
+    **described(
+        None, {200: SegmentMap}, (404, 409), shows={"segments": [_SEGMENT], "now": "2026-01-31T12:00:00.000000Z"}
+    ),
+)
+async def segment_map(services: SegmentMapDep, topic: str) -> Response:
+    """Returns the topic's segments: key ranges, lineage, owners, offsets, rates."""
+    found = await services.catalog.known(check_name(topic))
+    positions = await services.positions.positions(found)
+    records = services.catalog.segments(found)
+    there = [(record, positions[number]) for number, record in records.items() if number in positions]
+    starts = services.catalog.start_names(found)
+    answers = [
+        _answer(
+            record,
+            position,
+            starts.get(position.segment),
+            services.catalog.is_emptied(found, position.segment),
+            services.roster.url(record.owner),
+        )
+        for record, position in there
+    ]
+    unreadable = sorted(services.catalog.unreadable_of(found))
+    now = moment(await services.time.now_us())
+    return json_answer(SegmentMap(answers, now, unreadable or UNSET))
+
+
+@router.get(
+    "/v1/topics/{topic}/segments/{segment}", **described(None, {200: OneSegment}, (400, 404, 409), shows=_REMOVED)
+)
+async def one_segment(services: SegmentMapDep, topic: str, segment: str) -> Response:
+    """Returns one segment, also where retention has removed it: its end, and what it goes on with."""
+    number = whole_number(segment, "segment", 0, MAX_NUMBER)
+    found = await services.catalog.known(check_name(topic))
+    try:
+        await services.catalog.known_segment(found, number)
+        return json_answer(await _standing(services, found, number))
+    except SegmentNotFound:
+        return json_answer(_removed(number, await services.tombstones.require(found, number)))
+
+
+async def _standing(services: SegmentMapServices, topic: Topic, number: int) -> OneSegment:
+    record = services.catalog.segment(topic, number).record
+    end = record.end_offset
+    if end is None:
+        positions = await services.positions.positions(topic)
+        record = services.catalog.segment(topic, number).record
+        end = positions[number].end
+    return OneSegment(
+        id=number,
+        low=record.low,
+        high=record.high,
+        state=record.state,
+        ended=record.state == "sealed",
+        predecessors=record.predecessors,
+        successors=record.successors,
+        owner=record.owner,
+        owner_url=services.roster.url(record.owner),
+        start_offset=services.catalog.start_offsets(topic).get(number, 0),
+        end_offset=end,
+        created_at=moment(record.created_us),
+        sealed_at=None if record.sealed_us is None else moment(record.sealed_us),
+        removed_at=None,
+    )
+
+
+def _removed(number: int, grave: TombstoneRecord) -> OneSegment:
+    return OneSegment(
+        id=number,
+        low=grave.low,
+        high=grave.high,
+        state="removed",
+        ended=True,
+        predecessors=grave.predecessors,
+        successors=grave.successors,
+        owner=None,
+        owner_url=None,
+        start_offset=grave.end_offset,
+        end_offset=grave.end_offset,
+        created_at=moment(grave.created_us),
+        sealed_at=moment(grave.sealed_us),
+        removed_at=moment(grave.removed_us),
+    )
+
+
+def _answer(
+    record: SegmentRecord, position: Position, start: EntryName | None, emptied: bool, owner_url: str | None
+) -> SegmentAnswer:
+    observed = position.observed
+    return SegmentAnswer(
+        id=position.segment,
+        low=record.low,
+        high=record.high,
+        state=record.state,
+        predecessors=record.predecessors,
+        successors=record.successors,
+        owner=record.owner,
+        owner_url=owner_url,
+        start_offset=start.first_offset if start else 0,
+        start_file=str(start) if start else None,
+        flushed_offset=position.flushed,
+        end_offset=position.end,
+        emptied=emptied,
+        rates=_rates(observed) if observed else None,
+        hot_key=_hot_key(observed) if observed else None,
+        next_split=_next_split(observed) if observed else None,
+        created_at=moment(record.created_us),
+        sealed_at=None if record.sealed_us is None else moment(record.sealed_us),
+    )
+
+
+def _rates(observed: Observed) -> Rates:
+    return Rates(_rounded(observed.messages_per_s), _rounded(observed.bytes_per_s))
+
+
+def _hot_key(observed: Observed) -> HotKey | None:
+    return HotKey(observed.hot_key[0], round(observed.hot_key[1], DIGITS)) if observed.hot_key else None
+
+
+def _next_split(observed: Observed) -> NextSplit | None:
+    found = observed.nearest
+    if found is None:
+        return None
+    held: Literal["hot_key", "max_segments"] | None = None
+    if found.now > found.splits_at:
+        held = "hot_key" if observed.hot_key else "max_segments" if observed.is_full else None
+    return NextSplit(found.measure, found.window_s, found.splits_at, round(found.now, DIGITS), held)
+
+
+def _rounded(averages: Averages) -> list[float]:
+    return [round(average, DIGITS) for average in averages]
+
+
+FEWEST, CELLS, MOST = 100, 2_000, 20_000
+
+
+class CellAnswer(Struct, omit_defaults=True):
+    """The load of a half-open range of key hashes, from `time` on for so many `seconds`: while a segment is split or
+    merged its cell ends, and those of its successors begin. `segment` is null where it is several neighbours. `hot_key`
+    is there where one key had too large a share for a split to help."""
+
+    time: datetime
+    seconds: float
+    low: int
+    high: int
+    segment: int | None
+    messages_per_s: float
+    bytes_per_s: float
+    hot_key: HotKey | UnsetType = UNSET
+
+
+class HistoryAnswer(Struct):
+    """The cells of a topic in the order of time; what has no cell took nothing. The `leader` has recorded all from
+    `from` to `until`: an hour at most, and less behind a change of leader."""
+
+    since: datetime = msgspec.field(name="from")
+    until: datetime
+    leader: str
+    cells: list[CellAnswer]
+
+
+def _when(name: str, about: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": about, "schema": TIME}
+
+
+_SHOWN = {
+    "from": "2026-01-31T11:00:00Z",
+    "until": "2026-01-31T12:00:00Z",
+    "leader": "broker.1f2e",
+    "cells": [
+        {
+            "time": "2026-01-31T11:59:50Z",
+            "seconds": 10.0,
+            "low": 0,
+            "high": 2**31 - 1,
+            "segment": 0,
+            "messages_per_s": 1.8,
+            "bytes_per_s": 93.6,
+        }
+    ],
+}
+
+
+@dataclass(frozen=True)
+class HistoryServices:
+    """The services of this route."""
+
+    catalog: Catalog
+    histories: Histories
+    clock: Clock
+
+
+HistoryDep = Annotated[HistoryServices, given(HistoryServices)]
+
+
+@router.get(
+    "/v1/topics/{topic}/history",
+    **described(
+        None,
+        {200: HistoryAnswer},
+        (400, 404, 409),
+        parameters=[
+            _when("since", "RFC 3339, with an offset, or how long ago: 5m; an hour before `until` by default"),
+            _when("until", "RFC 3339, with an offset, or how long ago: 5m; now by default"),
+            integer("cells", CELLS, FEWEST, MOST, "at most so many; they become coarser for it"),
+        ],
+        shows=_SHOWN,
+    ),
+)
+async def history(services: HistoryDep, request: Request, topic: str) -> Response:
+    """Returns what came into each range of key hashes in the last hour, in cells of ten seconds or longer."""
+    check_name(topic)
+    given_ = query(request.scope)
+    now_us = services.clock.now_us()
+    until_us = time_us(given_["until"], "until", now_us) if "until" in given_ else now_us
+    since_us = time_us(given_["since"], "since", now_us) if "since" in given_ else until_us - KEPT_US
+    if since_us >= until_us:
+        end = "until" if "until" in given_ else f"now, which is {moment(now_us).isoformat()} at this broker"
+        raise InvalidRequest(f"since must be before {end}", field="since", value=given_.get("since"))
+    most = whole_number(given_.get("cells", str(CELLS)), "cells", FEWEST, MOST)
+    found = await services.catalog.known(topic)
+    call = HistoryCall(found.name, found.record.incarnation, since_us, until_us, most)
+    return json_answer(_history(await services.histories.find(call)))
+
+
+def _history(found: FoundHistory) -> HistoryAnswer:
+    cells = [_cell(one) for one in found.cells]
+    return HistoryAnswer(moment(found.begin_us), moment(found.end_us), found.leader, cells)
+
+
+def _cell(cell: Cell) -> CellAnswer:
+    seconds = max(cell.end_us - cell.begin_us, 1000) / 1e6
+    return CellAnswer(
+        moment(cell.begin_us),
+        seconds,
+        cell.low,
+        cell.high,
+        cell.segment,
+        round(cell.messages / seconds, DIGITS),
+        round(cell.size_bytes / seconds, DIGITS),
+        HotKey(cell.hot_key[0], round(cell.hot_key[1], DIGITS)) if cell.hot_key else UNSET,
+    )
+
+
+SEGMENT = "/v1/topics/{topic}/segments/{segment}"
+NAMED = 100  # brokers that an error names
+
+Hash = Annotated[int, Meta(ge=1, lt=KEY_SPACE)]
+
+
+class SplitRequest(Struct, forbid_unknown_fields=True):
+    """The ranges to split into: `parts` equal ones, or cut `at` rising key hashes of the segment; halves by default."""
+
+    parts: Annotated[int, Meta(ge=2, le=MAX_SUCCESSORS)] | UnsetType = UNSET
+    at: Annotated[list[Hash], Meta(min_length=1, max_length=MAX_SUCCESSORS - 1)] | UnsetType = UNSET
+
+
+class MergeRequest(Struct, forbid_unknown_fields=True):
+    """The neighbour `with` which the segment is to be merged."""
+
+    neighbour: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] = msgspec.field(name="with")
+
+
+class MoveRequest(Struct, forbid_unknown_fields=True):
+    """The broker that is to own the segment: its id, or its given name where no other living broker has that name."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=127)]
+
+
+class SuccessorAnswer(Struct):
+    """A new segment: the half-open range of key hashes, and its owner, null while it has none."""
+
+    id: int
+    low: int
+    high: int
+    owner: str | None
+
+
+class Replaced(Struct):
+    """The segments that are sealed, and those that have their range now."""
+
+    sealed: tuple[int, ...]
+    successors: list[SuccessorAnswer]
+
+
+class Planned(Struct):
+    """The segments that will be sealed, and those that will have their range."""
+
+    planned: tuple[int, ...]
+    successors: list[SuccessorAnswer]
+
+
+class Moved(Struct):
+    """A segment and its owner."""
+
+    segment: int
+    owner: str
+
+
+class Moving(Struct):
+    """A segment that its owner is still moving `to` another broker."""
+
+    segment: int
+    owner: str | None
+    to: str
+
+
+_SPLIT, _MERGE, _MOVE = map(msgspec.json.Decoder, (SplitRequest, MergeRequest, MoveRequest))
+_MIDDLE = KEY_SPACE // 2
+_HALVES = [
+    {"id": 4, "low": 0, "high": _MIDDLE, "owner": "broker.1f2e"},
+    {"id": 5, "low": _MIDDLE, "high": KEY_SPACE, "owner": "broker.1f2e"},
+]
+_WHOLE = [{"id": 6, "low": 0, "high": KEY_SPACE, "owner": "broker.1f2e"}]
+_REFUSES = (400, 404, 408, 409, 413, 415)
+
+
+def _shown(kind: type, example: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema_ref(kind), "example": example}}
+
+
+def _replaces(sealed: list[int], successors: list[dict[str, Any]]) -> dict[int, Any]:
+    return {
+        200: _shown(Replaced, {"sealed": sealed, "successors": successors}),
+        202: _shown(Planned, {"planned": sealed, "successors": [{**one, "owner": None} for one in successors]}),
+    }
+
+
+@dataclass(frozen=True)
+class ChangeServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    roster: Roster
+    changes: ChangeRequests
+    reader: RequestReader
+
+
+ChangeDep = Annotated[ChangeServices, given(ChangeServices)]
+
+
+@router.post(f"{SEGMENT}/split", **described(Takes(SplitRequest, {"parts": 2}), _replaces([0], _HALVES), _REFUSES))
+async def split(services: ChangeDep, request: Request, topic: str, segment: str) -> Response:
+    """Replaces a segment by several on parts of its range: 200 once that is done, 202 while it is under way."""
+    number = _number(topic, segment)
+    wanted = await services.reader.json(request, _SPLIT)
+    found = await services.catalog.known(topic)
+    await services.catalog.look(topic, number)
+    record = services.catalog.segment(found, number).record
+    points = _points(number, KeyRange(record.low, record.high), wanted)
+    spend(request.scope, "changes", len(points))
+    return await _replace(services, found, [number], points)
+
+
+@router.post(
+    f"{SEGMENT}/merge",
+    **described(Takes(MergeRequest, {"with": 5}, required=True), _replaces([4, 5], _WHOLE), _REFUSES),
+)
+async def merge(services: ChangeDep, request: Request, topic: str, segment: str) -> Response:
+    """Replaces a segment and a neighbour by one on the range of both. A neighbour that another broker owns is moved
+    first. 200 once that is done, 202 while it is under way."""
+    number = _number(topic, segment)
+    wanted = await services.reader.json(request, _MERGE)
+    spend(request.scope, "changes", 1)
+    return await _replace(services, await services.catalog.known(topic), [number, wanted.neighbour], [])
+
+
+@router.post(f"{SEGMENT}/roll", **described(None, _replaces([0], _WHOLE), _REFUSES))
+async def roll(services: ChangeDep, request: Request, topic: str, segment: str) -> Response:
+    """Replaces a segment by one on the same range: 200 once that is done, 202 while it is under way."""
+    number = _number(topic, segment)
+    await services.reader.nothing(request)
+    return await _replace(services, await services.catalog.known(topic), [number], [])
+
+
+@router.post(
+    f"{SEGMENT}/move",
+    **described(
+        Takes(MoveRequest, {"to": "broker.1f2e"}, required=True),
+        {
+            200: _shown(Moved, {"segment": 0, "owner": "broker.1f2e"}),
+            202: _shown(Moving, {"segment": 0, "owner": "broker.77aa", "to": "broker.1f2e"}),
+        },
+        _REFUSES,
+    ),
+)
+async def move(services: ChangeDep, request: Request, topic: str, segment: str) -> Response:
+    """Moves a segment to another broker: 200 once that broker owns it, 202 while its owner is moving it."""
+    number = _number(topic, segment)
+    wanted = await services.reader.json(request, _MOVE)
+    found = await services.catalog.known(topic)
+    target = await _target(services.roster, wanted.to)
+    if await services.changes.move(found, number, target):
+        return json_answer(Moved(number, target))
+    return json_answer(Moving(number, services.catalog.segment(found, number).record.owner, target), 202)
+
+
+def _number(topic: str, segment: str) -> int:
+    check_name(topic)
+    return whole_number(segment, "segment", 0, MAX_NUMBER)
+
+
+def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
+    """Returns the key hashes at which a range is cut. Raises InvalidRequest."""
+    if wanted.at is not UNSET:
+        if wanted.parts is not UNSET:
+            raise InvalidRequest("parts and at cannot be combined", field="at", value=wanted.at)
+        return wanted.at
+    parts = wanted.parts or 2
+    if len(whole) < parts:
+        raise InvalidRequest(
+            f"segment {number} has {len(whole)} key hashes, too few for {parts} parts",
+            field="parts",
+            value=parts,
+            bound=len(whole),
+        )
+    return [whole.low + len(whole) * at // parts for at in range(1, parts)]
+
+
+def _broker_meant(roster: Roster, to: str) -> str | None:
+    """Returns the living broker with that id, or else with that given name. Raises InvalidRequest where it receives no
+    segments, or several brokers have the name."""
+    named = [to] if to in roster.brokers else [id for id, known in roster.brokers.items() if known.record.name == to]
+    if len(named) > 1:
+        brokers = sorted(named)[:NAMED]
+        detail = f"{len(named)} brokers have the name {to!r}: {', '.join(brokers)}"
+        raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
+    if named and not roster.brokers[named[0]].record.takes_more:
+        raise InvalidRequest(
+            f"broker {named[0]} is starting or draining, and receives no segments", field="to", value=to
+        )
+    return named[0] if named else None
+
+
+async def _target(roster: Roster, to: str) -> str:
+    """Returns the id of the living broker that a request names. Raises InvalidRequest."""
+    target = _broker_meant(roster, to)
+    if target is None:
+        await roster.load()
+        target = _broker_meant(roster, to)
+    if target is None:
+        brokers = sorted(roster.brokers)[:NAMED]
+        detail = f"there is no broker {to!r}; these are living: {', '.join(brokers)}"
+        raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
+    return target
+
+
+async def _replace(services: ChangeServices, topic: Topic, segments: list[int], points: list[int]) -> Response:
+    intent, done = await services.changes.replace(topic, segments, points)
+    successors = _successors(services.catalog, topic, intent)
+    if done:
+        return json_answer(Replaced(intent.segments, successors))
+    return json_answer(Planned(intent.segments, successors), 202)
+
+
+def _successors(catalog: Catalog, topic: Topic, intent: Intent) -> list[SuccessorAnswer]:
+    there = catalog.segments(topic)
+    owners = {one.id: there[one.id].owner if one.id in there else one.owner for one in intent.successors}
+    return [SuccessorAnswer(one.id, one.low, one.high, owners[one.id]) for one in intent.successors]

@@ -1,0 +1,627 @@
+"""Subscriptions: their settings; create, change, show with lag, list, delete, seek. Pulls and acks have other files.
+
+The list of the subscriptions of all topics has names alone: nothing is measured, and no dispatcher is asked.
+
+The broker that takes a seek chooses its id, unless the client did, before it hands the request on: so one that it
+repeats, after an answer of the dispatcher was lost, seeks once.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec.structs import replace
+
+from seaweedq.access.actions import Action, Resource
+from seaweedq.access.authorizer import judge
+from seaweedq.api.access.authentication import caller_of, check_right
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.handlers.principals import MAX_PAGE, PAGES
+from seaweedq.api.handlers.pulls import LeaseName
+from seaweedq.api.openapi.document import Takes, described, integer, json_answer
+from seaweedq.api.parameters import check_name, in_utc, moment, told, whole_number
+from seaweedq.api.proxy import Proxy
+from seaweedq.api.request import Answer, Scope, query
+from seaweedq.api.services import given
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.letters.target import LetterTopics
+from seaweedq.broker.read.request_search import Search
+from seaweedq.broker.subscriptions.admin import AtOffsets, Listed, Place, Seeking, SubscriptionAdmin
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.lag import Counted, LagMeter, Stall, total
+from seaweedq.broker.subscriptions.relaying import DispatcherFinder
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.clock import Ids
+from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.coordination import keys
+from seaweedq.coordination.keys import ID_BOUND
+from seaweedq.coordination.records.access import ACCESS_LEVEL
+from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord
+from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound
+from seaweedq.segments.names import NAME
+
+LONGEST_S = 43_200  # of a lease or a delay: half a day
+AckDeadline = Annotated[float, Meta(ge=1, le=LONGEST_S)]
+MaxAttempts = Annotated[int, Meta(ge=0, le=100)]
+DeadLetterTopic = Annotated[str, Meta(pattern=rf"^{NAME}(?!\n)$")]
+Delay = Annotated[float, Meta(ge=0, le=LONGEST_S)]
+Backoff = Annotated[list[Delay], Meta(max_length=100)]
+MaxInFlight = Annotated[int, Meta(ge=1, le=1_000_000)]
+ExpiresAfter = Annotated[float, Meta(ge=60, le=315_360_000)]
+
+
+class StartAt(Struct, forbid_unknown_fields=True):
+    """The first message whose timestamp reaches this (RFC 3339, with an offset)."""
+
+    timestamp: Annotated[datetime, Meta(tz=True)]
+
+
+class Filter(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The messages to deliver: the key begins with `key_prefix`, and each of `headers` is there with this value. All
+    others count as acked."""
+
+    key_prefix: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
+    headers: Annotated[
+        dict[Annotated[str, Meta(min_length=1, max_length=255)], Annotated[str, Meta(max_length=4096)]],
+        Meta(max_length=16),
+    ] = {}
+
+
+class SubscriptionRequest(Struct, forbid_unknown_fields=True):
+    """Every field may be left out. An existing subscription is compared only in the fields that are named."""
+
+    mode: Literal["ordered", "shared", "keyed"] | UnsetType = UNSET
+    start: Literal["latest", "earliest"] | StartAt | UnsetType = UNSET
+    ack_deadline_s: AckDeadline | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
+    dead_letter_topic: DeadLetterTopic | UnsetType | None = UNSET
+    backoff_s: Backoff | UnsetType = UNSET
+    max_in_flight: MaxInFlight | UnsetType = UNSET
+    filter: Filter | UnsetType | None = UNSET
+    expires_after_s: ExpiresAfter | UnsetType | None = UNSET
+
+
+class SubscriptionChange(Struct, forbid_unknown_fields=True):
+    """The settings to change; those that are left out stay. Mode, start and filter cannot be changed."""
+
+    ack_deadline_s: AckDeadline | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
+    dead_letter_topic: DeadLetterTopic | UnsetType | None = UNSET
+    backoff_s: Backoff | UnsetType = UNSET
+    max_in_flight: MaxInFlight | UnsetType = UNSET
+    expires_after_s: ExpiresAfter | UnsetType | None = UNSET
+    paused: bool | UnsetType = UNSET
+
+
+def record_of(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
+    """Returns the record of a new subscription. Raises InvalidRequest."""
+    # The epoch begins with the clock, so that acks of a deleted subscription of the same name never count for this one.
+    plain = SubscriptionRecord("ordered", "latest", 30.0, 0, None, now_us, epoch=now_us)
+    return structs.replace(plain, **changes_of(wanted)).in_its_form()
+
+
+def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, Any]:
+    """Returns the members of the record that a request names, as the record has them. Raises InvalidRequest."""
+    found = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
+    if isinstance(start := found.get("start"), StartAt):
+        found["start"] = {"timestamp": in_utc(start.timestamp, "start.timestamp").isoformat()}
+    if "backoff_s" in found:
+        found["backoff_s"] = tuple(found["backoff_s"])
+    if (chosen := found.get("filter")) is not None:
+        if not chosen.key_prefix and not chosen.headers:
+            raise InvalidRequest("filter is {}; it needs key_prefix, headers or both", field="filter", value={})
+        found["filter"] = MessageFilter(chosen.key_prefix, chosen.headers)
+    return found
+
+
+def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, named: Iterable[str]) -> None:
+    """Raises SubscriptionConflict where an existing subscription differs from a record in the `named` members."""
+    pairs = {field: (getattr(there, field), getattr(record, field)) for field in named}
+    differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
+    if differences:
+        raise SubscriptionConflict(f"subscription {name!r} exists: {told(differences)}", differences=differences)
+
+
+router = APIRouter(tags=["subscriptions"])
+LISTED = 16  # subscriptions of a list that are asked for at a time
+PATH = "/v1/topics/{topic}/subscriptions/{subscription}"
+
+
+class LagAnswer(Struct):
+    """The part of one segment that is not acked yet, as in all segments."""
+
+    segment: int
+    acked_to: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+    in_flight: int
+    delayed: int
+    dying: int
+    waiting: int
+    stalled: Stall | None
+    skipped: int
+
+
+class TotalLagAnswer(Struct):
+    """The lag in all segments: messages that are not acked yet. `in_flight` messages are leased, `dying` ones given up,
+    until their dead letters are durable; retention took `skipped` ones before they were acked, as far as this
+    dispatcher has seen it."""
+
+    messages: int
+    bytes: int
+    seconds: float
+    in_flight: int
+    delayed: int
+    dying: int
+    waiting: int
+    stalled: Stall | None
+    skipped: int
+
+
+class SubscriptionAnswer(Struct):
+    """A subscription and its lag. `seek_epoch` is another number after each seek, and in a subscription that was
+    deleted and created again; a change of dispatcher leaves it as it is."""
+
+    name: str
+    topic: str
+    mode: str
+    start: str | dict[str, str]
+    ack_deadline_s: float
+    max_attempts: int
+    dead_letter_topic: str | None
+    backoff_s: tuple[float, ...]
+    max_in_flight: int
+    filter: MessageFilter | None
+    expires_after_s: float | None
+    paused: bool
+    consumers: int
+    idle_consumers: int
+    waiting_pulls: int
+    created_at: datetime
+    seek_epoch: int
+    lag_total: TotalLagAnswer
+    lag: list[LagAnswer]
+
+
+class SubscriptionList(Struct):
+    """All subscriptions of a topic; `unreadable` names those that need a newer broker, where there are any."""
+
+    subscriptions: list[SubscriptionAnswer]
+    unreadable: list[str] | UnsetType = UNSET
+
+
+_REQUEST = msgspec.json.Decoder(SubscriptionRequest)
+_CHANGE = msgspec.json.Decoder(SubscriptionChange)
+_LAG: dict[str, Any] = {"messages": 1, "bytes": 52, "seconds": 0.5, "in_flight": 1, "delayed": 0, "dying": 0}
+_LAG |= {"waiting": 0, "stalled": None, "skipped": 0}
+_SHOWN = {
+    "name": "billing",
+    "topic": "flights",
+    "mode": "ordered",
+    "start": "earliest",
+    "ack_deadline_s": 30.0,
+    "max_attempts": 0,
+    "dead_letter_topic": None,
+    "backoff_s": [],
+    "max_in_flight": 10_000,
+    "filter": None,
+    "expires_after_s": None,
+    "paused": False,
+    "consumers": 2,
+    "idle_consumers": 0,
+    "waiting_pulls": 0,
+    "created_at": "2026-01-31T12:00:00Z",
+    "seek_epoch": 1_769_860_800_000_000,
+    "lag_total": _LAG,
+    "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, **_LAG}],
+}
+
+
+@dataclass(frozen=True)
+class SubscriptionServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    admin: SubscriptionAdmin
+    dispatcher: Dispatcher
+    finder: DispatcherFinder
+    proxy: Proxy
+    reader: RequestReader
+    level: ClusterLevel
+    meter: LagMeter
+    letters: LetterTopics
+
+    def check_new(self, record: SubscriptionRecord, changes: Collection[str]) -> None:
+        """Raises NeedsLevel for a changed setting of level 3."""
+        new = [name for name in record.new_in_level_3 if name in changes]
+        if new:
+            self.level.require(SUBSCRIPTION_LEVEL, f"a subscription with {', '.join(new)}")
+
+    def check_letters(self, scope: Scope, target: str | None) -> None:
+        """Raises Forbidden where the caller may not publish to a topic for dead letters, or create it."""
+        if target is None:
+            return
+        check_right(scope, Action.PUBLISH, Resource(target))
+        if self.catalog.find(target) is None:
+            check_right(scope, Action.CREATE, Resource(target))
+
+    def sender(self, scope: Scope) -> dict[str, str | None]:
+        """Returns the members of a record that say with whose rights dead letters go out: those of who has named their
+        topic, and was judged for it. There are none below level 4."""
+        if self.level.written < ACCESS_LEVEL:
+            return {}
+        caller = caller_of(scope)
+        return {"creator": caller.principal, "creator_uid": caller.uid}
+
+
+SubscriptionDep = Annotated[SubscriptionServices, given(SubscriptionServices)]
+
+
+@router.put(
+    PATH,
+    **described(
+        Takes(SubscriptionRequest, {"start": "earliest"}),
+        {201: SubscriptionAnswer, 200: SubscriptionAnswer},
+        (400, 404, 408, 409, 413, 415),
+        shows=_SHOWN,
+    ),
+)
+async def create_subscription(services: SubscriptionDep, request: Request, topic: str, subscription: str) -> Response:
+    """Creates a subscription (201), or checks that it exists with the fields that the request names (200, else 409)."""
+    check_name(topic)
+    check_name(subscription, "subscription")
+    wanted = await services.reader.json(request, _REQUEST)
+    found = await services.catalog.known(topic)
+    changes = changes_of(wanted)
+    record = record_of(wanted, services.reader.clock.now_us())
+    services.check_letters(request.scope, record.dead_letter_topic)
+    record = msgspec.structs.replace(record, **services.sender(request.scope))
+
+    async def create() -> int:
+        """Creates it or compares it; returns the status."""
+        services.check_new(record, changes)
+        await services.letters.check(found, record)
+        created = await services.admin.create(found, subscription, record)
+        if not created and (there := await services.admin.find(found, subscription)):
+            compare(subscription, there, record, changes)
+        return 201 if created else 200
+
+    return await _by_dispatcher(services, request, found, subscription, wanted, create)
+
+
+@router.patch(
+    PATH,
+    **described(
+        Takes(SubscriptionChange, {"ack_deadline_s": 60}),
+        {200: SubscriptionAnswer},
+        (400, 404, 408, 409, 413, 415),
+        shows=_SHOWN,
+    ),
+)
+async def change_subscription(services: SubscriptionDep, request: Request, topic: str, subscription: str) -> Response:
+    """Changes settings of a subscription; mode, start and filter stay as they are. What is leased stays leased. Dead
+    letters go out with the rights of the principal that named `dead_letter_topic` last, be it the same topic again."""
+    check_name(topic)
+    check_name(subscription, "subscription")
+    wanted = await services.reader.json(request, _CHANGE)
+    found = await services.catalog.known(topic)
+    changes = changes_of(wanted)
+    services.check_letters(request.scope, changes.get("dead_letter_topic"))
+    if changes.get("dead_letter_topic") is not None:
+        changes |= services.sender(request.scope)
+
+    async def change() -> int:
+        """Changes the record, by that which the dispatcher has."""
+        opened = await services.dispatcher.open(found, subscription)
+        changed = msgspec.structs.replace(opened.record, **changes)
+        services.check_new(changed, changes)
+        if changes.keys() & {"max_attempts", "dead_letter_topic"}:
+            await services.letters.check(found, changed)
+        await services.admin.change(found, subscription, changes)
+        return 200
+
+    return await _by_dispatcher(services, request, found, subscription, wanted, change)
+
+
+async def _by_dispatcher(
+    services: SubscriptionServices,
+    request: Request,
+    topic: Topic,
+    subscription: str,
+    wanted: Struct,
+    act: Callable[[], Awaitable[int]],
+) -> Response:
+    """Acts here, where this broker dispatches, and shows the subscription under the status that `act` returns; else
+    hands the request on."""
+    search = services.finder.search(topic, subscription, services.proxy.asked(request.scope))
+    while True:
+        async with search as target:
+            if not target.here:
+                return _response(await services.proxy.relay(request.scope, target, msgspec.json.encode(wanted)))
+            return _response(Answer(await act(), await _encoded(services, topic, subscription)))
+
+
+@router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))
+async def show_subscription(services: SubscriptionDep, request: Request, topic: str, subscription: str) -> Response:
+    """Returns a subscription, with its lag in each segment."""
+    check_name(subscription, "subscription")
+    found = await services.catalog.known(check_name(topic))
+    return _response(await _show(services, request.scope, found, subscription))
+
+
+@router.get(
+    "/v1/topics/{topic}/subscriptions",
+    **described(None, {200: SubscriptionList}, (404, 409), shows={"subscriptions": [_SHOWN]}),
+)
+async def list_subscriptions(services: SubscriptionDep, request: Request, topic: str) -> Response:
+    """Lists those subscriptions of the topic that the caller may describe, with their lag."""
+    found = await services.catalog.known(check_name(topic))
+    base = request.scope["raw_path"].decode("latin-1").rstrip("/")
+
+    async def show(name: str) -> Answer:
+        """Returns the answer of one; 404 for one that has gone meanwhile."""
+        try:
+            return await _show(services, {**request.scope, "raw_path": f"{base}/{name}".encode()}, found, name)
+        except SubscriptionNotFound:
+            return Answer(404)
+
+    names, unreadable = await services.admin.names(found)
+    caller = caller_of(request.scope)
+    names = [name for name in names if judge(caller, Action.DESCRIBE, Resource(topic, name))]
+    unreadable = [name for name in unreadable if judge(caller, Action.DESCRIBE, Resource(topic, name))]
+    shown = await gather_bounded(LISTED, show, names)
+    answers = [answer for answer in shown if answer.status != 404]  # those were deleted meanwhile
+    if failed := next((answer for answer in answers if answer.status != 200), None):
+        return _response(failed)
+    bodies = b",".join(bytes(answer.body) for answer in answers)
+    more = b',"unreadable":' + msgspec.json.encode(unreadable) if unreadable else b""
+    return Response(b'{"subscriptions":[%b]%b}' % (bodies, more), media_type="application/json")
+
+
+@router.delete(PATH, status_code=204, **described(None, {204: None}, (404, 409)))
+async def delete_subscription(services: SubscriptionDep, request: Request, topic: str, subscription: str) -> Response:
+    """Deletes a subscription and its cursors; the messages stay."""
+    check_name(subscription, "subscription")
+    found = await services.catalog.known(check_name(topic))
+    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
+    try:
+        answer = await _delete(services, request.scope, found, subscription, search)
+    except SubscriptionNotFound:
+        if not search.in_doubt:
+            raise
+        return Response(status_code=204)
+    if answer.status == 404 and search.in_doubt:  # an attempt without an answer has deleted it
+        return Response(status_code=204)
+    return Response(status_code=204) if answer.status == 204 else _response(answer)
+
+
+async def _delete(services: SubscriptionServices, scope: Scope, topic: Topic, name: str, search: Search) -> Answer:
+    while True:
+        async with search as target:
+            if not target.here:
+                return await services.proxy.relay(scope, target)
+            await services.admin.delete(topic, name)
+            return Answer(204)
+
+
+async def _show(services: SubscriptionServices, scope: Scope, topic: Topic, name: str) -> Answer:
+    search = services.finder.search(topic, name, services.proxy.asked(scope))
+    while True:
+        async with search as target:
+            if target.here:
+                return Answer(200, await _encoded(services, topic, name))
+            return await services.proxy.relay(scope, target)
+
+
+def _response(answer: Answer) -> Response:
+    return Response(bytes(answer.body), answer.status, dict(answer.headers))
+
+
+async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> bytes:
+    opened = await services.dispatcher.open(topic, name)
+    record = opened.record
+    lags = await services.meter.measure(topic, opened)
+    now_s = services.reader.clock.monotonic_s()
+    created = moment(record.created_us)
+    answer = SubscriptionAnswer(
+        name,
+        topic.name,
+        record.mode,
+        record.start,
+        record.ack_deadline_s,
+        record.max_attempts,
+        record.dead_letter_topic,
+        record.backoff_s,
+        record.max_in_flight,
+        record.filter,
+        record.expires_after_s,
+        record.paused,
+        opened.consumers(now_s),
+        opened.idle_consumers(now_s),
+        opened.waiting_pulls(now_s),
+        created,
+        record.seek.epoch if record.seek else record.created_us,
+        TotalLagAnswer(**_named(total(lags, opened))),
+        [LagAnswer(one.segment, one.acked_to, one.end_offset, **_named(one.counted)) for one in lags],
+    )
+    return msgspec.json.encode(answer)
+
+
+def _named(counted: Counted) -> dict[str, Any]:
+    """Returns the members of an answer; its sizes are all bytes, so that `bytes` says enough."""
+    members = asdict(counted)
+    return {"bytes": members.pop("size_bytes"), **members}
+
+
+class SubscriptionName(Struct):
+    """A subscription in a list of several topics."""
+
+    topic: str
+    name: str
+
+
+class SubscriptionNames(Struct, omit_defaults=True):
+    """One page; `next_page_token` is there if more follow, `unreadable` if some of this page need a newer broker."""
+
+    subscriptions: list[SubscriptionName]
+    unreadable: list[SubscriptionName] | UnsetType = UNSET
+    next_page_token: str | UnsetType = UNSET
+
+
+@router.get(
+    "/v1/subscriptions",
+    **described(
+        None,
+        {200: SubscriptionNames},
+        (400,),
+        parameters=[integer("page_size", MAX_PAGE, 1, MAX_PAGE, "subscriptions in an answer"), PAGES],
+        shows={"subscriptions": [{"topic": "flights", "name": "billing"}], "next_page_token": "flights/1/billing"},
+    ),
+)
+async def list_all_subscriptions(services: SubscriptionDep, request: Request) -> Response:
+    """Lists the names of those subscriptions of all topics that the caller may describe, a page at a time."""
+    options = query(request.scope)
+    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
+    after = _place(options["page_token"]) if "page_token" in options else None
+    caller, found, more = caller_of(request.scope), list[Listed](), False
+    async for one in services.admin.every(after):
+        if judge(caller, Action.DESCRIBE, Resource(one.topic, one.name)) and _is_there(services.catalog, one):
+            if more := len(found) == size:
+                break
+            found.append(one)
+    page = SubscriptionNames([_name(one) for one in found if one.is_readable])
+    if unreadable := [_name(one) for one in found if not one.is_readable]:
+        page.unreadable = unreadable
+    if more:
+        page.next_page_token = f"{found[-1].topic}/{found[-1].incarnation}/{found[-1].name}"
+    return json_answer(page)
+
+
+def _is_there(catalog: Catalog, one: Listed) -> bool:
+    """Returns whether the topic of a subscription is there, and not only another one of its name."""
+    topic = catalog.find(one.topic)
+    return topic is not None and topic.record.incarnation == one.incarnation
+
+
+def _name(one: Listed) -> SubscriptionName:
+    return SubscriptionName(one.topic, one.name)
+
+
+def _place(text: str) -> tuple[str, int, str]:
+    """Returns the place of a page token. Raises InvalidRequest."""
+    topic, _, rest = text.partition("/")
+    incarnation, _, name = rest.partition("/")
+    try:
+        place = topic, int(incarnation), name
+        keys.SUBSCRIPTIONS.key(*place)
+    except ValueError:
+        raise InvalidRequest(f"page_token is {text[:100]!r}, not one of a page before", field="page_token") from None
+    return place
+
+
+SEEK = "/v1/topics/{topic}/subscriptions/{subscription}/seek"
+MAX_SEGMENTS = 10_000
+MOST_OFFSET = 10**18
+SegmentNumber = Annotated[int, Meta(ge=0, lt=ID_BOUND)]
+Offset = Annotated[int, Meta(ge=0, le=MOST_OFFSET)]
+Offsets = Annotated[dict[SegmentNumber, Offset], Meta(min_length=1, max_length=MAX_SEGMENTS)]
+
+
+class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One of: the first message whose `timestamp` reaches this (RFC 3339, with an offset); `offsets` by segment, while
+    other segments stay where they are."""
+
+    timestamp: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
+    offsets: Offsets | UnsetType = UNSET
+
+
+class SeekRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Where to go on. A request that is repeated under its `id` seeks once; without one it gets one."""
+
+    to: Literal["latest", "earliest"] | SeekTo
+    id: LeaseName | UnsetType = UNSET
+
+
+class SoughtSegment(Struct, rename={"from_": "from"}):
+    """A segment: the offset below which everything was acked before, and the offset that is delivered next."""
+
+    segment: int
+    from_: int
+    to: int
+
+
+class SeekAnswer(Struct):
+    """All segments that the seek moved; of those in `moved` retention had taken what was wanted. A repetition that
+    another dispatcher answers names no segments."""
+
+    id: str
+    segments: list[SoughtSegment]
+    moved: list[int]
+
+
+_SEEK = msgspec.json.Decoder(SeekRequest)
+
+
+@dataclass(frozen=True)
+class SeekServices:
+    """The services of this route."""
+
+    catalog: Catalog
+    seeking: Seeking
+    finder: DispatcherFinder
+    proxy: Proxy
+    reader: RequestReader
+    level: ClusterLevel
+    ids: Ids
+
+
+SeekDep = Annotated[SeekServices, given(SeekServices)]
+
+
+@router.post(
+    SEEK,
+    **described(
+        Takes(SeekRequest, {"to": {"offsets": {"0": 17}}}),
+        {200: SeekAnswer},
+        (400, 404, 408, 409, 413, 415, 416, 429),
+        shows={"id": "9f2c", "segments": [{"segment": 0, "from": 180, "to": 17}], "moved": []},
+    ),
+)
+async def seek_subscription(services: SeekDep, request: Request, topic: str, subscription: str) -> Response:
+    """Goes on at other messages: all leases end, and a new epoch begins."""
+    check_name(topic)
+    check_name(subscription, "subscription")
+    wanted = await services.reader.json(request, _SEEK)
+    place = _place_of(wanted.to)
+    services.level.require(SUBSCRIPTION_LEVEL, "a seek")
+    key = services.ids.nonce() if wanted.id is UNSET else wanted.id
+    found = await services.catalog.known(topic)
+    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
+    while True:
+        async with search as target:
+            if not target.here:
+                answer = await services.proxy.relay(request.scope, target, msgspec.json.encode(replace(wanted, id=key)))
+                return Response(bytes(answer.body), answer.status, dict(answer.headers))
+            done = await services.seeking.seek(found, subscription, place, key)
+            services.finder.check_lease()
+            segments = [SoughtSegment(*one) for one in done.segments]
+            sought = SeekAnswer(done.key, segments, list(done.moved))
+            return Response(msgspec.json.encode(sought), media_type="application/json")
+
+
+def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> Place:
+    """Returns where to go on. Raises InvalidRequest."""
+    if not isinstance(to, SeekTo):
+        return to
+    if (to.timestamp is UNSET) == (to.offsets is UNSET):
+        raise InvalidRequest("to has both timestamp and offsets, or neither; it needs one of them", field="to")
+    if to.offsets is not UNSET:
+        return AtOffsets(to.offsets)
+    assert to.timestamp is not UNSET
+    return {"timestamp": in_utc(to.timestamp, "to.timestamp").isoformat()}

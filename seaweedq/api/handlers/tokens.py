@@ -1,0 +1,211 @@
+"""Tokens: issue, list, show, revoke; and who the caller is. A caller without the right to access sees and revokes its
+own token, and those that came of it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import nsmallest
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.access.caller import NEVER_US
+from seaweedq.api.access.audit import made
+from seaweedq.api.access.authentication import caller_of
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.handlers.principals import MAX_PAGE, PAGES, GrantRequest, Grants, grants_of, shown_grants
+from seaweedq.api.openapi.document import Takes, described, integer, json_answer
+from seaweedq.api.parameters import check_free_text, check_name, moment, whole_number
+from seaweedq.api.request import query
+from seaweedq.api.services import given
+from seaweedq.broker.access.principals import Principals, Wanted
+from seaweedq.coordination.records.access import TokenRecord
+from seaweedq.errors import TokenNotFound
+
+PATH = "/v1/tokens/{token}"
+MAX_S = 100 * 365 * 86_400
+NO_STORE = {"cache-control": "no-store"}
+router = APIRouter(tags=["access"])
+
+
+class TokenRequest(Struct, forbid_unknown_fields=True):
+    """A token that is wanted. Without `principal`: one of the caller's own, which may do no more than the one that the
+    request shows, and ends no later. With it, which needs the right to access: one of that principal. `grants` narrow
+    it further."""
+
+    principal: str | None = None
+    expires_s: Annotated[float, Meta(gt=0, le=MAX_S)] | None = None
+    grants: Grants | None = None
+    note: Annotated[str, Meta(max_length=200)] = ""
+
+
+class TokenAnswer(Struct):
+    """A token, without its text. `issued_from` is the token from which it came, with which it ends; `grants`, if it has
+    some, narrow those of its principal; `counts` says whether it may be used now."""
+
+    id: str
+    principal: str
+    issuer: str
+    issued_from: str | None
+    grants: list[GrantRequest] | None
+    note: str
+    created_at: datetime
+    expires_at: datetime | None
+    counts: bool
+
+
+class NewToken(TokenAnswer):
+    """A new token, and its text, which is shown once."""
+
+    token: str
+
+
+class TokenList(Struct, omit_defaults=True):
+    """One page; `next_page_token` is there if more follow."""
+
+    tokens: list[TokenAnswer]
+    next_page_token: str | UnsetType = UNSET
+
+
+class CallerAnswer(Struct):
+    """The caller; `principal` is null where it is anonymous. `grants` are lists of which each must allow what it
+    does: the principal's, then those that narrow its token."""
+
+    principal: str | None
+    token: str | None
+    expires_at: datetime | None
+    grants: list[list[GrantRequest]]
+
+
+_TOKEN = msgspec.json.Decoder(TokenRequest)
+_GRANT = {"actions": ["publish"], "topics": ["flights"], "subscriptions": ["*"]}
+_SHOWN = {
+    "id": "5f2b8a6c90d1e2f3",
+    "principal": "importer",
+    "issuer": "admin",
+    "issued_from": None,
+    "grants": None,
+    "note": "nightly run",
+    "created_at": "2026-01-31T12:00:00Z",
+    "expires_at": "2026-03-02T12:00:00Z",
+    "counts": True,
+}
+_EXAMPLE = {"principal": "importer", "expires_s": 2592000, "note": "nightly run"}
+_CALLER = {
+    "principal": "importer",
+    "token": _SHOWN["id"],
+    "expires_at": _SHOWN["expires_at"],
+    "grants": [[_GRANT]],
+}
+
+
+@dataclass(frozen=True)
+class TokenServices:
+    """The services of these routes."""
+
+    principals: Principals
+    reader: RequestReader
+
+    def answer(self, token: str, record: TokenRecord) -> TokenAnswer:
+        """Returns a token as answers show it."""
+        now_us, caller = self.reader.clock.now_us(), self.principals.view.caller(token)
+        return TokenAnswer(
+            token,
+            record.principal,
+            record.issuer,
+            record.parent,
+            None if record.grants is None else shown_grants(record.grants),
+            record.note,
+            moment(record.created_us),
+            None if record.expires_us is None else moment(record.expires_us),
+            caller is not None and caller.expires_us > now_us,
+        )
+
+
+Services = Annotated[TokenServices, given(TokenServices)]
+
+
+@router.post(
+    "/v1/tokens",
+    status_code=201,
+    **described(
+        Takes(TokenRequest, _EXAMPLE),
+        {201: NewToken},
+        (400, 404, 408, 409, 413, 415),
+        shows={**_SHOWN, "token": "sq1_5f2b8a6c90d1e2f3_..."},
+    ),
+)
+async def create_token(services: Services, request: Request) -> Response:
+    """Issues a token. Its text is in this answer, and nowhere else: the cluster keeps its SHA-256 alone. It counts on
+    all brokers within a second."""
+    wanted = await services.reader.json(request, _TOKEN)
+    if wanted.principal is not None:
+        check_name(wanted.principal, "principal")
+    check_free_text(wanted.note, "note")
+    lasts_us = None if wanted.expires_s is None else int(wanted.expires_s * 1e6)
+    grants = None if wanted.grants is None else grants_of(wanted.grants)
+    issued = await services.principals.issue(
+        caller_of(request.scope), Wanted(wanted.principal, lasts_us, grants, wanted.note)
+    )
+    made(request.scope, issued.id)
+    shown = msgspec.structs.asdict(services.answer(issued.id, issued.record))
+    answer = json_answer(NewToken(**shown, token=issued.text), 201)
+    answer.headers.update(NO_STORE)
+    return answer
+
+
+@router.get(
+    "/v1/tokens",
+    **described(
+        None,
+        {200: TokenList},
+        (400,),
+        parameters=[
+            integer("page_size", MAX_PAGE, 1, MAX_PAGE, "tokens in an answer"),
+            PAGES,
+            {"name": "principal", "in": "query", "description": "those of one alone", "schema": {"type": "string"}},
+        ],
+        shows={"tokens": [_SHOWN]},
+    ),
+)
+async def list_tokens(services: Services, request: Request) -> Response:
+    """Lists tokens by id, a page at a time: with the right to access all of them, else the caller's own and those that
+    came of it."""
+    options, caller = query(request.scope), caller_of(request.scope)
+    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
+    principals, after, of = services.principals, options.get("page_token", ""), options.get("principal")
+    every = principals.view.tokens
+    wanted = nsmallest(size + 1, (one for one in principals.visible(caller, of) if one > after))
+    page = TokenList([services.answer(one, every[one]) for one in wanted[:size]])
+    if len(wanted) > size:
+        page.next_page_token = wanted[size - 1]
+    return json_answer(page)
+
+
+@router.get(PATH, **described(None, {200: TokenAnswer}, (404,), shows=_SHOWN))
+async def show_token(services: Services, request: Request, token: str) -> Response:
+    """Returns a token, without its text."""
+    services.principals.check_seen(caller_of(request.scope), token)
+    found = services.principals.view.tokens.get(token)
+    if found is None:
+        raise TokenNotFound(f"there is no token {token[:100]!r}", token=token[:100])
+    return json_answer(services.answer(token, found))
+
+
+@router.delete(PATH, status_code=204, **described(None, {204: None}, (404,)))
+async def revoke_token(services: Services, request: Request, token: str) -> Response:
+    """Ends a token and all that came of it, on all brokers within a second; also requests that wait or stream."""
+    services.principals.check_seen(caller_of(request.scope), token)
+    await services.principals.revoke(caller_of(request.scope), check_name(token, "token"))
+    return Response(status_code=204)
+
+
+@router.get("/v1/whoami", **described(None, {200: CallerAnswer}, shows=_CALLER))
+async def whoami(services: Services, request: Request) -> Response:
+    """Returns who the caller is, and what it may do."""
+    caller = caller_of(request.scope)
+    expires_at = None if caller.expires_us == NEVER_US else moment(caller.expires_us)
+    shown = [shown_grants(layer.grants) for layer in caller.layers]
+    return json_answer(CallerAnswer(caller.principal, caller.token, expires_at, shown))

@@ -1,0 +1,571 @@
+"""Topics: their configuration, scaling and retention in requests and answers; create, list, show, change, delete,
+flush.
+
+A first publish or upload creates its topic, too (`may_create`, `create`).
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.access.actions import Action, Resource
+from seaweedq.access.authorizer import judge
+from seaweedq.access.limits import NO_LIMITS, OF_TOPICS, Limits
+from seaweedq.api.access.audit import CREATED
+from seaweedq.api.access.authentication import caller_of, forbidden
+from seaweedq.api.access.rates import spend
+from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.handlers.principals import Count, Rate
+from seaweedq.api.openapi.document import Takes, described, integer, json_answer, schema_ref
+from seaweedq.api.parameters import check_name, moment, told, truth, whole_number
+from seaweedq.api.request import Scope, query
+from seaweedq.api.services import given
+from seaweedq.balancer.policy import Count as SegmentCount
+from seaweedq.balancer.policy import ScalingPolicy, Seconds, Target, scaling_policy
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.load.meters import policy_of
+from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.retention.files import Preview, TopicFiles
+from seaweedq.broker.topic_deletion import TopicDeletion
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.codec.bodies import JSON
+from seaweedq.codec.key_field import check_key_field
+from seaweedq.coordination.records.access import ACCESS_LEVEL
+from seaweedq.coordination.records.topics import BARE_LEVEL, RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
+from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import encode_fields, parse_schema
+
+
+class ScalingRequest(Struct, forbid_unknown_fields=True):
+    """When segments split and merge by themselves; null is the default. Targets are of one segment."""
+
+    target_messages_per_s: Target | UnsetType | None = UNSET
+    target_bytes_per_s: Target | UnsetType | None = UNSET
+    min_segments: SegmentCount | UnsetType | None = UNSET
+    max_segments: SegmentCount | UnsetType | None = UNSET
+    cool_down_s: Seconds | UnsetType | None = UNSET
+    enabled: bool | UnsetType | None = UNSET
+
+
+def changed_scaling(config: TopicConfig, wanted: ScalingRequest) -> dict[str, Any]:
+    """Returns the fields that the record keeps: those that were set, and not reset. Raises InvalidRequest where they
+    contradict each other."""
+    named = config.scaling | msgspec.to_builtins(wanted)
+    kept = {field: value for field, value in named.items() if value is not None}
+    scaling_policy(kept, config.initial_segments)
+    return kept
+
+
+def wanted_scaling(topic: Topic, wanted: ScalingRequest) -> dict[str, Any]:
+    """Returns the policy of a topic as it would be with the fields that the request names; null stands for a
+    default."""
+    named: dict[str, Any] = msgspec.to_builtins(wanted)
+    config = topic.record.config
+    rest = {field: value for field, value in config.scaling.items() if named.get(field, value) is not None}
+    defaults = msgspec.to_builtins(scaling_policy(rest, config.initial_segments))
+    asked = {field: defaults[field] if value is None else value for field, value in named.items()}
+    current: dict[str, Any] = msgspec.to_builtins(policy_of(topic))
+    return current | asked
+
+
+BOUNDS = ("max_age_s", "max_bytes")  # of which earlier versions stored what they never enforced
+_AGE_S = 10 * 365 * 86_400
+Bytes = Annotated[int, Meta(ge=1, le=2**60)]
+Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
+Grace = Annotated[float, Meta(ge=60, le=604_800)]
+
+
+class RetentionRequest(Struct, forbid_unknown_fields=True):
+    """Which messages are kept; null is no bound. `keep_unread`: age and size never take what a subscription has not
+    acked. `delete_read`: what all subscriptions (at least one) have acked goes. `grace_s`: how long files stay when
+    their messages were taken; null is the brokers' setting."""
+
+    max_age_s: Age | UnsetType | None = UNSET
+    max_bytes: Bytes | UnsetType | None = UNSET
+    keep_unread: bool | UnsetType = UNSET
+    delete_read: bool | UnsetType = UNSET
+    grace_s: Grace | UnsetType | None = UNSET
+
+
+class RetentionAnswer(Struct):
+    """The retention of a topic. It is not `enforced` where an earlier version stored it, until its bounds are set anew;
+    null: it takes nothing."""
+
+    max_age_s: float | None
+    max_bytes: int | None
+    keep_unread: bool
+    delete_read: bool
+    grace_s: float | None
+    enforced: bool | None
+
+
+class PreviewAnswer(Struct):
+    """The amounts that a retention would take now: files, their stored bytes, their messages, and how many of these
+    some subscription has not acked, by the last checkpoints of the cursors, which retention itself goes by."""
+
+    files: int
+    bytes: int
+    messages: int
+    unread: int
+
+
+def changed_retention(policy: RetentionPolicy, wanted: RetentionRequest) -> RetentionPolicy:
+    """Returns the policy with the fields that a request names. It is enforced if it takes anything, and every bound of
+    it was set since bounds are enforced: one that an earlier version stored must be named again."""
+    named = msgspec.to_builtins(wanted)
+    if not named:
+        return policy
+    old = not policy.enforced and any(getattr(policy, name) is not None for name in BOUNDS if name not in named)
+    after = msgspec.structs.replace(policy, **named, enforced=False)
+    return msgspec.structs.replace(after, enforced=after.takes and not old)
+
+
+def shown_retention(policy: RetentionPolicy) -> RetentionAnswer:
+    """Returns the policy as answers show it."""
+    enforced = policy.enforced if policy.takes else None
+    return RetentionAnswer(
+        policy.max_age_s, policy.max_bytes, policy.keep_unread, policy.delete_read, policy.grace_s, enforced
+    )
+
+
+def preview_answer(preview: Preview) -> PreviewAnswer:
+    """Returns a preview as answers show it."""
+    return PreviewAnswer(preview.files, preview.size_bytes, preview.rows, preview.unread_rows)
+
+
+MAX_SEGMENTS = 1024
+MAX_SCHEMA_BYTES = 256 * 1024
+FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class FlushRequest(Struct, forbid_unknown_fields=True):
+    """When buffered messages become a file; null is the broker's own setting."""
+
+    max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
+    min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
+    max_age_s: Annotated[float, Meta(ge=1, le=86_400)] | UnsetType | None = UNSET
+
+
+class TopicLimitsRequest(Struct, forbid_unknown_fields=True):
+    """How much all who use a topic may do together, in the whole cluster: rates are each second; null is no bound."""
+
+    requests: Rate | UnsetType = UNSET
+    messages: Rate | UnsetType = UNSET
+    bytes_in: Rate | UnsetType = UNSET
+    bytes_out: Rate | UnsetType = UNSET
+    changes: Rate | UnsetType = UNSET
+    waiting_pulls: Count | UnsetType = UNSET
+    open_uploads: Count | UnsetType = UNSET
+
+
+class ChangeRequest(Struct, forbid_unknown_fields=True):
+    """The fields of a topic that can be changed."""
+
+    scaling: ScalingRequest | UnsetType = UNSET
+    flush: FlushRequest | UnsetType = UNSET
+    retention: RetentionRequest | UnsetType = UNSET
+    max_payload_bytes: Annotated[int, Meta(ge=1, le=5 * 1024**4)] | UnsetType | None = UNSET
+    ndjson: Literal["envelope", "bare"] | UnsetType | None = UNSET
+    limits: TopicLimitsRequest | UnsetType = UNSET
+
+
+class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
+    """A topic's configuration. Every field may be left out; an existing topic is compared only in the named ones."""
+
+    format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
+    schema: dict[str, Any] | UnsetType | None = UNSET
+    key_field: FieldName | UnsetType | None = UNSET
+    initial_segments: Annotated[int, Meta(ge=1, le=MAX_SEGMENTS)] | UnsetType = UNSET
+
+
+def new_config(wanted: TopicRequest) -> TopicConfig:
+    """Returns the whole configuration of a new topic. Raises InvalidRequest."""
+    format = Format(wanted.format or Format.JSON)
+    if (format is Format.TYPED) != bool(wanted.schema):
+        raise InvalidRequest(
+            "a typed topic needs a schema; other topics must not have one", field="schema", value=format
+        )
+    if wanted.schema and (size := len(msgspec.json.encode(wanted.schema))) > MAX_SCHEMA_BYTES:
+        detail = f"the schema has {size} bytes, over the limit of {MAX_SCHEMA_BYTES}"
+        raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
+    columns = parse_schema(wanted.schema) if wanted.schema else None
+    if wanted.key_field:
+        check_key_field(Layout.of(format, columns), wanted.key_field)
+    base = TopicConfig(
+        format=format.value,
+        schema=wanted.schema or None,
+        key_field=wanted.key_field or None,
+        initial_segments=wanted.initial_segments or 1,
+        columns=encode_fields(columns) if columns else None,
+    )
+    return changed_config(base, wanted)
+
+
+def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
+    """Returns the configuration with the changes that the request names. Raises InvalidRequest."""
+    replace = msgspec.structs.replace
+    if wanted.ndjson == "bare" and config.format == "bytes":
+        raise InvalidRequest(
+            "ndjson is bare, but bare lines are JSON values, and a bytes topic has none", field="ndjson", value="bare"
+        )
+    ndjson: Literal["bare"] | UnsetType = "bare" if wanted.ndjson == "bare" else UNSET
+    return replace(
+        config,
+        scaling=changed_scaling(config, wanted.scaling) if wanted.scaling else config.scaling,
+        flush=replace(config.flush, **msgspec.to_builtins(wanted.flush or FlushRequest())),
+        retention=changed_retention(config.retention, wanted.retention or RetentionRequest()),
+        max_payload_bytes=config.max_payload_bytes if wanted.max_payload_bytes is UNSET else wanted.max_payload_bytes,
+        ndjson=config.ndjson if wanted.ndjson is UNSET else ndjson,
+        limits=config.limits if wanted.limits is UNSET else _changed_limits(config, wanted.limits),
+    )
+
+
+def _changed_limits(config: TopicConfig, wanted: TopicLimitsRequest) -> Limits | UnsetType:
+    limits = msgspec.structs.replace(config.limits or NO_LIMITS, **msgspec.to_builtins(wanted))
+    return UNSET if limits == NO_LIMITS else limits
+
+
+def shown_topic_limits(config: TopicConfig) -> dict[str, float | None]:
+    """Returns a topic's limits as answers show them."""
+    return {name: getattr(config.limits or NO_LIMITS, name) for name in OF_TOPICS}
+
+
+def lines_of(config: TopicConfig) -> Literal["envelope", "bare"]:
+    """Returns the meaning of a line of NDJSON, as answers state it."""
+    return "bare" if config.lines_are_bare else "envelope"
+
+
+def compare(topic: Topic, wanted: TopicRequest) -> None:
+    """Raises TopicConflict where a field that the request names differs."""
+    current = msgspec.to_builtins(topic.record.config)
+    current["ndjson"] = lines_of(topic.record.config)
+    current["retention"] = msgspec.to_builtins(shown_retention(topic.record.config.retention))
+    current["limits"] = shown_topic_limits(topic.record.config)
+    named = msgspec.to_builtins(wanted)
+    if wanted.ndjson is None:
+        named["ndjson"] = "envelope"
+    if wanted.scaling:
+        current["scaling"] = msgspec.to_builtins(policy_of(topic))
+        named["scaling"] = wanted_scaling(topic, wanted.scaling)
+    differences = {}
+    for field, value in named.items():
+        if field in ("flush", "retention", "limits"):
+            value = current[field] | value
+        if current[field] != value:
+            differences[field] = {"current": current[field], "requested": value}
+    if differences:
+        raise TopicConflict(f"topic {topic.name!r} exists: {told(differences)}", differences=differences)
+
+
+async def may_create(scope: Scope, catalog: Catalog, name: str) -> bool:
+    """Returns whether a topic that is not known here is to be created. Who may not create it waits for a look whether
+    another broker has just done so: then this returns False. Raises Forbidden where none has."""
+    resource = Resource(name)
+    if judge(caller_of(scope), Action.CREATE, resource):
+        return True
+    try:
+        await catalog.known(name)
+    except TopicNotFound:
+        raise forbidden(Action.CREATE, resource) from None
+    return False
+
+
+async def create(scope: Scope, topics: TopicAdmin, name: str) -> None:
+    """Creates a topic with the default configuration, of which the audit is told."""
+    if await topics.create(name, TopicConfig(), caller_of(scope).uid):
+        scope[CREATED] = name
+
+
+router = APIRouter(tags=["topics"])
+MAX_PAGE = 1000
+TRIES = 3  # of a PUT whose topic is deleted meanwhile
+
+
+class TopicAnswer(Struct):
+    """A topic. `scaling` is the policy that holds, with its defaults. `segments` counts those that receive messages;
+    `hot_segments` have too much load, most of it from one key, so that they are not split. `messages` counts all
+    acknowledged messages. `bytes` are those of its files, as stored; `tail_bytes` those of what is in no file yet, as
+    in memory: a flush makes fewer of them. `start_offsets` has the segments of which
+    retention has removed messages: those below. `newest_file_at` is when its newest file was written, null without
+    any."""
+
+    name: str
+    state: str
+    format: str
+    schema: dict[str, Any] | None
+    key_field: str | None
+    initial_segments: int
+    scaling: ScalingPolicy
+    flush: FlushPolicy
+    retention: RetentionAnswer
+    max_payload_bytes: int | None
+    ndjson: Literal["envelope", "bare"]
+    limits: dict[str, float | None]
+    created_at: datetime
+    segments: int
+    hot_segments: list[int]
+    messages: int
+    bytes: int
+    tail_bytes: int
+    start_offsets: dict[int, int]
+    newest_file_at: datetime | None
+    path: str
+    store_endpoint: str | None
+
+
+class TopicSummary(Struct):
+    """A topic in a list."""
+
+    name: str
+    state: str
+    format: str
+    created_at: datetime
+
+
+class TopicList(Struct, omit_defaults=True):
+    """One page; `next_page_token` is there if more topics follow, `unreadable` if topics of this page need a newer
+    broker: it has their names."""
+
+    topics: list[TopicSummary]
+    unreadable: list[str] | UnsetType = UNSET
+    next_page_token: str | UnsetType = UNSET
+
+
+class FlushAnswer(Struct):
+    """All messages that were acknowledged before the call are in files."""
+
+    flushed: bool
+
+
+_TOPIC = msgspec.json.Decoder(TopicRequest)
+_CHANGE = msgspec.json.Decoder(ChangeRequest)
+_EXAMPLE = {"format": "json", "key_field": "carrier", "initial_segments": 4}
+_SHOWN = {
+    "name": "flights",
+    "state": "active",
+    **_EXAMPLE,
+    "schema": None,
+    "scaling": msgspec.to_builtins(ScalingPolicy(min_segments=4)),
+    "flush": {"max_bytes": None, "min_bytes": None, "max_age_s": 60.0},
+    "retention": msgspec.to_builtins(shown_retention(RetentionPolicy())),
+    "max_payload_bytes": None,
+    "limits": dict.fromkeys(OF_TOPICS),
+    "created_at": "2026-01-31T12:00:00Z",
+    "segments": 4,
+    "hot_segments": [],
+    "messages": 18,
+    "bytes": 936,
+    "tail_bytes": 0,
+    "start_offsets": {},
+    "newest_file_at": "2026-01-31T12:01:00Z",
+    "path": "file:///var/lib/seaweedq/store/topics/flights",
+    "store_endpoint": None,
+}
+_DRY_RUN = {
+    "name": "dry_run",
+    "in": "query",
+    "description": "true: change nothing, and say what the retention would take now",
+    "schema": {"type": "boolean", "default": False},
+}
+_LISTED = {name: _SHOWN[name] for name in ("name", "state", "format", "created_at")}
+
+
+@dataclass(frozen=True)
+class TopicServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    admin: TopicAdmin
+    positions: TopicPositions
+    deletion: TopicDeletion
+    reader: RequestReader
+    level: ClusterLevel
+    files: TopicFiles
+
+    def check_level(self, before: TopicConfig, after: TopicConfig) -> None:
+        """Raises NeedsLevel where a change sets what the cluster's level does not have yet."""
+        if after.retention != before.retention and after.retention.takes:
+            self.level.require(RETENTION_LEVEL, "retention")
+        if after.lines_are_bare and not before.lines_are_bare:
+            self.level.require(BARE_LEVEL, "ndjson")
+        if after.limits and after.limits != before.limits:
+            self.level.require(ACCESS_LEVEL, "limits of a topic")
+
+
+Services = Annotated[TopicServices, given(TopicServices)]
+
+
+@router.put(
+    "/v1/topics/{topic}",
+    **described(
+        Takes(TopicRequest, _EXAMPLE),
+        {201: TopicAnswer, 200: TopicAnswer},
+        (400, 408, 409, 413, 415),
+        shows=_SHOWN,
+    ),
+)
+async def create_topic(services: Services, request: Request, topic: str) -> Response:
+    """Creates a topic (201), or checks that it exists with the fields that the request names (200, else 409)."""
+    check_name(topic)
+    wanted = await services.reader.json(request, _TOPIC, free_form=True)
+    for _ in range(TRIES):
+        with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
+            answer = await _ensured(services, topic, wanted, caller_of(request.scope).uid)
+            if answer.status_code == 201:
+                spend(request.scope, "changes", new_config(wanted).initial_segments - 1)
+            return answer
+    raise TopicBeingDeleted(
+        f"topic {topic!r} is being deleted concurrently; gave up after {TRIES} attempts", topic=topic
+    )
+
+
+async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, creator: str | None) -> Response:
+    created = False
+    await services.catalog.look(topic)
+    if services.catalog.find(topic) is None:
+        services.check_level(TopicConfig(), new_config(wanted))
+        created = await services.admin.create(topic, new_config(wanted), creator)
+    found = services.catalog.topic(topic)
+    if not created:
+        compare(found, wanted)
+    return json_answer(await _answer(services, found, fresh=created), 201 if created else 200)
+
+
+@router.get(
+    "/v1/topics",
+    **described(
+        None,
+        {200: TopicList},
+        (400,),
+        parameters=[
+            integer("page_size", MAX_PAGE, 1, MAX_PAGE, "topics in an answer"),
+            {"name": "page_token", "in": "query", "description": "from the page before", "schema": {"type": "string"}},
+        ],
+        shows={"topics": [_LISTED], "next_page_token": "flights"},
+    ),
+)
+async def list_topics(services: Services, request: Request) -> Response:
+    """Lists the topics that the caller may describe by name, a page at a time."""
+    options = query(request.scope)
+    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
+    unreadable = services.catalog.unreadable_names()
+    every = sorted([*services.catalog.names(), *unreadable])
+    caller, after = caller_of(request.scope), options.get("page_token", "")
+    names = [name for name in every if name > after and judge(caller, Action.DESCRIBE, Resource(name))]
+    records = [(name, found.record) for name in names[:size] if (found := services.catalog.find(name))]
+    page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
+    if left_out := sorted({*names[:size]} & {*unreadable}):
+        page.unreadable = left_out
+    if len(names) > size:
+        page.next_page_token = names[size - 1]
+    return json_answer(page)
+
+
+@router.get("/v1/topics/{topic}", **described(None, {200: TopicAnswer}, (404, 409), shows=_SHOWN))
+async def show_topic(services: Services, topic: str) -> Response:
+    """Returns a topic with its configuration, counts, bytes and store path."""
+    return json_answer(await _answer(services, await services.catalog.known(check_name(topic))))
+
+
+@router.patch(
+    "/v1/topics/{topic}",
+    **described(
+        Takes(ChangeRequest, {"flush": {"max_age_s": 60}}),
+        {200: {JSON: {"schema": {"anyOf": [schema_ref(TopicAnswer), schema_ref(PreviewAnswer)]}}}},
+        (400, 404, 408, 409, 413, 415),
+        parameters=[_DRY_RUN],
+        shows=_SHOWN,
+    ),
+)
+async def change_topic(services: Services, request: Request, topic: str) -> Response:
+    """Changes flush, retention, scaling, limits, the largest payload or the meaning of lines of NDJSON. Only named
+    fields change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take
+    now: then `retention` alone may be named."""
+    check_name(topic)
+    dry_run = truth(query(request.scope).get("dry_run", "false"), "dry_run")
+    wanted = await services.reader.json(request, _CHANGE)
+    found = await services.catalog.known(topic)
+    if dry_run:
+        _check_dry_run(wanted)
+        return json_answer(await _previewed(services, found, changed_config(found.record.config, wanted).retention))
+    while True:
+        config = changed_config(found.record.config, wanted)
+        services.check_level(found.record.config, config)
+        if await services.admin.change(found, config):
+            return json_answer(await _answer(services, found))
+        found = services.catalog.topic(topic)
+
+
+def _check_dry_run(wanted: ChangeRequest) -> None:
+    """Raises InvalidRequest where a request names more than the preview counts."""
+    others = [name for name in wanted.__struct_fields__ if name != "retention" and getattr(wanted, name) is not UNSET]
+    if others:
+        named = ", ".join(others)
+        raise InvalidRequest(f"dry_run counts what retention takes, and nothing of {named}", field=others[0])
+
+
+async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPolicy) -> PreviewAnswer:
+    flushed = {number: one.flushed for number, one in (await services.positions.positions(topic)).items()}
+    return preview_answer(await services.files.preview(topic, policy, flushed, services.reader.clock.now_us()))
+
+
+@router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))
+async def delete_topic(services: Services, request: Request, topic: str) -> Response:
+    """Deletes a topic with its data, and answers once all of it is gone. A deletion that failed half way goes on."""
+    found = services.catalog.find(check_name(topic)) or await services.catalog.known(topic)
+    spend(request.scope, "changes", max(0, len(services.catalog.segments(found)) - 1))
+    await services.deletion.delete(found)
+    return Response(status_code=204)
+
+
+@router.post(
+    "/v1/topics/{topic}/flush",
+    **described(None, {200: FlushAnswer}, (400, 404, 408, 409, 413, 415), shows={"flushed": True}),
+)
+async def flush_topic(services: Services, request: Request, topic: str) -> Response:
+    """Writes all messages that were acknowledged before the call to files."""
+    check_name(topic)
+    await services.reader.nothing(request)
+    found = await services.catalog.known(topic)
+    await services.positions.positions(found, flush=True)
+    services.catalog.check_whole(found)
+    return json_answer(FlushAnswer(True))
+
+
+async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) -> TopicAnswer:
+    """Returns the topic. The owners of a `fresh` one are not asked: each segment would be opened for it, by a request
+    to the store."""
+    config, settings = topic.record.config, services.reader.settings
+    positions = () if fresh else (await services.positions.positions(topic, sizes=True)).values()
+    written = [position.file_us for position in positions if position.file_us is not None]
+    return TopicAnswer(
+        name=topic.name,
+        state=topic.record.state,
+        format=config.format,
+        schema=config.schema,
+        key_field=config.key_field,
+        initial_segments=config.initial_segments,
+        scaling=policy_of(topic),
+        flush=config.flush,
+        retention=shown_retention(config.retention),
+        max_payload_bytes=config.max_payload_bytes,
+        ndjson=lines_of(config),
+        limits=shown_topic_limits(config),
+        created_at=moment(topic.record.created_us),
+        segments=sum(record.state == "open" for record in services.catalog.segments(topic).values()),
+        hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],
+        messages=sum(position.end for position in positions),
+        bytes=sum(position.size_bytes for position in positions),
+        tail_bytes=sum(position.tail_bytes for position in positions),
+        start_offsets=services.catalog.start_offsets(topic),
+        newest_file_at=moment(max(written)) if written else None,
+        path=f"{settings.store_path}/topics/{topic.name}",
+        store_endpoint=settings.s3_endpoints.partition(",")[0].strip() or None,
+    )

@@ -1,0 +1,393 @@
+"""Uploads: payloads that go to the store first. Their bytes pass through a broker only where the store signs no URLs:
+they are streamed then, and never in memory as a whole.
+
+Whoever has a signed URL may use it, so no answer with a URL is logged. A request for bytes shows a token for its method
+and this payload, and needs no other right. It is judged before anything is looked up: a request without such a token
+learns nothing of topics and uploads.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.api.access.authentication import caller_of
+from seaweedq.api.access.rates import opening
+from seaweedq.api.bodies.incomplete_bodies import Incomplete
+from seaweedq.api.bodies.ranges import StoredObject, send_object
+from seaweedq.api.bodies.request_reader import RequestReader, end_now
+from seaweedq.api.handlers.topics import create, may_create
+from seaweedq.api.openapi.document import Takes, described, json_answer
+from seaweedq.api.parameters import check_name, moment
+from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send, content_length, header, query
+from seaweedq.api.services import given
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.uploads.prefetch import pieces
+from seaweedq.broker.uploads.rules import incarnation_of, object_name, part_count
+from seaweedq.broker.uploads.service import Uploads
+from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records.uploads import UploadRecord
+from seaweedq.errors import InvalidRequest, PayloadNotFound, UploadMismatch, UploadNotFound
+from seaweedq.storage.interface import ObjectStore
+
+router = APIRouter(tags=["uploads"])
+PATH = "/v1/topics/{topic}/uploads"
+ONE = PATH + "/{upload}"
+MAX_NUMBERS = 100  # parts whose URLs one request gets
+_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(;[\x20-\x7e]{1,128})?")
+
+Url = str | UnsetType
+Headers = Mapping[str, str] | UnsetType
+
+
+class UploadRequest(Struct, forbid_unknown_fields=True):
+    """The size of an upload, its media type, and its SHA-256 in hex. A large upload comes in parts where the store
+    supports them, unless `multipart` says otherwise."""
+
+    size: Annotated[int, Meta(ge=0, le=2**60)]
+    content_type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}(?!\n)$")] | None = None
+    multipart: bool | None = None
+
+
+class PartsRequest(Struct, forbid_unknown_fields=True):
+    """The parts whose URLs are wanted, by number, from 1 on."""
+
+    numbers: Annotated[list[Annotated[int, Meta(ge=1, le=10_000)]], Meta(min_length=1, max_length=MAX_NUMBERS)]
+
+
+class UploadAnswer(Struct):
+    """A new upload. The bytes go to `url` with this method and exactly these headers. If it has `parts`, each has a URL
+    of its own, asked for by number, and all but the last have `part_bytes`. It can be published until `expires_at`."""
+
+    upload_id: str
+    expires_at: datetime
+    url: Url = UNSET
+    method: Url = UNSET
+    headers: Headers = UNSET
+    part_bytes: int | UnsetType = UNSET
+    parts: int | UnsetType = UNSET
+
+
+class UploadPart(Struct):
+    """A part that the store has."""
+
+    number: int
+    size: int
+
+
+class UploadState(Struct):
+    """An upload: `open`, with a fresh URL, or the parts that the store has; `imported`; or `published`."""
+
+    upload_id: str
+    state: str
+    size: int
+    content_type: str
+    sha256: str | None
+    expires_at: datetime
+    url: Url = UNSET
+    method: Url = UNSET
+    headers: Headers = UNSET
+    part_bytes: int | UnsetType = UNSET
+    parts: list[UploadPart] | UnsetType = UNSET
+
+
+class PartUrl(Struct):
+    """The URL to which a part goes."""
+
+    number: int
+    url: str
+    method: str
+    headers: Mapping[str, str]
+
+
+class PartsAnswer(Struct):
+    """The URLs to which the parts go."""
+
+    parts: list[PartUrl]
+
+
+_REQUEST = msgspec.json.Decoder(UploadRequest)
+_PARTS = msgspec.json.Decoder(PartsRequest)
+_ID = "20260131-0-9f86d081884c7d659a2feaa0c55ad015"
+_URL = f"http://127.0.0.1:8080/v1/topics/flights/uploads/{_ID}/content?expires=1769864400&token=4c7d"
+_HOW = {"url": _URL, "method": "PUT", "headers": {"content-type": "video/mp4"}}
+_SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+SHOWN = {
+    "upload_id": _ID,
+    "state": "open",
+    "size": 73400320,
+    "content_type": "video/mp4",
+    "sha256": _SHA256,
+    "expires_at": "2026-02-01T12:00:00Z",
+    **_HOW,
+}
+
+
+@dataclass(frozen=True)
+class UploadServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    topics: TopicAdmin
+    uploads: Uploads
+    reader: RequestReader
+
+    async def is_open(self, topic: str, upload: str) -> bool:
+        """Returns whether an upload can still be published for the first time."""
+        found = self.catalog.find(topic)
+        try:
+            record = (await self.uploads.find(found, upload)).record if found else None
+        except UploadNotFound:
+            return False
+        return record is not None and record.state == "open" and record.expires_us > self.reader.clock.now_us()
+
+
+Services = Annotated[UploadServices, given(UploadServices)]
+
+
+@router.post(
+    PATH,
+    status_code=201,
+    **described(
+        Takes(UploadRequest, {"size": 73400320, "content_type": "video/mp4", "sha256": _SHA256}, required=True),
+        {201: UploadAnswer},
+        (400, 404, 408, 409, 413, 415, 429),
+        shows={"upload_id": _ID, "expires_at": "2026-02-01T12:00:00Z", **_HOW},
+    ),
+)
+async def create_upload(services: Services, request: Request, topic: str) -> Response:
+    """Creates an upload, and returns where its bytes go. A message can refer to it once they are there. A topic that
+    does not exist is created, as by a publish."""
+    check_name(topic)
+    wanted = await services.reader.json(request, _REQUEST)
+    if not _TYPE.fullmatch(wanted.content_type):
+        detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
+        raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
+    sha256 = wanted.sha256.lower() if wanted.sha256 else None
+    is_unknown = services.catalog.find(topic) is None and services.reader.settings.auto_create_topics
+    if is_unknown and await may_create(request.scope, services.catalog, topic):
+        services.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
+        await create(request.scope, services.topics, topic)
+    found = await services.catalog.known(topic)
+    async with opening(request.scope, services.is_open) as opened:
+        upload, record = await services.uploads.create(
+            found, wanted.size, wanted.content_type, sha256, wanted.multipart
+        )
+        opened(topic, upload)
+    answer = UploadAnswer(upload, moment(record.expires_us))
+    if record.parts is None:
+        await _add_url(request, services.uploads, found, upload, record, answer)
+    else:
+        answer.part_bytes, answer.parts = record.part_bytes or UNSET, part_count(record)
+    return json_answer(answer, 201)
+
+
+@router.get(ONE, **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
+async def show_upload(services: Services, request: Request, topic: str, upload: str) -> Response:
+    """Returns an upload: its state, and how to go on with it."""
+    found = await services.catalog.known(check_name(topic))
+    record = (await services.uploads.find(found, upload)).record
+    return json_answer(await _state(request, services.uploads, found, upload, record))
+
+
+@router.post(
+    ONE + "/parts",
+    **described(
+        Takes(PartsRequest, {"numbers": [1, 2]}, required=True),
+        {200: PartsAnswer},
+        (400, 404, 408, 409, 410, 413, 415),
+        shows={"parts": [{"number": 1, **_HOW}]},
+    ),
+)
+async def sign_parts(services: Services, request: Request, topic: str, upload: str) -> Response:
+    """Signs the URLs of parts of an upload: at most 100 at a time, in any order, and repeatedly."""
+    found = await services.catalog.known(check_name(topic))
+    wanted = await services.reader.json(request, _PARTS)
+    record = (await services.uploads.find(found, upload)).record
+    until_us, sign = caller_of(request.scope).expires_us, services.uploads.signed_part
+    signed = [(number, await sign(found, upload, number, record, until_us)) for number in wanted.numbers]
+    return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
+
+
+@router.post(
+    ONE + "/complete",
+    **described(None, {200: UploadState}, (400, 404, 408, 409, 410, 413, 415), shows=SHOWN),
+)
+async def complete_upload(services: Services, request: Request, topic: str, upload: str) -> Response:
+    """Checks that all bytes are there, and are those that were announced; parts are put together first. A publish does
+    the same where nobody has done it before."""
+    check_name(topic)
+    await services.reader.nothing(request)
+    found = await services.catalog.known(topic)
+    record = await services.uploads.complete(found, upload)
+    return json_answer(await _state(request, services.uploads, found, upload, record))
+
+
+@router.delete(ONE, status_code=204, **described(None, {204: None}, (404, 409)))
+async def abort_upload(services: Services, topic: str, upload: str) -> Response:
+    """Ends an upload that no message refers to, and deletes its bytes."""
+    found = await services.catalog.known(check_name(topic))
+    await services.uploads.abort(found, upload)
+    return Response(status_code=204)
+
+
+async def _add_url(
+    request: Request,
+    uploads: Uploads,
+    topic: Topic,
+    upload: str,
+    record: UploadRecord,
+    answer: UploadAnswer | UploadState,
+) -> None:
+    signed = await uploads.signed(topic, upload, record, caller_of(request.scope).expires_us)
+    answer.url, answer.method, answer.headers = signed.url, signed.method, signed.headers
+
+
+async def _state(request: Request, uploads: Uploads, topic: Topic, upload: str, record: UploadRecord) -> UploadState:
+    sha256 = record.sha256 or record.checked
+    state = UploadState(upload, record.state, record.size, record.content_type, sha256, moment(record.expires_us))
+    if record.part_bytes:
+        state.part_bytes = record.part_bytes
+    if record.state == "open" and record.parts is None:
+        await _add_url(request, uploads, topic, upload, record, state)
+    elif record.state == "open":
+        parts = await uploads.parts(topic, upload, record)
+        state.parts = [UploadPart(part.number, part.size) for part in parts]
+    return state
+
+
+PUT_BYTES = 3 * 1024 * 1024  # a put holds so much in memory: chunks on their way to the disk
+CHUNK_BYTES = 1024 * 1024
+DRAIN_BYTES, DRAIN_S = 1024 * 1024, 1.0
+METHODS = ("GET", "HEAD", "PUT")
+PUT_REFUSES = (403, 404, 405, 408, 409, 410)
+GET_REFUSES = (403, 404, 405, 416)
+
+
+class Received(msgspec.Struct):
+    """The bytes that were received."""
+
+    upload_id: str
+    size: int
+    sha256: str | None
+
+
+class StreamedBody:
+    """A request's body as it comes; `ended` once all of it came, or the client has gone."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive = receive
+        self._waiting: asyncio.Timeout | None = None
+        self._asks = header(scope, b"expect") is not None  # the client sends nothing before it is told to
+        self.ended = content_length(scope) in (None, 0) and header(scope, b"transfer-encoding") is None
+
+    async def __call__(self) -> Any:
+        message = await self._receive()
+        self.ended = not message.get("more_body", False)
+        return message
+
+    async def chunks(self, reader: RequestReader, held: Incomplete) -> AsyncIterator[bytes]:
+        """Yields all of it; `held` holds the memory of what is on its way. Raises ClientGone, Overloaded, and
+        RequestTimeout where nothing comes for request_timeout_s, or too little while others need the memory."""
+        while not self.ended:
+            message = await self._next(reader, held)
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            if chunk := message.get("body"):
+                reader.arrived(held, len(chunk))
+                yield chunk
+
+    def dismiss(self) -> None:
+        """Ends the wait for bytes that come too slowly."""
+        if self._waiting:
+            end_now(self._waiting)
+
+    async def _next(self, reader: RequestReader, held: Incomplete) -> Any:
+        try:
+            if not held.dismissed:
+                async with asyncio.timeout(reader.timeout_s) as self._waiting:
+                    return await self()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting = None
+        raise reader.too_slow(held, f"nothing of the body arrived for request_timeout_s={reader.timeout_s:g}")
+
+    async def drained(self) -> bool:
+        """Returns whether nothing more can come, so that the connection may be used again. A little is read to that
+        end: a client that still sends would otherwise see a reset connection in place of the answer."""
+        left = DRAIN_BYTES
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while not self.ended and not self._asks and left > 0:
+                    left -= len((await self()).get("body", b""))
+        except TimeoutError:
+            pass
+        return self.ended
+
+
+@dataclass(frozen=True)
+class UploadContent:
+    """The routes, with the services that they use."""
+
+    catalog: Catalog
+    uploads: Uploads
+    store: ObjectStore
+    reader: RequestReader
+
+    async def serve(self, scope: Scope, body: StreamedBody, out: Send, topic: str, upload: str) -> Answer | None:
+        """Returns the answer to a request of one of METHODS, None where it was sent already. Raises Forbidden."""
+        check_name(topic)
+        is_put = scope["method"] == "PUT"
+        await self._check(scope, "PUT" if is_put else "GET", topic, upload)
+        return await (self.put(scope, body, topic, upload) if is_put else self.get(scope, body, out, topic, upload))
+
+    async def put(self, scope: Scope, body: StreamedBody, topic: str, upload: str) -> Answer:
+        """Receives the bytes of an upload: 201 once they are durable, and equal those that were announced; also where
+        the same bytes come again. The URL is that of the upload's answer."""
+        found = await self.catalog.known(topic)
+        record = (await self.uploads.find(found, upload)).record
+        _check_length(scope, upload, record)
+        held = Incomplete(body.dismiss, PUT_BYTES)
+        try:
+            record = await self.uploads.receive(found, upload, body.chunks(self.reader, held))
+        finally:
+            self.reader.bodies.leave(held)
+        return Answer(201, msgspec.json.encode(Received(upload, record.size, record.checked)))
+
+    async def get(self, scope: Scope, body: StreamedBody, out: Send, topic: str, upload: str) -> Answer | None:
+        """Returns a payload, or a range of it, as it was put. The URL is that of a message's reference."""
+        name = object_name(topic, upload)
+        try:
+            size = await self.store.size(name)
+        except FileNotFoundError:
+            raise PayloadNotFound("the payload is not in the store", topic=topic, id=upload) from None
+        read = partial(pieces, self.store, name, piece_bytes=CHUNK_BYTES)
+        try:
+            with self.reader.unread.streaming(2 * CHUNK_BYTES):
+                stored = StoredObject(size, upload, "application/octet-stream", read)
+                return await send_object(stored, scope, body, out, self.reader.settings.answer_timeout_s)
+        except FileNotFoundError:  # its topic was deleted meanwhile
+            raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
+
+    async def _check(self, scope: Scope, method: str, topic: str, upload: str) -> None:
+        shown, name = query(scope), object_name(topic, upload) if incarnation_of(upload) is not None else ""
+        await self.uploads.own_urls.check(method, name, shown.get("expires", ""), shown.get("token", ""))
+
+
+def _check_length(scope: Scope, upload: str, record: UploadRecord) -> None:
+    size = content_length(scope)
+    if size is None or header(scope, b"transfer-encoding") is not None:
+        raise InvalidRequest("the PUT of an upload needs a Content-Length", field="content-length")
+    if size != record.size:
+        detail = f"the upload was announced with {record.size} bytes, but Content-Length is {size}"
+        raise UploadMismatch(detail, upload_id=upload, field="size", value=size, bound=record.size)

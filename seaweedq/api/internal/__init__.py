@@ -1,1 +1,0 @@
-"""Requests between brokers: what is answered to them, and what is passed on."""

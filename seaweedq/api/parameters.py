@@ -1,0 +1,130 @@
+"""Checks parameters of requests: names, texts, whole numbers, durations, times; and shows values in answers."""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from seaweedq.errors import InvalidName, InvalidRequest
+from seaweedq.segments.names import NAME
+from seaweedq.units import MOMENT, seconds_ago, seconds_of
+
+_NAME = re.compile(NAME)
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,50})?(e[+-]?[0-9]{1,3})?", re.IGNORECASE)  # as JSON writes a number
+# Characters that order the text around them anew, so that a reader sees other words than are there.
+_DIRECTIONS = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+MAX_NUMBER = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_Moment = Annotated[datetime, Meta(tz=True)]
+
+
+def check_name(name: str, what: str = "topic") -> str:
+    """Returns the name, if it is valid. Raises InvalidName."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{name[:200]!r} is not a valid {what} name: use 1 to 127 of A-Z a-z 0-9 . _ -, first a letter or a digit",
+            name=name[:200],
+        )
+    return name
+
+
+def check_free_text(text: str, what: str) -> str:
+    """Returns a text for people, which terminals show. Raises InvalidRequest for a control character in it."""
+    for one in text:
+        if unicodedata.category(one) == "Cc" or one in _DIRECTIONS:
+            raise InvalidRequest(f"{what} has the control character U+{ord(one):04X}", field=what, value=text)
+    return text
+
+
+def whole_number(text: str, what: str, low: int, high: int) -> int:
+    """Returns a decimal number within [low, high], of ASCII digits alone. Raises InvalidRequest."""
+    if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
+        raise InvalidRequest(
+            f"{what} is {text[:50]!r}; it must be a whole number from {low} to {high}", field=what, value=text[:50]
+        )
+    return int(text)
+
+
+def truth(text: str, what: str) -> bool:
+    """Returns whether a text is `true` or `1`, and not `false` or `0`. Raises InvalidRequest for any other."""
+    if text not in ("true", "1", "false", "0"):
+        raise InvalidRequest(
+            f"{what} is {text[:50]!r}; it must be true or false (or 1 or 0)", field=what, value=text[:50]
+        )
+    return text in ("true", "1")
+
+
+def choice(text: str, what: str, allowed: Sequence[str]) -> str:
+    """Returns a text that is one of these. Raises InvalidRequest."""
+    if text not in allowed:
+        raise InvalidRequest(f"{what} is {text[:50]!r}; it must be {' or '.join(allowed)}", field=what, value=text[:50])
+    return text
+
+
+def seconds(text: str, what: str, high: float) -> float:
+    """Returns a duration from 0 to `high` seconds. Raises InvalidRequest."""
+    try:
+        found = float(text) if _SECONDS.fullmatch(text) else seconds_of(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{what}: {error}", field=what, value=text[:50]) from None
+    if found > high:
+        detail = f"{what} is {text[:50]!r}; it must be from 0 to {high:g} seconds"
+        raise InvalidRequest(detail, field=what, value=text[:50], bound=high)
+    return found
+
+
+def time_us(text: str, what: str, now_us: int, forms: str = MOMENT) -> int:
+    """Returns the microseconds since 1970 of a time with its offset, or of one that is told by how long ago it was.
+    Raises InvalidRequest, which names the forms."""
+    try:
+        if (ago_s := seconds_ago(text)) is not None:
+            return max(now_us - round(ago_s * 1e6), _FIRST_US)
+        return (in_utc(msgspec.convert(text, _Moment), what) - _EPOCH) // timedelta(microseconds=1)
+    except msgspec.ValidationError:
+        detail = f"{what} is {text[:50]!r}; it must be {forms}"
+        raise InvalidRequest(detail, field=what, value=text[:50]) from None
+
+
+def in_utc(moment: datetime, field: str) -> datetime:
+    """Returns a moment in UTC. Raises InvalidRequest."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        detail = f"{field} is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
+        raise InvalidRequest(detail, field=field, value=moment.isoformat()) from None
+
+
+LONGEST = 100  # characters of a value in an error's text
+DIGITS = 3  # of a rate, behind the point: more of them are only noise
+
+
+def moment(time_us: int) -> datetime:
+    """Returns microseconds since the epoch as a time in UTC."""
+    return datetime.fromtimestamp(time_us / 1e6, UTC)
+
+
+def told(differences: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the `current` and the `requested` value of each field; of objects, of each member that differs."""
+    each = (pair for field, one in differences.items() for pair in _apart(field, one["current"], one["requested"]))
+    return ", ".join(f"{field} is {_shown(old)} and the request says {_shown(new)}" for field, old, new in each)
+
+
+def _apart(field: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    old, new = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        yield field, old, new
+        return
+    for name in old | new:
+        if old.get(name) != new.get(name):
+            yield from _apart(f"{field}.{name}", old.get(name), new.get(name))
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

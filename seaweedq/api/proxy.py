@@ -1,0 +1,58 @@
+"""Relays requests of clients to the broker that answers them, as they came, and returns that broker's answer.
+
+Where a request goes, and when it is tried again, is decided by a search (broker/read/request_search).
+"""
+
+from urllib.parse import quote, urlencode
+
+from seaweedq.api.access.authentication import caller_of, header_of
+from seaweedq.api.access.peers import PeerRequests
+from seaweedq.api.request import Answer, Scope, headers_of, query
+from seaweedq.broker.read.request_search import Asked, Target
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.errors import NotOwner
+
+_KEPT = {b"accept", b"content-type"}
+_RETURNED = ("content-type", "lease", "next-offset", "sealed", "successors", "retry-after", "content-encoding")
+_ASCII = "".join(map(chr, range(0x21, 0x7F)))  # as it came; whatever else came could not be sent on
+_NOT_THERE = (b"/problems/not-owner", b"/problems/not-ready")
+
+
+class Proxy:
+    """Relays requests, and tells which requests were relayed here."""
+
+    def __init__(self, peers: Peers, requests: PeerRequests) -> None:
+        self._peers = peers
+        self._requests = requests
+
+    def asked(self, scope: Scope, wait_s: float = 0.0) -> Asked:
+        """Returns what a search has to know of a request. Raises Forbidden."""
+        return Asked(wait_s, self._requests.authenticated(scope))
+
+    async def relay(self, scope: Scope, target: Target, content: bytes = b"") -> Answer:
+        """Returns the target's answer to a request. A `wait_s` in the query becomes what is left of it; a wait in the
+        content is the caller's to set, and content is JSON where the client sent none.
+
+        Raises NotOwner where that broker cannot answer, Unavailable where it does not.
+        """
+        if target.url is None:
+            raise NotOwner("the broker that could answer has gone")
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers_of(scope).items() if k in _KEPT}
+        if content:
+            headers.setdefault("content-type", "application/json")
+        headers |= header_of(caller_of(scope))
+        path = _path(scope, target.wait_s)
+        relaying = self._peers.relay(scope["method"], target.url, path, headers, content, target.answer_s)
+        found = await target.ask(relaying)
+        if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
+            raise NotOwner("the broker that was asked cannot answer either", inside=target.url)
+        returned = {name: value for name, value in found.headers.items() if name.lower() in _RETURNED}
+        return Answer(found.status, found.body, returned)
+
+
+def _path(scope: Scope, wait_s: float) -> str:
+    path, text = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
+    options = query(scope)
+    if "wait_s" in options:
+        text = urlencode({**options, "wait_s": f"{wait_s:.3f}"})
+    return quote(f"{path}?{text}" if text else path, _ASCII, "latin-1")

@@ -1,1 +1,0 @@
-"""Principals, their tokens, and the grants and limits of both."""

@@ -1,1 +1,0 @@
-"""Health, the state of the cluster, and what an operator raises or confirms."""

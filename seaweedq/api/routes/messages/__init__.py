@@ -1,1 +1,0 @@
-"""Messages that come in, and reads without a subscription."""

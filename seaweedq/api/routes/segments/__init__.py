@@ -1,1 +1,0 @@
-"""The segments of a topic: the map, changes by hand, history."""

@@ -1,1 +1,0 @@
-"""Subscriptions: their settings, pulls, acks, seeks."""

@@ -1,1 +1,0 @@
-"""Topics: their configuration, their policies, their files."""

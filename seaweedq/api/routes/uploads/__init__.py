@@ -1,1 +1,0 @@
-"""Payloads in the store: uploads, and both ways through a broker."""
