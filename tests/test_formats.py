@@ -12,7 +12,7 @@ import pytest
 
 from seaweedq import errors
 from seaweedq.broker.load.meters import LoadReport
-from seaweedq.broker.read.read_server import SegmentRows
+from seaweedq.broker.read.segment_reads import SegmentRows
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.rpc import forward_frames
 from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage, Peers

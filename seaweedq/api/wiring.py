@@ -51,8 +51,8 @@ def _broker_calls(broker: Broker) -> BrokerCalls:
 def _other_calls(broker: Broker) -> Iterator[Any]:
     """Yields the calls of other brokers about topics, segments and streams."""
     catalog, reading = broker.catalog, broker.reading
-    mover, marks, histories = broker.reshaping.mover, broker.retaining.marks, broker.load.histories
-    yield TopicCalls(catalog, reading.local_positions, broker.deletion, mover, marks, histories)
+    mover, empty_entries, histories = broker.reshaping.mover, broker.retaining.empty_entries, broker.load.histories
+    yield TopicCalls(catalog, reading.local_positions, broker.deletion, mover, empty_entries, histories)
     yield SegmentCalls(catalog, reading.server)
     yield StreamCalls(catalog, broker.streaming.subscriptions, broker.subscribing.reports)
 

@@ -9,8 +9,8 @@ import logging
 from seaweedq.broker.context import Context
 from seaweedq.broker.log.flusher import FlushLimits, TailFacts, due, pinning
 from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.memory_budget import UnusedMemory
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.unused_memory import UnusedMemory
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.coordination.records.topics import FlushPolicy
@@ -99,7 +99,7 @@ class Maintenance(Service):
         chosen = due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased)
         if journal.window > 1:  # each commit is an object, which a recovery has to get
             chosen += [s for s in pinning(facts, self._log.commit.committed - MAX_OBJECTS) if s not in chosen]
-        chosen += [s for s in dirty if s.mark and not s.closed and s not in chosen]
+        chosen += [s for s in dirty if s.empty_entry and not s.closed and s not in chosen]
         for segment in chosen:
             if not self._log.flusher.busy(segment):
                 task = asyncio.create_task(self._flush(segment))

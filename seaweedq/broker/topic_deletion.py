@@ -5,7 +5,7 @@ The order of writes, and what a crash leaves, is broker/topics/topic_admin's. A 
 
 from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.log.log import Log
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin

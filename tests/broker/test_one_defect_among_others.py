@@ -98,11 +98,11 @@ async def test_the_retention_of_a_topic(caplog: pytest.LogCaptureFixture) -> Non
         one.held = one.held.replace(state="active")
     known = SimpleNamespace(known=lambda *place: {})
     catalog = SimpleNamespace(names=lambda: topics, find=topics.get, starts=known)
-    looks = SimpleNamespace(forget_except=lambda topics: None, signs=work)
+    scans = SimpleNamespace(forget_except=lambda topics: None, inputs=work)
     payloads = SimpleNamespace(forget_except=lambda topics: None, is_due=lambda *about: False)
-    taken = SimpleNamespace(files=None, payloads=payloads, burial=SimpleNamespace(due=lambda topic: False))
+    removal = SimpleNamespace(due=lambda topic: False)
     view, rounds = SimpleNamespace(catalog=catalog, clock=SystemClock()), SimpleNamespace(begin=no_round)
-    await Retention(*cast(Any, (view, rounds, looks, taken, 60.0))).round()
+    await Retention(*cast(Any, (view, rounds, scans, None, payloads, removal, 60.0))).round()
     assert work.ended == ["good"]
     assert "retention of topic bad is tried again" in caplog.text
 

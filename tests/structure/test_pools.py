@@ -13,7 +13,7 @@ COMPUTING = {  # what these modules call in a thread of the default pool
     "journal/object_recovery.py": "decoding",
     "journal/object_writer.py": "encoding",
     "broker/log/entry_writer.py": "encoding",
-    "broker/log/unused_memory.py": "a trim of the heap",
+    "broker/log/memory_budget.py": "a trim of the heap",
 }
 
 

@@ -16,7 +16,7 @@ from seaweedq.api.request import query
 from seaweedq.api.services import given
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.level_rise import LevelRise
-from seaweedq.broker.retention.restored import BEGINNING, Place, Restored
+from seaweedq.broker.retention.restored_coordination_repair import BEGINNING, Place, RestoredCoordinationRepair
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
 from seaweedq.broker.topics.cluster_view import ClusterView
@@ -293,7 +293,7 @@ class ConfirmAnswer(Struct, omit_defaults=True):
 class ConfirmServices:
     """The services of this route."""
 
-    restored: Restored
+    restored: RestoredCoordinationRepair
     reader: RequestReader
 
 

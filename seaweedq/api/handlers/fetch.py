@@ -26,8 +26,8 @@ from seaweedq.api.services import given, services_of
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, fitting
 from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.fetcher import MAX_BYTES, Fetcher
-from seaweedq.broker.read.owner_search import OwnerFinder
+from seaweedq.broker.read.request_search import OwnerFinder
+from seaweedq.broker.read.segment_reads import MAX_BYTES, Fetcher
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
 from seaweedq.broker.uploads.message_payloads import PIECE_BYTES, Payloads

@@ -13,8 +13,8 @@ from seaweedq.api.parameters import MAX_NUMBER, check_name, moment, time_us, who
 from seaweedq.api.request import query
 from seaweedq.api.services import given
 from seaweedq.broker.read.file_pages import MOST, FilePages, Place, TopicFile
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import TopicPositions
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.clock import Clock

@@ -17,12 +17,12 @@ from seaweedq.broker.load.histories import FoundHistory, Histories
 from seaweedq.broker.load.meters import LoadReport, Loads
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.publish.forward_receiver import ForwardReceiver
-from seaweedq.broker.read.local_positions import LocalPositions
-from seaweedq.broker.read.read_server import ReadServer
+from seaweedq.broker.publish.forwarder import ForwardReceiver
+from seaweedq.broker.read.positions import LocalPositions
+from seaweedq.broker.read.segment_reads import ReadServer
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.recovery.requested import RequestedRecoveries
-from seaweedq.broker.retention.marks import SegmentMarks
+from seaweedq.broker.retention.empty_entries import EmptyEntries
 from seaweedq.broker.rpc import forward_frames
 from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.broker.rpc.messages import (
@@ -166,7 +166,7 @@ class TopicCalls:
     positions: LocalPositions
     deletion: TopicDeletion
     mover: SegmentMover
-    marks: SegmentMarks
+    empty_entries: EmptyEntries
     histories: Histories
 
     def by_name(self) -> dict[str, Call]:
@@ -184,7 +184,7 @@ class TopicCalls:
 
     async def _mark(self, content: bytes) -> bool:
         call = decode(content, type=MarkCall)
-        return await self.marks.here(await _topic(self.catalog, call), call.segments)
+        return await self.empty_entries.append_here(await _topic(self.catalog, call), call.segments)
 
     async def _positions(self, content: bytes) -> Any:
         call = decode(content, type=TopicCall)

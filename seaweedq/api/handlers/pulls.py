@@ -31,8 +31,8 @@ from seaweedq.api.parameters import check_name
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Answer, ClientGone, Receive, Scope, accepts, header, names, until_gone
 from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.read.request_search import Target
-from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.pull_reads import Delivered
 from seaweedq.broker.subscriptions.pulling import Leased, Pull

@@ -23,8 +23,7 @@ from seaweedq.balancer.scaling import Measure
 from seaweedq.broker.load.histories import FoundHistory, Histories
 from seaweedq.broker.load.segment_rates import Observed
 from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.local_positions import Position
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import Position, TopicPositions
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.rpc.messages import HistoryCall
 from seaweedq.broker.topics.catalog import Catalog, Topic

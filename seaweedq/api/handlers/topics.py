@@ -29,7 +29,7 @@ from seaweedq.balancer.policy import Count as SegmentCount
 from seaweedq.balancer.policy import ScalingPolicy, Seconds, Target, scaling_policy
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.load.meters import policy_of
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.retention.files import Preview, TopicFiles
 from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic

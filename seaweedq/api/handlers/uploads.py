@@ -30,7 +30,7 @@ from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send, conte
 from seaweedq.api.services import given
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.broker.uploads.prefetch import pieces
+from seaweedq.broker.uploads.digest_check import pieces
 from seaweedq.broker.uploads.rules import incarnation_of, object_name, part_count
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination.records.topics import TopicConfig

@@ -10,8 +10,7 @@ from seaweedq.api.metrics.families import counter, gauge, histogram
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.reshape.metrics import KINDS
-from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.reshape.reshaper import KINDS, Reshaper
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import REASONS
 from seaweedq.coordination.election import Election

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from seaweedq.access.caller import NEVER_US
 from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Clock

@@ -98,7 +98,7 @@ def _retention_tasks(context: Context, retaining: Retaining) -> Sequence[Periodi
     retention, clock = retaining.retention, context.clock
     return (
         PeriodicTask("retention", retention.round, RETENTION_S, clock),
-        PeriodicTask("sweep of tombstones", retention.burial.sweep, SWEEP_S, clock),
-        PeriodicTask("expiry of subscriptions", retaining.expiry.look, EXPIRY_S, clock),
-        PeriodicTask("telling of retention", retention.tell, DAY_S, clock),
+        PeriodicTask("sweep of tombstones", retention.removal.sweep, SWEEP_S, clock),
+        PeriodicTask("expiry of subscriptions", retaining.expiry.delete_expired, EXPIRY_S, clock),
+        PeriodicTask("telling of retention", retention.log_unenforced, DAY_S, clock),
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from seaweedq.broker.imports.rules import is_over
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.uploads import rules as plan
-from seaweedq.broker.uploads.removal import clear, clear_folder, cleared
+from seaweedq.broker.uploads.records import clear, clear_folder, cleared
 from seaweedq.broker.uploads.rules import Step
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys

@@ -33,8 +33,7 @@ from seaweedq.broker.letters.rows import Letter, Origin, letter_rows, references
 from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.publish.publisher import Producer, Publisher
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.subscriptions.delivery import Sent
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscription import Subscription, Tenure

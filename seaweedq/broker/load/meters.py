@@ -21,8 +21,7 @@ from seaweedq.balancer.load import LoadMeter, SegmentLoad, costs
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
 from seaweedq.balancer.rates import WINDOWS_S, Averages
-from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.tail import BufferedRows
+from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment
 from seaweedq.broker.rpc.fields import Count
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock

@@ -107,13 +107,13 @@ class Flusher:
         self._running: dict[OpenSegment, asyncio.Task[None]] = {}
 
     async def flush(self, segment: OpenSegment, patience_s: float | None = None) -> None:
-        """Brings everything that is durable now into the chain; for a mark, if need be, an entry without rows. Raises
+        """Brings everything that is durable now into the chain; an empty entry if one is owed. Raises
         Fenced; the segment is closed then.
 
         Raises StoreUnavailable each time that an entry takes longer than `patience_s` because the store refuses it.
         """
         goal = segment.end
-        while segment.mark or segment.tail.start < min(goal, segment.end):
+        while segment.empty_entry or segment.tail.start < min(goal, segment.end):
             await self._write_entry(segment, None, patience_s)
 
     async def seal(self, segment: OpenSegment, seal: Seal) -> None:

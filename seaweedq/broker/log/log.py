@@ -6,12 +6,11 @@ finish stays in the journal, and a recovery finds it there.
 
 from collections.abc import Callable
 
-from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.open_segment import DirtySegments, OpenSegment
 from seaweedq.broker.log.reader import GroupCache, Reader
 from seaweedq.clock import Clock
 from seaweedq.errors import Fenced

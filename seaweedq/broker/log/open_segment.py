@@ -1,22 +1,110 @@
-"""A segment that this broker owns: its chain, its tail, its producers.
+"""An open segment: the state of a segment that this broker owns, with its tail and its producers.
 
-All of it lives on the event loop; nothing here awaits, so that each method is one step. Rows come in through
-`durable` (once the journal has them) and go out through `flushed` (once the chain has them).
+All of it lives on the event loop; nothing here awaits, so that each method is one step. Rows come in through `durable`
+(once the journal has them) and go out through `flushed` (once the chain has them). The tail is what lies between: rows
+that are durable in the journal and not yet in Parquet, in memory. Only its end grows, only its start goes. All buffered
+rows know the commit that holds them, so that the journal can be released up to the oldest commit that is still here.
 """
 
 import asyncio
-from collections.abc import Callable
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.tail import BufferedRows, Tail, time_of
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import BelowRetention, NotOwner, SeaweedqError
+from seaweedq.invariants import require
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryName
 from seaweedq.segments.frames import ProducerRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, Sequences
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedRows:
+    """Rows of one commit: their first offset, their size, their commit, and when they came (monotonic)."""
+
+    first: int
+    rows: pa.RecordBatch
+    size_bytes: int
+    commit: int
+    at_s: float
+
+    @property
+    def end(self) -> int:
+        """One above the last offset."""
+        return self.first + int(self.rows.num_rows)
+
+
+def time_of(rows: pa.RecordBatch, at: int) -> int:
+    """Returns the `_timestamp` of a row, in microseconds since 1970."""
+    return int(rows.column(0)[at].value)
+
+
+class Tail:
+    """Dense rows from `start` to `end`."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self.size_bytes = 0
+        self._buffered: deque[BufferedRows] = deque()
+
+    def __len__(self) -> int:
+        return len(self._buffered)
+
+    def append(self, rows: BufferedRows) -> None:
+        """Adds rows that have become durable. Raises InvariantViolated unless they begin where the tail ends."""
+        require(rows.first == self.end, "rows from offset %d are added to a tail that ends at %d", rows.first, self.end)
+        self._buffered.append(rows)
+        self.end = rows.end
+        self.size_bytes += rows.size_bytes
+
+    def oldest(self) -> BufferedRows:
+        """Returns the first rows; the tail must not be empty."""
+        return self._buffered[0]
+
+    def head(self, limit_bytes: int) -> list[BufferedRows]:
+        """Returns the first rows, together at most `limit_bytes`, but those of one commit at least."""
+        taken: list[BufferedRows] = []
+        size = 0
+        for rows in self._buffered:
+            size += rows.size_bytes
+            if taken and size > limit_bytes:
+                break
+            taken.append(rows)
+        return taken
+
+    def drop(self, end: int) -> None:
+        """Forgets the rows below `end`. Raises InvariantViolated unless rows that were added together end there."""
+        while self._buffered and self._buffered[0].first < end:
+            first = self._buffered[0]
+            require(first.end <= end, "rows %d to %d of a tail are dropped up to %d", first.first, first.end, end)
+            self.size_bytes -= self._buffered.popleft().size_bytes
+        self.start = end
+
+    def weigh(self, offset: int) -> tuple[int, int | None]:
+        """Returns about how many bytes the rows from `offset` on take, by their share, and the `_timestamp` of the
+        first one; None where there is none."""
+        if offset >= self.end:
+            return 0, None
+        first = self._buffered[max(0, bisect_right(self._buffered, offset, key=lambda rows: rows.first) - 1)]
+        time_us = time_of(first.rows, max(0, offset - first.first))
+        return self.size_bytes * (self.end - max(offset, self.start)) // (self.end - self.start), time_us
+
+    def since(self, offset: int) -> list[BufferedRows]:
+        """Returns the rows that end above `offset`, in order. Looks from the end, where readers mostly are."""
+        found: list[BufferedRows] = []
+        for rows in reversed(self._buffered):
+            if rows.end <= offset:
+                break
+            found.append(rows)
+        return found[::-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +155,7 @@ class OpenSegment:
         self.producers = producers
         self.max_timestamp_us = last.max_timestamp_us if last else 0
         self.closed: SeaweedqError | None = None
-        self.mark: tuple[int, int] | None = None  # the sequence of an entry to come, and the commit that says so
+        self.empty_entry: tuple[int, int] | None = None  # the sequence of an entry to come, and the commit that says so
         self._holding: SeaweedqError | None = None
         self.held_since_s: float | None = None  # monotonic: since when it takes nothing, for good
         self.taken_bytes = self.taken_messages = 0  # ever, by this broker
@@ -177,17 +265,17 @@ class OpenSegment:
         self._budget.tails += rows.size_bytes
         self.signal.wake()
 
-    def marked(self, sequence: int, commit: int) -> None:
-        """Notes that the journal has a mark: the chain needs an entry of that sequence, rows or none."""
+    def owe_entry(self, sequence: int, commit: int) -> None:
+        """Records that the chain needs an entry of that sequence, rows or none, since the journal says so."""
         if self.chain.next.sequence <= sequence:
-            self.mark = (sequence, commit)
+            self.empty_entry = (sequence, commit)
             self._dirty(self)
 
     @property
     def pin(self) -> int | None:
         """The oldest commit that is still needed; None where the chain has all."""
         pins = [self.tail.oldest().commit] if self.tail else []
-        return min([*pins, self.mark[1]] if self.mark else pins, default=None)
+        return min([*pins, self.empty_entry[1]] if self.empty_entry else pins, default=None)
 
     def weigh(self, offset: int) -> tuple[int, int | None]:
         """Returns about how many bytes the rows from `offset` on take, and when the first one came, or later; None
@@ -199,10 +287,33 @@ class OpenSegment:
 
     def flushed(self, end: int) -> None:
         """Drops the rows below `end`, which the chain has, from the tail."""
-        if self.mark and self.chain.next.sequence > self.mark[0]:
-            self.mark = None
+        if self.empty_entry and self.chain.next.sequence > self.empty_entry[0]:
+            self.empty_entry = None
         if self.tail and self.chain.last and (oldest := self.tail.oldest()).first == self.chain.last.first_offset:
             self.chain.came(EntryName(self.chain.last.sequence, oldest.first), time_of(oldest.rows, 0))
         before = self.tail.size_bytes
         self.tail.drop(end)
         self._budget.tails -= before - self.tail.size_bytes
+
+
+class DirtySegments:
+    """An ordered set of segments, so that flushes begin in an order that does not depend on addresses in memory."""
+
+    def __init__(self) -> None:
+        self._segments: dict[OpenSegment, None] = {}
+
+    def __iter__(self) -> Iterator[OpenSegment]:
+        """Goes over a copy: a flush or a publish may change the set meanwhile."""
+        return iter(list(self._segments))
+
+    def add(self, segment: OpenSegment) -> None:
+        """Adds a segment that has got rows."""
+        self._segments[segment] = None
+
+    def discard(self, segment: OpenSegment) -> None:
+        """Removes a segment, whether it has a tail or not."""
+        self._segments.pop(segment, None)
+
+    def prune(self) -> None:
+        """Removes the segments without a tail, and without an empty entry to come."""
+        self._segments = {segment: None for segment in self._segments if segment.pin is not None}

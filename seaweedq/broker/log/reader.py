@@ -18,19 +18,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.tail import time_of
-from seaweedq.broker.log.time_search import find_in_entry
+from seaweedq.broker.log.open_segment import OpenSegment, time_of
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.errors import ChainDamaged, OffsetOutOfRange
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryName, read_rows
-from seaweedq.segments.layout import TIMESTAMP, Layout
+from seaweedq.segments.layout import TIMESTAMP, TIMESTAMP_FIELD, Layout
 
 SCAN_BYTES = 64 * 1024 * 1024
 READ_S = 1.0
@@ -240,6 +239,33 @@ def load(chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:
             raise ChainDamaged(
                 f"row group {number} of {chain.folder}{name}: {error}", name=f"{chain.folder}{name}"
             ) from error
+
+
+def find_in_entry(chain: Chain, name: EntryName, timestamp_us: int) -> tuple[int, bool]:
+    """Finds the first row of an entry whose `_timestamp` reaches this. Returns its offset and True, or the entry's end.
+    Reads that column alone, of the row groups whose statistics do not tell. Blocks: call it in a thread."""
+    file, parquet, _ = chain.entry(name)
+    with file, parquet:
+        try:
+            return find_in_groups(parquet, name.first_offset, timestamp_us)
+        except (pa.ArrowException, OSError) as error:
+            raise ChainDamaged(f"{chain.folder}{name}: {error}", name=f"{chain.folder}{name}") from error
+
+
+def find_in_groups(parquet: pq.ParquetFile, offset: int, timestamp_us: int) -> tuple[int, bool]:
+    """As `find_in_entry`, of a file whose first row has this offset."""
+    wanted = pa.scalar(timestamp_us, TIMESTAMP)
+    column = parquet.schema_arrow.names.index(TIMESTAMP_FIELD.name)
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        known = group.column(column).statistics
+        if known is None or not known.has_min_max or known.max_raw >= timestamp_us:
+            times = parquet.read_row_group(number, columns=[TIMESTAMP_FIELD.name], use_threads=False).column(0)
+            at = pc.index(pc.greater_equal(times, wanted), True).as_py()
+            if at >= 0:
+                return offset + int(at), True
+        offset += group.num_rows
+    return offset, False
 
 
 def _of_tail(segment: OpenSegment, offset: int, limit: int, max_bytes: int, first: bool) -> Pieces:

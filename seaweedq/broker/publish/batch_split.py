@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.log.append import EncodedRows
+from seaweedq.broker.log.group_commit import EncodedRows
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records.topics import SegmentRecord

@@ -1,4 +1,5 @@
 """Forwarding is publishing: rows reach the owner of their segment under an identity that makes a repeat known there.
+The sender's side comes first, then the owner's.
 
 An *identity* is a producer `~forward.{broker}.{segment}.{n}` under which this broker publishes rows of clients that
 gave none. It is named after the segment that was tried first, and keeps its name at that segment's successors. It
@@ -16,13 +17,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
+import pyarrow as pa
 
-from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.forward_frames import ForwardFrame, Outcome, encode
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.log.group_commit import EncodedRows
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.publish.local_append import LocalAppender, untaken
+from seaweedq.broker.rpc.client import ErrorMessage, Peers
+from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome, encode
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
-from seaweedq.errors import SeaweedqError, Unavailable
+from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
 from seaweedq.segments.producers import FORWARD, Sequences
 
 IDENTITIES = 8  # of a segment
@@ -31,6 +37,7 @@ FLIGHTS = 4  # to a broker
 FORWARD_BYTES = 8 * 1024 * 1024
 _outcomes = msgspec.msgpack.Decoder(list[Outcome])
 _Sent = tuple[ForwardFrame, asyncio.Future[Outcome]]
+THREAD_BYTES = 64 * 1024  # larger ones are checked in a worker thread
 
 
 class Identity:
@@ -171,3 +178,56 @@ class Forwarder:
         if link is None:
             link = self._links[url] = _Link(self._peers, url, self._timeout_s)
         return link.send(frame)
+
+
+class ForwardReceiver:
+    """Appends forwarded rows, until a deadline that begins with their request."""
+
+    def __init__(
+        self, catalog: Catalog, ownership: Ownership, local: LocalAppender, deadline: Callable[[], Deadline]
+    ) -> None:
+        self._catalog = catalog
+        self._ownership = ownership
+        self._local = local
+        self._deadline = deadline
+
+    async def receive(self, frames: Sequence[ForwardFrame]) -> list[Outcome]:
+        """Returns an outcome for each frame. Rows that are new share a commit."""
+        return await asyncio.gather(*map(self._receive, frames))
+
+    async def _receive(self, frame: ForwardFrame) -> Outcome:
+        header, deadline = frame.header, self._deadline()
+        try:
+            segment = await self._opened(header, deadline)
+            if header.part not in segment.source.parts:
+                raise NotOwner(f"segment {segment.id} of {header.topic!r} has no part that begins at {header.part}")
+            in_thread = header.length > THREAD_BYTES
+            rows = await asyncio.to_thread(_read, frame, segment) if in_thread else _read(frame, segment)
+            return await self._local.append(segment, header.part, rows, frame.sequences, deadline)
+        except SeaweedqError as error:
+            return Outcome(trouble=ErrorMessage.of(error))
+
+    async def _opened(self, header: ForwardHeader, deadline: Deadline) -> OpenSegment:
+        async def opened() -> OpenSegment:
+            return await self._ownership.opened(await self._topic_of(header), header.segment)
+
+        try:
+            return await deadline.bound(opened())
+        except TimeoutError:
+            raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
+
+    async def _topic_of(self, header: ForwardHeader) -> Topic:
+        topic = self._catalog.find(header.topic)
+        if topic is None or topic.record.incarnation != header.incarnation:
+            await self._catalog.look(header.topic, header.segment)
+        topic = self._catalog.topic(header.topic)
+        if topic.record.incarnation != header.incarnation:
+            raise NotOwner(f"this broker knows another topic {header.topic!r}")
+        if header.segment not in self._catalog.records(topic):
+            await self._catalog.look(topic.name, header.segment)  # the other broker is ahead: it may have just come
+        return topic
+
+
+def _read(frame: ForwardFrame, segment: OpenSegment) -> EncodedRows:
+    rows = frame.rows(segment.layout)
+    return EncodedRows.of(rows, pa.py_buffer(frame.payload))

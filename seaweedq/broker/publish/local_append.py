@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from seaweedq.broker.log.append import Append, EncodedRows
-from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.group_commit import Append, EncodedRows, GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.concurrency.deadline import Deadline

@@ -2,10 +2,8 @@
 
 from seaweedq.broker.context import Context
 from seaweedq.broker.log.log import Log
-from seaweedq.broker.publish.forward_receiver import ForwardReceiver
-from seaweedq.broker.publish.forwarder import Forwarder, Identities
+from seaweedq.broker.publish.forwarder import Forwarder, ForwardReceiver, Identities
 from seaweedq.broker.publish.local_append import LocalAppender
-from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.publish.remote_append import RemoteAppender
 from seaweedq.broker.service import Service
@@ -23,8 +21,9 @@ class Publishing(Service):
         self.ownership = Ownership(catalog, context.store, context.membership, context.budget, log.dirty, self.restored)
         self.identities = Identities(context.broker, catalog.is_open)
         local, forwarder = LocalAppender(log.commit), Forwarder(context.peers, timeout_s)
-        owners = OwnerAppender(catalog, self.ownership, context.roster, local, forwarder)
-        remote = RemoteAppender(catalog, self.ownership, owners, self.identities, context.clock)
+        remote = RemoteAppender(
+            catalog, self.ownership, context.roster, local, forwarder, self.identities, context.clock
+        )
         self.publisher = Publisher(self.ownership, local, remote, context.ids, context.clock, timeout_s)
         self.receiver = ForwardReceiver(catalog, self.ownership, local, self.publisher.deadline)
 

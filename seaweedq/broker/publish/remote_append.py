@@ -20,20 +20,24 @@ import msgspec
 import numpy as np
 
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, is_whole, locate, split, split_again
-from seaweedq.broker.publish.forwarder import Identities
-from seaweedq.broker.publish.local_append import in_time, unknown
-from seaweedq.broker.publish.owner_append import OwnerAppender
+from seaweedq.broker.publish.forwarder import Forwarder, Identities
+from seaweedq.broker.publish.local_append import LocalAppender, in_time, unknown, untaken
+from seaweedq.broker.rpc.client import ask_while
+from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
+from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker, NotOwner, Unavailable
+from seaweedq.segments.layout import mask_of
 from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
 
 PAUSE_S = 0.1
 LOOK_S = 0.5
+Gathered = tuple[Single, int, asyncio.Future[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,6 @@ class _Bounced:
 
 
 Results = list[Appended | Failed]
-Gathered = tuple[Single, int, asyncio.Future[tuple[int, int]]]
 
 
 class RemoteAppender:
@@ -63,13 +66,17 @@ class RemoteAppender:
         self,
         catalog: Catalog,
         ownership: Ownership,
-        owners: OwnerAppender,
+        roster: Roster,
+        local: LocalAppender,
+        forwarder: Forwarder,
         identities: Identities,
         clock: Clock,
     ) -> None:
         self._catalog = catalog
         self._ownership = ownership
-        self._owners = owners
+        self._roster = roster
+        self._local = local
+        self._forwarder = forwarder
         self._identities = identities
         self._clock = clock
         self._gathered: dict[tuple[Topic, int], list[Gathered]] = {}
@@ -182,7 +189,7 @@ class RemoteAppender:
                 self._catalog.check(topic)
                 if self._is_sealed(topic, rows.segment):
                     return _Bounced(rows, in_doubt)
-                outcome = await self._owners.append(topic, rows, sequences, deadline)
+                outcome = await self._append_at_owner(topic, rows, sequences, deadline)
                 outcome = msgspec.structs.replace(outcome, duplicate=outcome.duplicate and not in_doubt)
                 return [*locate(batch, rows, outcome, self._ownership.record(topic, outcome.segment))]
             except NeedsNewerBroker as error:
@@ -197,6 +204,37 @@ class RemoteAppender:
         if in_doubt and isinstance(failed, NotOwner):  # that is true of the last attempt alone
             failed = unknown(deadline)
         return [Failed(rows.indexes, failed)]
+
+    async def _append_at_owner(self, topic: Topic, rows: Slice, sequences: Sequences, deadline: Deadline) -> Outcome:
+        """Tries once, at the owner that the segment's record names: this broker, or another one. Raises NotOwner if the
+        rows were certainly not appended, another Unavailable if nobody knows."""
+        if self._ownership.has(topic, rows.segment):
+            try:
+                opened = await deadline.bound(self._ownership.opened(topic, rows.segment))
+            except TimeoutError:
+                raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
+            return await self._local.append(opened, rows.part, rows.encoded, sequences, deadline)
+        owner = self._catalog.segment(topic, rows.segment).record.owner
+        url = self._roster.url(owner)
+        if url is None:
+            self._roster.check_journal(owner)
+            detail = f"segment {rows.segment} of {topic.name!r} belongs to broker {owner}, which has gone"
+            raise NotOwner(detail, owner=owner)
+
+        def check_owner() -> None:
+            record = self._catalog.segment(topic, rows.segment).record
+            if record.owner != owner or not self._roster.alive(owner):
+                detail = f"broker {owner} lost the segment, or has gone, before it answered"
+                raise Unavailable(f"{detail}; whether it took the rows is unknown")
+
+        sent = self._forwarder.send(url, _frame(topic, rows, sequences))
+        try:
+            return await ask_while(check_owner, sent, deadline)
+        except TimeoutError:
+            raise Unavailable(
+                f"broker {owner} has not answered within publish_timeout_s={deadline.time_s:g}; "
+                "whether it took the rows is unknown"
+            ) from None
 
     async def _look(self, topic: Topic, segment: int, deadline: Deadline) -> None:
         """Reads a segment's record again, since the watch may be behind. All publishes that wait for segments of one
@@ -221,3 +259,18 @@ def _answer(waiting: Sequence[Gathered], result: Appended | Failed) -> None:
             fail(waiting[index][2], result.error)
         else:
             resolve(waiting[index][2], (result.segment, result.first + at))
+
+
+def _frame(topic: Topic, rows: Slice, sequences: Sequences) -> ForwardFrame:
+    header = ForwardHeader(
+        topic.name,
+        topic.record.incarnation,
+        rows.segment,
+        rows.part,
+        mask_of(rows.encoded.rows),
+        sequences.producer,
+        sequences.low,
+        sequences.high,
+        rows.encoded.payload.size,
+    )
+    return ForwardFrame(header, rows.encoded.payload)

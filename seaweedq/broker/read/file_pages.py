@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.segments.chain import EntryFacts
 from seaweedq.segments.entry import EntryName, segment_folder

@@ -3,14 +3,11 @@
 from seaweedq.broker.context import Context
 from seaweedq.broker.load.loads import Load
 from seaweedq.broker.log.log import Log
-from seaweedq.broker.read.fetcher import Fetcher
 from seaweedq.broker.read.file_pages import FilePages
-from seaweedq.broker.read.local_positions import LocalPositions
-from seaweedq.broker.read.owner_search import OwnerFinder
-from seaweedq.broker.read.read_server import ReadServer
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.request_search import SearchContext
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import LocalPositions, TopicPositions
+from seaweedq.broker.read.readable_segments import ReadableSegments
+from seaweedq.broker.read.request_search import OwnerFinder, SearchContext
+from seaweedq.broker.read.segment_reads import Fetcher, ReadServer
 from seaweedq.broker.service import Service
 from seaweedq.broker.topics.ownership import Ownership
 

@@ -1,7 +1,8 @@
-"""Finds the broker that answers a request: this one, or another one to which the request is relayed.
+"""The search for the broker that answers a request: this one, or another one to which the request is relayed. A request
+about a segment is answered by its owner, or by any broker once the segment is sealed.
 
-A search belongs to one request that may be repeated. It decides where the request is tried, when it is tried again,
-and when the client gets its error. It knows nothing of HTTP: whoever holds the request answers it at the target.
+A search belongs to one request that may be repeated. It decides where the request is tried, when it is tried again, and
+when the client gets its error. It knows nothing of HTTP: whoever holds the request answers it at the target.
 
     while True:
         async with search as target:
@@ -20,11 +21,14 @@ from typing import Protocol, TypeVar
 from seaweedq.broker.rpc.client import ask_while
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import ChainDamaged, NeedsNewerBroker, NotReady, Unavailable
 
 T = TypeVar("T")
+PAUSE_S = 0.1
+PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +127,39 @@ class Search:
         if self._context.stopping():
             raise NotReady("the broker is stopping")
         self._view.roster.check_alive(broker)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFinder:
+    """Begins the searches for owners of segments."""
+
+    context: SearchContext
+    ownership: Ownership
+
+    def search(self, topic: Topic, segment: int, asked: Asked) -> Search:
+        """Begins the search for the broker that answers a request about a segment; it raises SegmentNotFound."""
+        return Search(self.context, topic, asked, _Owner(self, topic, segment))
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    finder: OwnerFinder
+    topic: Topic
+    segment: int
+
+    @property
+    def patience_s(self) -> float:
+        return PATIENCE_S
+
+    @property
+    def moved(self) -> Signal | None:
+        return self.topic.moved
+
+    async def locate(self) -> str | None:
+        view = self.finder.context.view
+        if self.finder.ownership.has(self.topic, self.segment):
+            return view.membership.broker
+        return view.catalog.segment(self.topic, self.segment).record.owner
+
+    def failed(self, error: Unavailable) -> float | None:
+        return PAUSE_S

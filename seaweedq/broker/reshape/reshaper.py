@@ -1,22 +1,201 @@
-"""Carries out the intents of one broker's segments: split, merge, roll.
+"""Carries out the intents of one broker's segments: split, merge, roll. docs/scaling.md has the order of writes, and
+what a crash between each two leaves.
 
-Level triggered: each intent in the records of this broker's segments is continued from its state
-(broker/reshape/replacer), whichever broker began it. This module does not decide what to split or merge.
+Level triggered: each intent in the records of this broker's segments is continued from its state, whichever broker
+began it. This module does not decide what to split or merge.
 """
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from seaweedq.broker.reshape.metrics import Counters
-from seaweedq.broker.reshape.replacer import Replacer
+from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.reshape.sealer import Sealer
+from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.coordination.records.topics import Intent
+from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.clock import Clock
+from seaweedq.coordination.records.topics import Intent, Successor
+from seaweedq.coordination.roster import Roster
+from seaweedq.durations import Durations
 from seaweedq.errors import SeaweedqError
+from seaweedq.failpoints import reach
+from seaweedq.segments.keyrange import KeyRange
+from seaweedq.segments.producers import inherited_cuts
 
-LOOK_S, PAUSE_S = 1.0, 0.1
+Kind = Literal["split", "merge", "roll"]
+KINDS: tuple[Kind, ...] = ("split", "merge", "roll")
+BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 logger = logging.getLogger(__name__)
+LOOK_S, PAUSE_S = 1.0, 0.1
+
+
+def kind_of(intent: Intent) -> Kind:
+    """Returns the kind of an intent: split, merge or roll."""
+    if len(intent.segments) > 1:
+        return "merge"
+    return "split" if len(intent.successors) > 1 else "roll"
+
+
+class Counters:
+    """Intents that were completed. A *pause* is the time for which their segments accepted no message."""
+
+    def __init__(self) -> None:
+        self.done: Counter[Kind] = Counter()
+        self.pauses = Durations(BOUNDS_S)
+
+    def add(self, intent: Intent, pause_s: float) -> None:
+        """Counts one more."""
+        self.done[kind_of(intent)] += 1
+        self.pauses.add(pause_s)
+
+
+class Replacer:
+    """Carries out the intents of one broker's segments. `counters` count those that were completed."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        roster: Roster,
+        ownership: Ownership,
+        sealer: Sealer,
+        mover: SegmentMover,
+        clock: Clock,
+    ) -> None:
+        self.counters = Counters()
+        self._catalog = catalog
+        self._roster = roster
+        self._ownership = ownership
+        self._sealer = sealer
+        self._mover = mover
+        self._clock = clock
+
+    async def carry_out(self, topic: Topic, intent: Intent) -> bool:
+        """Continues from the state of the intent. False: it cannot be completed now. Raises Unavailable, Fenced."""
+        if not intents.locks(self._catalog.records(topic), intent):
+            await self._look(topic, intent)
+            return intents.locks(self._catalog.records(topic), intent)
+        if strays := [n for n in intent.segments if self._owner(topic, n) != self._ownership.broker]:
+            return await self._gather(topic, intent, strays)
+        if intent.state == "planned":
+            await asyncio.gather(*map(self._sealer.flush_ahead, await self._open(topic, intent)))
+            reach("reshape.flushed")
+            committed = await self._lock_and_commit(topic, intent)
+            if committed is None:
+                return False
+            intent = committed
+        segments = await self._open(topic, intent)
+        await self._sealer.seal(topic, intent, segments)
+        reach("reshape.sealed")
+        return await self._replace(topic, intent, segments)
+
+    async def _open(self, topic: Topic, intent: Intent) -> list[OpenSegment]:
+        return [await self._ownership.opened(topic, number) for number in intent.segments]
+
+    async def _lock_and_commit(self, topic: Topic, intent: Intent) -> Intent | None:
+        """Commits a planned intent. None: it was changed concurrently, or a move was first."""
+        if not self._sealer.lock(topic, intent):
+            return None
+        if not self._is_mine(topic, intent):  # the records may have changed while tails were flushed
+            self._sealer.unlock(topic, intent)
+            return None
+        compares, writes = intents.commit(topic, self._catalog.records(topic), intent)
+        reach("reshape.commit")
+        try:
+            done = await self._catalog.commit([*compares, self._ownership.compare()], writes)
+        except BaseException:
+            self._sealer.unlock(topic, intent)  # should it come to pass, the record says so, and the intent goes on
+            raise
+        if done is None:
+            self._sealer.unlock(topic, intent)
+            await self._look(topic, intent)
+            return None
+        reach("reshape.committed")
+        return self._catalog.segment(topic, intent.segments[0]).record.intent
+
+    def _is_mine(self, topic: Topic, intent: Intent) -> bool:
+        """Tells whether all its segments have this very intent, and are this broker's."""
+        mine = self._ownership.broker
+        records = self._catalog.records(topic)
+        return intents.locks(records, intent) and all(records[n].record.owner == mine for n in intent.segments)
+
+    async def _replace(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> bool:
+        """Writes that the segments are sealed, and that their successors are open. False: a record has changed."""
+        tables = [segment.producers for segment in segments]
+        successors = {
+            one.id: intents.Opened(self._owner_to_be(one), inherited_cuts(KeyRange(one.low, one.high), tables))
+            for one in intent.successors
+        }
+        records = self._catalog.records(topic)
+        if not intents.locks(records, intent):
+            await self._look(topic, intent)
+            return False
+        ended = intents.Ended({segment.id: segment.chain.end for segment in segments}, self._clock.now_us())
+        compares, writes = intents.finish(topic, records, intent, ended, successors)
+        others = sorted({one.owner for one in successors.values()} - {self._ownership.broker})
+        living = [self._ownership.compare(), *map(self._roster.compare, others)]
+        revision = await self._catalog.commit([*compares, *living], writes)
+        if revision is None:
+            await self._roster.load()
+            await self._catalog.look(topic.name)
+            await self._look(topic, intent)
+            return False
+        self._sealer.unlock(topic, intent)
+        topic.routing = None
+        for number in (number for number, one in successors.items() if one.owner == self._ownership.broker):
+            self._ownership.begin(topic, number, revision, tables)
+        self._note(topic, intent, segments, successors)
+        reach("reshape.replaced")
+        return True
+
+    def _note(
+        self,
+        topic: Topic,
+        intent: Intent,
+        segments: Sequence[OpenSegment],
+        successors: Mapping[int, intents.Opened],
+    ) -> None:
+        held_s = min(filter(None, (segment.held_since_s for segment in segments)))
+        self.counters.add(intent, self._clock.monotonic_s() - held_s)
+        logger.info(
+            "segments %s of %s were replaced by %s",
+            ", ".join(map(str, intent.segments)),
+            topic.name,
+            ", ".join(f"{number} at {one.owner}" for number, one in successors.items()),
+        )
+
+    def _owner_to_be(self, successor: Successor) -> str:
+        """Returns the planned owner if it lives and accepts segments; else this broker; else any other one that accepts
+        them."""
+        brokers = {broker: known.record.takes_more for broker, known in self._roster.brokers.items()}
+        mine = self._ownership.broker
+        willing = [broker for broker in (successor.owner, mine, *sorted(brokers)) if broker and brokers.get(broker)]
+        return willing[0] if willing else mine
+
+    async def _gather(self, topic: Topic, intent: Intent, strays: Sequence[int]) -> bool:
+        """Handles segments of a merge that have different owners by now: a plan is undone, and a committed intent
+        continues at the owner of the first."""
+        if intent.state == "planned":
+            compares, writes = intents.undo(topic, self._catalog.records(topic), intent)
+            await self._catalog.commit([*compares, self._ownership.compare()], writes)
+            return False
+        first = self._owner(topic, intent.segments[0])
+        if first is None or first == self._ownership.broker or not self._roster.alive(first):
+            await self._look(topic, intent)
+            return False
+        mine = [number for number in intent.segments if number not in strays]
+        for segment in [await self._ownership.opened(topic, number) for number in mine]:
+            await self._mover.move(topic, segment.id, first, committed=True)
+        return True
+
+    def _owner(self, topic: Topic, number: int) -> str | None:
+        return self._catalog.segment(topic, number).record.owner
+
+    async def _look(self, topic: Topic, intent: Intent) -> None:
+        await self._catalog.look_at(topic, intent.segments)
 
 
 class Reshaper:

@@ -7,12 +7,10 @@ from seaweedq.broker.load.loads import Load
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.publishing import Publishing
-from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.drain import Drain
-from seaweedq.broker.reshape.planner import Planner
-from seaweedq.broker.reshape.replacer import Replacer
-from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.reshape.planner import Planner, Roller
+from seaweedq.broker.reshape.reshaper import Replacer, Reshaper
 from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.segment_mover import SegmentMover

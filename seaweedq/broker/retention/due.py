@@ -1,11 +1,10 @@
 """Which files are due: a pure function of the policy, the files of a topic, and what its subscriptions have acked.
 
 Whole files, the oldest ones of each segment first, and never an open segment's newest one: a chain goes on from its
-last entry. An idle segment, whose newest file is due too, is marked first: it gets an entry without rows. A sealed one
-keeps its last entry, with the table of its producers, until each successor has an entry of its own; a successor without
-any is marked, too. An age counts from
-the store's own time of a file, and SLACK_US later: an owner states an append time that may be ahead of it by so much,
-and what it states beyond that does not count. So an owner's clock has no part in it.
+last entry. An idle segment, whose newest file is due too, gets an empty entry first. A sealed one keeps its last
+entry, with the table of its producers, until each successor has an entry of its own; a successor without any gets an
+empty one, too. An age counts from the store's own time of a file, and SLACK_US later: an owner states an append time
+that may be ahead of the store's by SLACK_US, and an excess beyond that does not count. So an owner's clock has no part.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +59,9 @@ def due(policy: RetentionPolicy, segments: Mapping[int, SegmentFiles], now_us: i
     return {number: count for number, count in counts.items() if count}
 
 
-def as_if_marked(segments: Mapping[int, SegmentFiles], ends: Mapping[int, int], now_us: int) -> dict[int, SegmentFiles]:
+def with_empty_entries(
+    segments: Mapping[int, SegmentFiles], ends: Mapping[int, int], now_us: int
+) -> dict[int, SegmentFiles]:
     """Returns the segments as they would be if each idle one, and each successor without an entry, had one more entry
     without rows. `ends` has the offset behind the last file of each open segment."""
     found = {number: replace(one, awaits=()) for number, one in segments.items()}
@@ -74,13 +75,13 @@ def as_if_marked(segments: Mapping[int, SegmentFiles], ends: Mapping[int, int], 
     return found
 
 
-def marked(
+def wants_empty_entries(
     policy: RetentionPolicy, segments: Mapping[int, SegmentFiles], ends: Mapping[int, int], now_us: int
 ) -> list[int]:
     """Returns the open segments that want an entry without rows: those whose newest file has rows, is old, and would be
     due if it were not the newest, and those without any whose predecessor's last file would be due if they had one.
     `ends` has the offset behind the last file of each open segment."""
-    after = as_if_marked(segments, ends, now_us)
+    after = with_empty_entries(segments, ends, now_us)
     counts = due(policy, after, now_us)
     idle = {n for n in ends if n in after and len(after[n].files) > len(segments[n].files) == counts.get(n)}
     taken = [number for number, one in segments.items() if one.awaits and counts.get(number) == len(one.files)]

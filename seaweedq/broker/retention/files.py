@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from seaweedq.broker.retention.due import File, SegmentFiles, as_if_marked, due, marked
-from seaweedq.broker.retention.marks import SegmentMarks
+from seaweedq.broker.retention.due import File, SegmentFiles, due, wants_empty_entries, with_empty_entries
+from seaweedq.broker.retention.empty_entries import EmptyEntries
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
@@ -42,11 +42,13 @@ class Preview:
 class TopicFiles:
     """Reads the files of topics, and cursors, as they are in coordination."""
 
-    def __init__(self, catalog: Catalog, coordination: Coordination, store: ObjectStore, marks: SegmentMarks) -> None:
+    def __init__(
+        self, catalog: Catalog, coordination: Coordination, store: ObjectStore, empty_entries: EmptyEntries
+    ) -> None:
         self._catalog = catalog
         self._coordination = coordination
         self._store = store
-        self._marks = marks
+        self._empty_entries = empty_entries
 
     async def read(self, topic: Topic) -> dict[int, SegmentFiles]:
         """Returns the files of all segments. Raises ChainDamaged, NeedsNewerBroker where a segment or a start cannot be
@@ -67,16 +69,16 @@ class TopicFiles:
             for number, files in found.items()
         }
 
-    async def read_marked(
+    async def read_after_empty_entries(
         self, topic: Topic, policy: RetentionPolicy, ends: Mapping[int, int], now_us: int
     ) -> tuple[dict[int, SegmentFiles], bool]:
-        """Returns the files as `read`, after segments that want an entry without rows have got it; and whether all of
+        """Returns the files as `read`, after segments that want an empty entry have got it; and whether all of
         them have: an owner may be dead. `ends` has the offset behind each segment's last file. Raises as `read`."""
         segments = await self.read(topic)
-        wanting = marked(policy, segments, self._of_open(topic, ends), now_us)
+        wanting = wants_empty_entries(policy, segments, self._of_open(topic, ends), now_us)
         if not wanting:
             return segments, True
-        is_done = await self._marks.mark(topic, wanting)
+        is_done = await self._empty_entries.append(topic, wanting)
         return await self.read(topic), is_done
 
     def _of_open(self, topic: Topic, ends: Mapping[int, int]) -> dict[int, int]:
@@ -116,7 +118,7 @@ class TopicFiles:
     async def preview(self, topic: Topic, policy: RetentionPolicy, ends: Mapping[int, int], now_us: int) -> Preview:
         """Returns what a policy would take at a time, the newest files of idle segments too. `ends` has the offset
         behind each segment's last file. Raises as `read`."""
-        segments = as_if_marked(await self.read(topic), self._of_open(topic, ends), now_us)
+        segments = with_empty_entries(await self.read(topic), self._of_open(topic, ends), now_us)
         files = size_bytes = rows = unread = 0
         for number, count in due(policy, segments, now_us).items():
             one = segments[number]

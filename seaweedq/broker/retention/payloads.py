@@ -18,7 +18,7 @@ from functools import partial
 
 import msgspec
 
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules
@@ -86,7 +86,7 @@ class RetainedPayloads:
         """Tells whether a topic has payloads."""
         return bool(await self._store.list(rules.folder(topic.name), limit=1))
 
-    async def look(self, topic: Topic, now_us: int) -> None:
+    async def delete_unreferenced(self, topic: Topic, now_us: int) -> None:
         """Deletes what this look and the one before have found, in a round that began at that time of the store. Raises
         Unavailable, Fenced, ChainDamaged."""
         before = self._looks.pop(topic, None)

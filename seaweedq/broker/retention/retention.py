@@ -1,34 +1,42 @@
 """Retention at the leader: raises start offsets over files that are due, and deletes files once the grace is over.
 
 Order of writes: 1. a round begins (broker/retention/rounds); 2. a segment's start is raised in coordination, in a
-transaction that compares the leader's key, the topic's record with its policy, the start, and, where the policy goes by
+transaction that compares the leader's key, the topic's record with its policy, the start, and, if the policy goes by
 acks, the key that changes with each creation and each seek of a subscription, since those take acks back; from here on
 the rows below are for nobody; 3. the grace passes, in which brokers hear of it, and readers of files end; 4. in a later
 round the files before the start are deleted, the oldest first; 5. the start's record forgets that raise. A crash behind
 2 or in 4 leaves files below a start, which the next round deletes. A file that is put late under such a name is deleted
 with the next ones of its segment. A start never falls, so a leader that has lost the lead, and goes on with 4, deletes
-what every leader would. Payloads that only deleted rows have named go later (broker/retention/payloads), and what is
-left of a sealed segment behind that (broker/retention/burial).
+what every leader would. Payloads that only deleted rows have named go later (broker/retention/payloads), and the rest
+of a sealed segment behind them (broker/retention/segment_removal).
+
+A scan of a topic's files costs a request a segment, so nothing is listed before something can be due, and not again
+before something has changed. By age: a segment's first file is not older than the segment; once the files were listed,
+their times are known, and each is scanned once when it becomes due, a segment's newest one also when the segment is
+idle. By size: owners report how many bytes their segments have. By acks: cursors are in coordination. If nothing of a
+topic has moved since the last scan (the ends of its files, the acks, the policy), and no further file has become due,
+nothing is listed again.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 
 import msgspec
 
-from seaweedq.broker.retention.burial import Burial
-from seaweedq.broker.retention.due import File, due
+from seaweedq.broker.read.positions import TopicPositions
+from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles, due
 from seaweedq.broker.retention.files import TopicFiles
-from seaweedq.broker.retention.looks import Looks, Signs
 from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.rounds import MAX_SKEW_US, Rounds
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.retention.segment_removal import SegmentRemoval
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records.topics import StartRecord
+from seaweedq.coordination.records.topics import RetentionPolicy, StartRecord
 from seaweedq.errors import Fenced, NotOwner, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.segments.entry import EntryName
@@ -39,57 +47,150 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The things that retention takes: files, payloads, and segments of which nothing is left."""
+class ScanInputs:
+    """All that a scan's result depends on: while it is that of the last scan, no new scan is needed."""
 
-    files: TopicFiles
-    payloads: RetainedPayloads
-    burial: Burial
+    policy: RetentionPolicy
+    aged: bool
+    is_over: bool
+    flushed: Mapping[int, int]
+    acked: Mapping[int, int] | None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The last scan of a topic: its inputs, when the next file may be due by its age (microseconds since 1970), and
+    whether a change may make one due before: some are old enough, but are a segment's newest or have unread rows, or
+    there was none at all."""
+
+    inputs: ScanInputs
+    next_us: float
+    recheck_on_change: bool
+
+
+class Scans:
+    """Decides of which topics to scan the files. Its memory of earlier scans costs only listings when it is lost."""
+
+    def __init__(self, catalog: Catalog, files: TopicFiles, positions: TopicPositions) -> None:
+        self._catalog = catalog
+        self._files = files
+        self._positions = positions
+        self._seen: dict[Topic, _Seen] = {}
+        self._unfinished: set[Topic] = set()
+
+    async def inputs(self, topic: Topic, now_us: int) -> ScanInputs | None:
+        """Returns the inputs of a scan that may find something due; None if none can. Raises Unavailable."""
+        policy = topic.record.config.retention
+        if not policy.enforced or not policy.takes:
+            self._seen.pop(topic, None)
+            return None
+        seen = self._seen.get(topic)
+        has_come = now_us >= self._aged_at_us(topic, policy, seen)  # the time of a file that no scan has seen due
+        has_come = has_come or topic in self._unfinished
+        aged = has_come or self._rechecks_on_change(policy, seen)
+        if not aged and policy.max_bytes is None and not policy.delete_read:
+            return None
+        positions = await self._positions.positions(topic, sizes=policy.max_bytes is not None)
+        over = policy.max_bytes is not None and sum(p.size_bytes for p in positions.values()) > policy.max_bytes
+        acked = await self._files.acked(topic) if policy.keep_unread or policy.delete_read else None
+        if not (aged or over or (policy.delete_read and acked and any(acked.values()))):
+            return None
+        inputs = ScanInputs(policy, aged, over, {number: one.flushed for number, one in positions.items()}, acked)
+        return None if seen and seen.inputs == inputs and not has_come else inputs
+
+    def record_scan(self, topic: Topic, inputs: ScanInputs, left: Mapping[int, SegmentFiles], now_us: int) -> None:
+        """Records a scan at a time of the store, and the files that it has `left`."""
+        max_age_s = inputs.policy.max_age_s
+        age_us = inf if max_age_s is None else max_age_s * 1e6 + SLACK_US
+        dated = [_that_go(one, inputs.flushed.get(number, 0)) for number, one in left.items()]
+        due_us = [file.modified_us + age_us for files in dated for file in files]
+        by_idleness = age_us < IDLE_US or inputs.is_over or inputs.policy.delete_read  # else age comes later, or never
+        idle_us = [files[-1].modified_us + IDLE_US for files in dated if files] if by_idleness else []
+        next_us = min((each for each in [*due_us, *idle_us] if each > now_us), default=inf) + MAX_SKEW_US
+        recheck_on_change = max_age_s is not None and (not due_us or min(due_us) <= now_us)
+        self._seen[topic] = _Seen(inputs, next_us, recheck_on_change)
+        self._unfinished.discard(topic)
+
+    def recheck(self, topic: Topic) -> None:
+        """Has the next round scan a topic, whatever has changed: some owners did not put their empty entries."""
+        self._unfinished.add(topic)
+
+    def forget_except(self, topics: set[Topic]) -> None:
+        """Forgets topics that are gone."""
+        self._seen = {topic: seen for topic, seen in self._seen.items() if topic in topics}
+        self._unfinished &= topics
+
+    def _rechecks_on_change(self, policy: RetentionPolicy, seen: _Seen | None) -> bool:
+        return seen is not None and seen.recheck_on_change and seen.inputs.policy == policy
+
+    def _aged_at_us(self, topic: Topic, policy: RetentionPolicy, seen: _Seen | None) -> float:
+        if seen and seen.inputs.policy == policy:
+            return seen.next_us
+        if policy.max_age_s is None:
+            return inf
+        created_us = min((known.record.created_us for known in self._catalog.records(topic).values()), default=0)
+        return created_us + policy.max_age_s * 1e6 + SLACK_US + MAX_SKEW_US
+
+
+def _that_go(segment: SegmentFiles, end: int) -> Sequence[File]:
+    """Leaves out an open segment's newest file without rows, which stays."""
+    files = segment.files
+    stays = not segment.sealed and files and files[-1].name.first_offset >= end
+    return files[:-1] if stays else files
 
 
 class Retention:
     """The retention of all topics. `files` were deleted by this broker."""
 
-    def __init__(self, view: ClusterView, rounds: Rounds, looks: Looks, taken: Taken, grace_s: float) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        rounds: Rounds,
+        scans: Scans,
+        files: TopicFiles,
+        payloads: RetainedPayloads,
+        removal: SegmentRemoval,
+        grace_s: float,
+    ) -> None:
         self.files = 0
         self.rounds = rounds
-        self.payloads = taken.payloads
-        self.burial = taken.burial
+        self.payloads = payloads
+        self.removal = removal
         self._catalog = view.catalog
         self._clock = view.clock
-        self._looks = looks
-        self._files = taken.files
+        self._scans = scans
+        self._files = files
         self._grace_s = grace_s
 
     async def round(self) -> None:
         """Does what is due. Raises Unavailable, Fenced; what fails of one topic keeps no other from its turn."""
         topics = list(self._active())
-        self._looks.forget_except(set(topics))
+        self._scans.forget_except(set(topics))
         self.payloads.forget_except(set(topics))
         now_us = self._clock.now_us()
         doomed = [(topic, n) for topic in topics for n in self._deletable(topic, now_us - MAX_SKEW_US)]
-        signs = [(topic, found) for topic in topics if (found := await self._signs(topic, now_us))]
+        scans = [(topic, found) for topic in topics if (found := await self._inputs(topic, now_us))]
         unnamed = [topic for topic in topics if self.payloads.is_due(topic, now_us - MAX_SKEW_US)]
-        emptied = [topic for topic in topics if self.burial.due(topic)]
-        if not (doomed or signs or unnamed or emptied):
+        emptied = [topic for topic in topics if self.removal.due(topic)]
+        if not (doomed or scans or unnamed or emptied):
             return
         began_us = await self.rounds.begin()
         if began_us is None:
             return
-        for topic, found in signs:
+        for topic, found in scans:
             with _one_of_many(topic):
-                await self._take(topic, found, began_us)
+                await self._raise_starts(topic, found, began_us)
         for topic, number in doomed:
             with _one_of_many(topic):
                 await self._delete(topic, number, began_us)
         for topic in unnamed:
             with _one_of_many(topic):
-                await self.payloads.look(topic, began_us)
+                await self.payloads.delete_unreferenced(topic, began_us)
         for topic in emptied:
             with _one_of_many(topic):
-                await self.burial.bury(topic, began_us)
+                await self.removal.remove(topic, began_us)
 
-    async def tell(self) -> None:
+    async def log_unenforced(self) -> None:
         """Logs which policies are not enforced, since they were stored before retention was there."""
         policies = {topic.name: topic.record.config.retention for topic in self._active()}
         names = [name for name, policy in policies.items() if policy.takes and not policy.enforced]
@@ -102,9 +203,9 @@ class Retention:
             if topic.record.state == "active":
                 yield topic
 
-    async def _signs(self, topic: Topic, now_us: int) -> Signs | None:
+    async def _inputs(self, topic: Topic, now_us: int) -> ScanInputs | None:
         with _one_of_many(topic):
-            return await self._looks.signs(topic, now_us)
+            return await self._scans.inputs(topic, now_us)
         return None
 
     def _deletable(self, topic: Topic, now_us: int) -> list[int]:
@@ -118,18 +219,18 @@ class Retention:
         grace_us = int((self._grace_s if grace_s is None else grace_s) * 1e6)
         return max((sequence for sequence, raised_us in start.raised if raised_us + grace_us <= now_us), default=0)
 
-    async def _take(self, topic: Topic, signs: Signs, now_us: int) -> None:
+    async def _raise_starts(self, topic: Topic, inputs: ScanInputs, now_us: int) -> None:
         """Raises the starts over what is due."""
         revision, policy = topic.revision, topic.record.config.retention
         unchanged = [Compare(keys.TOPICS.key(topic.name), revision), *await self._files.unchanged(topic, policy)]
-        segments, is_marked = await self._files.read_marked(topic, policy, signs.flushed, now_us)
+        segments, is_complete = await self._files.read_after_empty_entries(topic, policy, inputs.flushed, now_us)
         counts = due(policy, segments, now_us)
         for number, count in counts.items():
             await self._raise_start(topic, unchanged, number, segments[number].files, count, now_us)
         left = {n: replace(one, files=one.files[counts.get(n, 0) :]) for n, one in segments.items()}
-        self._looks.looked(topic, signs, left, now_us)
-        if not is_marked:
-            self._looks.look_again(topic)
+        self._scans.record_scan(topic, inputs, left, now_us)
+        if not is_complete:
+            self._scans.recheck(topic)
 
     async def _raise_start(
         self, topic: Topic, unchanged: Sequence[Compare], number: int, files: Sequence[File], count: int, now_us: int

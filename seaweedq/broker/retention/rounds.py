@@ -81,8 +81,8 @@ class Rounds:
         return await is_restored(self._coordination, self._store)
 
     async def confirm(self) -> int:
-        """Makes coordination's number the store's, so that rounds may begin again (broker/retention/restored). Returns
-        the number. Raises Unavailable."""
+        """Makes coordination's number the store's, so that rounds may begin again. Returns the number. Raises
+        Unavailable."""
         known = await known_round(self._coordination)
         newest = await newest_round(self._store)
         if newest > known.record.next:

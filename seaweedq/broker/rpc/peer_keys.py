@@ -46,7 +46,7 @@ def framed(*parts: bytes) -> bytes:
 
 
 class LinkRoot(NamedTuple):
-    """The secrets that sign payload links (broker/uploads/link_keys): `secret` itself as older levels have it."""
+    """The secrets that sign payload links (broker/uploads/broker_urls): `secret` itself as older levels have it."""
 
     derived: bytes
     secret: bytes

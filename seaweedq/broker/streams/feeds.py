@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import SeaweedqError
 
-LOOK_S = 5.0  # below LINGER_S of remote_reader: its long polls must not end
+LOOK_S = 5.0  # below LINGER_S of readable_segments: its long polls must not end
 FAILED_S = 0.2
 logger = logging.getLogger(__name__)
 

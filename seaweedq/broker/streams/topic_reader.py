@@ -7,8 +7,7 @@ at any broker.
 
 from collections.abc import Mapping
 
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.streams.positions import MAX_CHARACTERS, Positions, ancestors, descendants, resumed
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.catalog import Catalog, Topic

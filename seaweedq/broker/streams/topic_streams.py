@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import TopicPositions
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.streams.feeds import Feeds
 from seaweedq.broker.streams.positions import Positions, resumed
 from seaweedq.broker.streams.topic_reader import TopicReader, check_end

@@ -18,7 +18,7 @@ import numpy as np
 
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets, distinct, runs_of
-from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.leases import UNKNOWN, Lease, of_another
 from seaweedq.broker.subscriptions.stream_turn import held_by

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import TopicPositions
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.assignment import Assignment, changed_meanwhile, key_of
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher, SeekTarget
 from seaweedq.broker.subscriptions.subscription import SeekResult, Subscription

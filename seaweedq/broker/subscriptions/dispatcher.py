@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets
-from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.acking import Answered, Answering, Refusal, Selection
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore

@@ -12,9 +12,8 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import TopicPositions
+from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD

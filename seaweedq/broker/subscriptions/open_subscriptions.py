@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, suppress
 from weakref import WeakValueDictionary
 
-from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
 from seaweedq.broker.subscriptions.leases import Leases
@@ -100,7 +100,7 @@ class OpenSubscriptions:
         self._subscriptions.pop((topic, name), None)
 
     async def open_for_use(self, topic: Topic, name: str) -> Subscription:
-        """As `open`. The first use after a long rest is noted at once (broker/retention/expiry)."""
+        """As `open`. The first use after a long rest is noted at once (broker/retention/subscription_expiry)."""
         subscription = await self.open(topic, name)
         expires_s = subscription.record.expires_after_s
         if expires_s is not None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.log.reader import Pieces
-from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.subscriptions.leases import Lease
 from seaweedq.broker.subscriptions.policy import NORMAL, Want, left_out

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from seaweedq.broker.log.reader import expired
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.subscriptions.leases import ANYBODY, Lease, Position, of_another

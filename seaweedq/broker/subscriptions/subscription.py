@@ -19,7 +19,7 @@ from types import MappingProxyType
 import msgspec
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
-from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.subscriptions.leases import Lease, Leases

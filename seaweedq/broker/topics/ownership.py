@@ -7,10 +7,9 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import Source, known_producers
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.open_segment import DirtySegments, OpenSegment
 from seaweedq.broker.topics.bounds import GAP
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.restored_coordination import RestoredCoordination

@@ -1,4 +1,5 @@
-"""Tombstones: what coordination remembers of segments that retention has removed (broker/retention/burial writes them).
+"""Tombstones: what coordination remembers of segments that retention has removed. broker/retention/segment_removal
+writes them.
 
 They are no part of the catalog's view, since nobody needs them but readers that were away for long: each question costs
 a request to coordination.

@@ -1,5 +1,5 @@
-"""The check of an uploaded object's size and SHA-256 against those announced; the object is read once where the store
-cannot say.
+"""The check of an uploaded object's size and SHA-256 against those announced; the object is read once if the store
+cannot say, in chunks: the next one is read while one is used, and there are never more than these two.
 
 A reading continues when its caller goes away, and all callers meanwhile wait for the same one: a repeated publish need
 not begin anew.
@@ -7,14 +7,36 @@ not begin anew.
 
 import asyncio
 import hashlib
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from seaweedq.broker.uploads.prefetch import pieces
 from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.errors import UploadIncomplete, UploadMismatch
-from seaweedq.storage.interface import PayloadStore
+from seaweedq.storage.interface import ObjectStore, PayloadStore
 
+PIECE_BYTES = 4 * 1024 * 1024  # at most
 READINGS = 2  # concurrent ones: each holds three chunks, and hashes on a core
+
+
+async def pieces(
+    store: ObjectStore, name: str, start: int, end: int, piece_bytes: int = PIECE_BYTES
+) -> AsyncGenerator[bytes, None]:
+    """The bytes [start, end) of an object that has them, in order. Memory: twice `piece_bytes`.
+
+    Raises FileNotFoundError, StoreUnavailable. To be closed (`aclosing`) by who does not take all of it.
+    """
+    ahead: asyncio.Task[bytes] | None = None
+    try:
+        for at in range(start, end, piece_bytes):
+            piece = await (ahead or store.read(name, at, min(at + piece_bytes, end)))
+            behind = at + piece_bytes
+            if behind < end:
+                ahead = asyncio.create_task(store.read(name, behind, min(behind + piece_bytes, end)))
+            yield piece
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
 
 class DigestCheck:

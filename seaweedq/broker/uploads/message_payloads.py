@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from seaweedq.access.caller import NEVER_US
 from seaweedq.broker.log.reader import Pieces
-from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.uploads import prefetch as streaming
+from seaweedq.broker.uploads import digest_check
 from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.clock import Clock
 from seaweedq.codec.intake import invalid_detail
@@ -202,8 +202,8 @@ class Payloads:
             return []
 
     def pieces(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """The bytes [start, end) of an object, as `streaming.pieces`."""
-        return streaming.pieces(self._store, name, start, end, PIECE_BYTES)
+        """The bytes [start, end) of an object, as `digest_check.pieces`."""
+        return digest_check.pieces(self._store, name, start, end, PIECE_BYTES)
 
 
 def _name(folder: str, topic: Topic, uri: str | None) -> str | None:

@@ -19,9 +19,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.broker_urls import BrokerUrls
 from seaweedq.broker.uploads.digest_check import DigestCheck, check_digest
-from seaweedq.broker.uploads.open_quota import OpenQuota
-from seaweedq.broker.uploads.record_store import UploadRecords, not_found
-from seaweedq.broker.uploads.removal import clear, cleared, remove_topic
+from seaweedq.broker.uploads.records import OpenQuota, UploadRecords, clear, cleared, not_found, remove_topic
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.coordination.records.uploads import UploadRecord

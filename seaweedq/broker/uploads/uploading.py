@@ -4,10 +4,9 @@ from seaweedq.broker.context import Context
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.rpc.peer_trust import PeerTrust
 from seaweedq.broker.service import Service
-from seaweedq.broker.uploads.broker_urls import BrokerUrls
-from seaweedq.broker.uploads.link_keys import LinkKeys
+from seaweedq.broker.uploads.broker_urls import BrokerUrls, LinkKeys
 from seaweedq.broker.uploads.message_payloads import Payloads
-from seaweedq.broker.uploads.record_store import UploadRecords
+from seaweedq.broker.uploads.records import UploadRecords
 from seaweedq.broker.uploads.service import Uploads
 
 

@@ -50,10 +50,10 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     `dispatcher` is the broker that delivered its messages last; as long as that broker lives, no other one delivers.
     `backoff_s` are the delays after the first, second, ... failed delivery. Modes other than `ordered`, and members
     from `backoff_s` on, exist from level 3 on: a record that has them says `needs_level` (`in_its_form`).
-    With `expires_after_s`, somebody used it at `used_us` or later (broker/retention/expiry). `creator` is the principal
-    that created it, or has named its `dead_letter_topic` since, and `creator_uid` the `uid` of that one, from level 4
-    on: its dead letters go out with the rights of that one, and not of another that got the name later. The admin has
-    no uid.
+    With `expires_after_s`, somebody used it at `used_us` or later (broker/retention/subscription_expiry). `creator` is
+    the principal that created it, or has named its `dead_letter_topic` since, and `creator_uid` the `uid` of that one,
+    from level 4 on: its dead letters go out with the rights of that one, and not of another that got the name later.
+    The admin has no uid.
     """
 
     mode: Literal["ordered", "shared", "keyed"]

@@ -9,7 +9,7 @@ import pytest
 
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.log.tail import BufferedRows
+from seaweedq.broker.log.open_segment import BufferedRows
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.coordination.records.versioned import Versioned

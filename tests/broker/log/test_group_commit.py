@@ -5,10 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from seaweedq.broker.log.append import Append
-from seaweedq.broker.log.group_commit import GroupCommit
-from seaweedq.broker.log.open_segment import InFlight
-from seaweedq.broker.log.tail import Tail
+from seaweedq.broker.log.group_commit import Append, GroupCommit
+from seaweedq.broker.log.open_segment import InFlight, Tail
 from seaweedq.errors import Fenced, JournalUnavailable, NotReady
 from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.memory_journal import MemoryJournal

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.log.tail import BufferedRows, Tail
+from seaweedq.broker.log.open_segment import BufferedRows, Tail
 from seaweedq.invariants import InvariantViolated
 
 

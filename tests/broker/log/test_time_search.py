@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.reader import GroupCache, Reader
-from seaweedq.broker.log.time_search import find_in_groups
+from seaweedq.broker.log.reader import GroupCache, Reader, find_in_groups
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 from seaweedq.levels import HIGHEST

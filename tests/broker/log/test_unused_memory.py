@@ -5,8 +5,15 @@ import threading
 
 import pytest
 
-from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.unused_memory import BUSY_BYTES, EACH_S, QUIET_S, WORTH_BYTES, UnusedMemory, resident_bytes
+from seaweedq.broker.log.memory_budget import (
+    BUSY_BYTES,
+    EACH_S,
+    QUIET_S,
+    WORTH_BYTES,
+    Budget,
+    UnusedMemory,
+    resident_bytes,
+)
 
 MIB = 1 << 20
 START = 200 * MIB

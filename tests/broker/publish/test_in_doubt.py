@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from seaweedq.broker.publish.local_append import untaken
-from seaweedq.broker.publish.owner_append import OwnerAppender
+from seaweedq.broker.publish.remote_append import RemoteAppender
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
 from tests.support.brokers import inside
@@ -32,7 +32,7 @@ async def test_a_last_attempt_that_took_nothing_does_not_speak_for_one_whose_ans
             await asyncio.sleep(0.05)
             raise NotOwner(untaken(deadline).detail)
 
-        monkeypatch.setattr(OwnerAppender, "append", append)
+        monkeypatch.setattr(RemoteAppender, "_append_at_owner", append)
         remote = inside.publisher(broker)._remote
         rows, none = cast(Any, SimpleNamespace(segment=0, indexes=[0])), cast(Any, None)
         (failed,) = cast(Any, await remote._append_slice(topic, rows, none, none, False, deadline))

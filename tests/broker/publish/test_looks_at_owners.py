@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.publish.remote_append import LOOK_S, RemoteAppender
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner
@@ -24,7 +23,7 @@ async def test_many_publishes_that_wait_look_once_together(tmp_path: Path, monke
         async def look(name: str, segment: int) -> None:
             looks.append(segment)
 
-        monkeypatch.setattr(OwnerAppender, "append", gone)
+        monkeypatch.setattr(RemoteAppender, "_append_at_owner", gone)
         monkeypatch.setattr(inside.catalog(broker), "look", look)
         remote, clock = inside.publisher(broker)._remote, broker.process.clock
         assert isinstance(remote, RemoteAppender)

@@ -36,7 +36,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
     """Both parts know no producer and have grown together: one half must not pass for the request."""
     one, two = await here.owner(0), await here.owner(1)
     assert one is not two
-    gate, tries = Gate(), inside.publisher(one)._remote._owners.append
+    gate, tries = Gate(), inside.publisher(one)._remote._append_at_owner
 
     async def held(*arguments: Any) -> Any:
         if gate.open.is_set():
@@ -44,7 +44,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         await gate()
         raise NotOwner("the answer of one who has it no more")
 
-    inside.publisher(one)._remote._owners.append = held  # type: ignore[method-assign]
+    inside.publisher(one)._remote._append_at_owner = held  # type: ignore[method-assign]
     written = inside.journal(one).append
 
     async def fails(frames: Any) -> int:

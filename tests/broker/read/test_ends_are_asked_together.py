@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import in_loop, until

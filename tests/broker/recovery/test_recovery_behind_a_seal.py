@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from seaweedq.broker.reshape.replacer import Replacer
+from seaweedq.broker.reshape.reshaper import Replacer
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from seaweedq.broker.reshape.metrics import BOUNDS_S, Counters, kind_of
+from seaweedq.broker.reshape.reshaper import BOUNDS_S, Counters, kind_of
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records.topics import Intent, Successor
 from tests.support.brokers import inside

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.reshape import chain_roller as rolling
+from seaweedq.broker.reshape import planner
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.segments.rows import Single
@@ -44,7 +44,7 @@ async def test_a_long_segment_gives_way_to_one_on_its_range_and_a_short_one_does
 
 
 async def test_one_that_can_not_roll_now_rolls_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rolling, "AGAIN", 2)
+    monkeypatch.setattr(planner, "AGAIN", 2)
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         inside.roller(broker)._entries = LONG

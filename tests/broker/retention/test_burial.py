@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from seaweedq import AsyncClient
-from seaweedq.broker.retention.burial import near_ancestors
+from seaweedq.broker.retention.segment_removal import near_ancestors
 from seaweedq.broker.streams.positions import Positions
 from seaweedq.client.core.tables.table import Wanted, plan_table
 from seaweedq.coordination import keys
@@ -150,7 +150,7 @@ async def test_idle_rounds_beside_removed_segments_cost_the_store_nothing(tmp_pa
         world.broker.process.store.requests.clear()
         for _ in range(10):
             await rounds(world, pass_s=60)
-            await world.retention.burial.sweep()
+            await world.retention.removal.sweep()
         assert not world.broker.process.store.requests
 
 
@@ -173,16 +173,16 @@ async def test_a_seal_stays_until_each_successor_has_an_entry(tmp_path: Path, mo
     async with retained(tmp_path) as world:
         await world.policy(max_bytes=1, grace_s=60)
         one, other = await replace(world.together, [0], 2)
-        marks = inside.segment_marks(world.broker)
-        mark = type(marks)._mark
+        empty_entries = inside.empty_entries(world.broker)
+        append = type(empty_entries)._append
 
         async def fail(self: Any, topic: Any, number: int) -> None:
             if number == other:
                 raise NotOwner("it is gone")
-            await mark(self, topic, number)
+            await append(self, topic, number)
 
         with monkeypatch.context() as patched:
-            patched.setattr(type(marks), "_mark", fail)
+            patched.setattr(type(empty_entries), "_append", fail)
             await rounds(world, 2, 200)
         assert (len(await world.sequences()), await world.sequences(other)) == (1, [])
         assert world.start == 6, "the files before it went all the same"
@@ -215,7 +215,7 @@ async def test_the_life_after_a_crash_anywhere_goes_on_with_the_burial(tmp_path:
             await check_or_read(world, successors)
         assert crash.left <= 0, place
         await until(lambda: known(world) == set(successors))
-        await inside.retention(world.broker).burial.sweep()
+        await inside.retention(world.broker).removal.sweep()
         assert set(await cursors(world)) <= set(successors)
         assert await world.sequences() == []
         await check_at_the_end(world, successors)
@@ -327,16 +327,16 @@ async def test_a_tombstone_goes_after_its_time_unless_an_open_segment_descends_f
             open_ = await replace(world.together, open_, 1)
         await rounds(world, 4, 200)
         assert known(world) == set(open_)
-        burial = inside.retention(world.broker).burial
-        await burial.sweep()
+        removal = inside.retention(world.broker).removal
+        await removal.sweep()
         assert (await get(world, "segments/0"))["state"] == "removed"
         world.broker.process.store.requests.clear()
         world.pass_time(29 * DAY_S)
-        await burial.sweep()
+        await removal.sweep()
         assert not world.broker.process.store.requests, "nothing is over, so no round begins"
         assert (await get(world, "segments/0"))["state"] == "removed"
         world.pass_time(2 * DAY_S)
-        await burial.sweep()
+        await removal.sweep()
         assert (await get(world, "segments/0", 404))["type"] == "/problems/segment-not-found"
         assert (await get(world, "segments/1"))["state"] == "removed", "it is ten generations away"
 

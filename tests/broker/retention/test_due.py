@@ -4,7 +4,7 @@ the policy says so."""
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles, due, marked
+from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles, due, wants_empty_entries
 from seaweedq.coordination.records.topics import RetentionPolicy
 from seaweedq.segments.entry import EntryName
 
@@ -75,16 +75,18 @@ def test_an_idle_segment_is_marked_where_all_of_its_rows_would_go() -> None:
     young = [*old[:2], File(EntryName(2, 2), 0, 2, NOW_US - IDLE_US + 1)]
     policy = RetentionPolicy(max_bytes=1)
     ends = {0: 3}
-    assert marked(policy, {0: SegmentFiles(old)}, ends, NOW_US) == [0]
-    assert marked(RetentionPolicy(max_bytes=2), {0: SegmentFiles(old)}, ends, NOW_US) == [], "the newest may stay"
-    assert marked(policy, {0: SegmentFiles(young)}, ends, NOW_US) == [], "it may go on"
-    assert marked(policy, {0: SegmentFiles(old)}, {0: 2}, NOW_US) == [], "the newest has no rows"
-    assert marked(policy, {0: SegmentFiles(old)}, {}, NOW_US) == [], "it is sealed"
+    assert wants_empty_entries(policy, {0: SegmentFiles(old)}, ends, NOW_US) == [0]
+    assert wants_empty_entries(RetentionPolicy(max_bytes=2), {0: SegmentFiles(old)}, ends, NOW_US) == [], (
+        "the newest may stay"
+    )
+    assert wants_empty_entries(policy, {0: SegmentFiles(young)}, ends, NOW_US) == [], "it may go on"
+    assert wants_empty_entries(policy, {0: SegmentFiles(old)}, {0: 2}, NOW_US) == [], "the newest has no rows"
+    assert wants_empty_entries(policy, {0: SegmentFiles(old)}, {}, NOW_US) == [], "it is sealed"
     unread = RetentionPolicy(max_bytes=1, keep_unread=True)
-    assert marked(unread, {0: SegmentFiles(old, 2)}, ends, NOW_US) == [], "its last row is unread"
-    assert marked(unread, {0: SegmentFiles(old, 3)}, ends, NOW_US) == [0]
-    assert marked(RetentionPolicy(delete_read=True), {0: SegmentFiles(old, 3)}, ends, NOW_US) == [0]
-    assert marked(policy, {0: SegmentFiles([])}, ends, NOW_US) == []
+    assert wants_empty_entries(unread, {0: SegmentFiles(old, 2)}, ends, NOW_US) == [], "its last row is unread"
+    assert wants_empty_entries(unread, {0: SegmentFiles(old, 3)}, ends, NOW_US) == [0]
+    assert wants_empty_entries(RetentionPolicy(delete_read=True), {0: SegmentFiles(old, 3)}, ends, NOW_US) == [0]
+    assert wants_empty_entries(policy, {0: SegmentFiles([])}, ends, NOW_US) == []
 
 
 def test_nothing_is_due_without_a_bound() -> None:

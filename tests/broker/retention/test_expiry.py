@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from seaweedq.broker.retention.expiry import Expiry
+from seaweedq.broker.retention.subscription_expiry import SubscriptionExpiry
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records.topics import Counter
@@ -49,7 +49,7 @@ class Resting:
         self.coordination = world.together.coordination
         catalog = inside.catalog(world.broker)
         admin = inside.subscription_admin(world.broker)
-        self.expiry = Expiry(catalog, self.coordination, admin, self.rounds, self.clock, STEP_S)
+        self.expiry = SubscriptionExpiry(catalog, self.coordination, admin, self.rounds, self.clock, STEP_S)
 
     async def pass_time(self, seconds: float) -> None:
         """Time goes on, with a checkpoint and a look of the leader each STEP_S."""
@@ -57,7 +57,7 @@ class Resting:
             self.world.pass_time(STEP_S)
             self.clock.monotonic += STEP_S
             await self.dispatcher.checkpoint()
-            await self.expiry.look()
+            await self.expiry.delete_expired()
 
     async def is_there(self) -> bool:
         return (await self.http.get(SUBSCRIPTION)).status_code == 200

@@ -29,7 +29,7 @@ async def publish(world: RetainedWorld, sequence: int) -> str:
 
 
 async def mark(world: RetainedWorld) -> None:
-    await inside.segment_marks(world.broker).mark(inside.topic(world.broker, "t"), [0])
+    await inside.empty_entries(world.broker).append(inside.topic(world.broker, "t"), [0])
 
 
 async def abandon(world: RetainedWorld, starting: Broker) -> None:
@@ -114,11 +114,11 @@ async def test_a_mark_pins_its_frame_until_an_entry_has_its_sequence(tmp_path: P
         segment = inside.topic(world.broker, "t").opened[0]
         with using(CrashAt("", 1)):
             await mark(world)
-        assert (segment.mark, segment.pin) == (None, None)
+        assert (segment.empty_entry, segment.pin) == (None, None)
         assert await world.sequences() == [0, 1, 2, 3, 4]
-        segment.marked(segment.chain.next.sequence - 1, 7)
+        segment.owe_entry(segment.chain.next.sequence - 1, 7)
         assert segment.pin is None, "it is done already"
-        segment.marked(segment.chain.next.sequence, 7)
+        segment.owe_entry(segment.chain.next.sequence, 7)
         assert segment.pin == 7
         await fill(world.broker, 1)
         assert segment.pin is None, "rows do as well"
@@ -133,12 +133,12 @@ async def test_owners_elsewhere_are_asked_and_a_marked_segment_moves_and_is_seal
         owner = by_id(together, records(one)[0].owner)
         other = two if owner is one else one
         there = inside.topic(other, "t")
-        await inside.segment_marks(other).mark(there, [0])
+        await inside.empty_entries(other).append(there, [0])
         folder = segment_folder("t", 0)
         assert [EntryName.parse(name).sequence for name in await together.store.list(folder)] == [0, 1, 2, 3, 4]
         assert await inside.mover(owner).move(inside.topic(owner, "t"), 0, other.id)
         await until(lambda: all(records(b)[0].owner == other.id for b in together.brokers))
-        await inside.segment_marks(one).mark(topic, [0])
+        await inside.empty_entries(one).append(topic, [0])
         await replace(together, [0], 2)
         listed = [EntryName.parse(name) for name in await together.store.list(folder)]
         assert [name.sequence for name in listed] == [0, 1, 2, 3, 4, 5, 6]

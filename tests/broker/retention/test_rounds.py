@@ -176,7 +176,7 @@ async def test_a_seek_beside_a_round_keeps_what_is_unread_again(
         assert (await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})).status_code == 200
         await inside.dispatcher(world.broker).checkpoint()
         await world.policy(max_bytes=1, keep_unread=True)
-        read = TopicFiles.read_marked
+        read = TopicFiles.read_after_empty_entries
 
         async def sought(self: TopicFiles, *more: Any) -> Any:
             found = await read(self, *more)
@@ -184,7 +184,7 @@ async def test_a_seek_beside_a_round_keeps_what_is_unread_again(
             return found
 
         with monkeypatch.context() as patched:
-            patched.setattr(TopicFiles, "read_marked", sought)
+            patched.setattr(TopicFiles, "read_after_empty_entries", sought)
             await world.retention.round()
         assert world.start == 0
         await world.retention.round()
@@ -201,7 +201,7 @@ async def test_any_number_of_subscriptions_keeps_what_is_unread(
         for path in [*others, S]:
             assert (await http.put(path, json={"start": "latest"})).status_code == 201
         await world.policy(max_bytes=1, keep_unread=True)
-        read = TopicFiles.read_marked
+        read = TopicFiles.read_after_empty_entries
 
         async def raced(self: TopicFiles, *more: Any) -> Any:
             found = await read(self, *more)
@@ -212,7 +212,7 @@ async def test_any_number_of_subscriptions_keeps_what_is_unread(
             return found
 
         with monkeypatch.context() as patched:
-            patched.setattr(TopicFiles, "read_marked", raced)
+            patched.setattr(TopicFiles, "read_after_empty_entries", raced)
             await world.retention.round()
         await world.retention.round()
         assert world.start == 0

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seaweedq.broker.uploads import broker_urls
 from seaweedq.broker.uploads import rules as upload_plan
-from seaweedq.broker.uploads import url_tokens as signing
 from seaweedq.broker.uploads.rules import Step, step
 from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.errors import InvalidRequest, UploadConflict
@@ -128,17 +128,17 @@ def test_no_url_outlives_its_upload():
     assert upload_plan.url_seconds(record, NOW_US + 10**9, Settings()) == 0
 
 
-SAID = signing.Grant("PUT", f"_payloads/t/20261121/{ID}", 1000)
+SAID = broker_urls.Grant("PUT", f"_payloads/t/20261121/{ID}", 1000)
 
 
 def test_a_token_is_for_exactly_what_was_signed():
-    token = signing.sign(b"secret", SAID)
-    assert signing.is_signed(b"secret", SAID, token, 999.9)
-    assert not signing.is_signed(b"secret", SAID, token, 1000)
-    assert not signing.is_signed(b"other", SAID, token, 0)
-    assert not signing.is_signed(b"secret", SAID, token.upper(), 0)
-    assert not signing.is_signed(b"secret", SAID, "", 0)
+    token = broker_urls.sign(b"secret", SAID)
+    assert broker_urls.is_signed(b"secret", SAID, token, 999.9)
+    assert not broker_urls.is_signed(b"secret", SAID, token, 1000)
+    assert not broker_urls.is_signed(b"other", SAID, token, 0)
+    assert not broker_urls.is_signed(b"secret", SAID, token.upper(), 0)
+    assert not broker_urls.is_signed(b"secret", SAID, "", 0)
     others = {"method": "GET", "name": f"_payloads/u/20261121/{ID}", "expires_s": 1001}
     assert others.keys() == set(SAID._fields)
     for name, other in others.items():
-        assert not signing.is_signed(b"secret", SAID._replace(**{name: other}), token, 0)
+        assert not broker_urls.is_signed(b"secret", SAID._replace(**{name: other}), token, 0)

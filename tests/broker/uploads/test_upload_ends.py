@@ -5,10 +5,10 @@ import asyncio
 
 import pytest
 
+from seaweedq.broker.uploads import broker_urls
 from seaweedq.broker.uploads import rules as upload_plan
-from seaweedq.broker.uploads import url_tokens
-from seaweedq.broker.uploads.link_keys import key_of
-from seaweedq.broker.uploads.removal import clear_folder
+from seaweedq.broker.uploads.broker_urls import key_of
+from seaweedq.broker.uploads.records import clear_folder
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records.topics import Counter, TopicConfig, TopicRecord
@@ -275,7 +275,7 @@ async def test_links_are_signed_by_the_day_with_the_secret_of_the_cluster(world)
     expires, token = await link(world)
     assert await passes(world, expires, token)
     taken = [
-        await passes(world, expires, url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, int(expires))))
+        await passes(world, expires, broker_urls.sign(key, broker_urls.Grant("GET", PAYLOAD, int(expires))))
         for key in old
     ]
     assert taken == [False, True, True, False]
@@ -289,7 +289,7 @@ async def test_from_level_4_links_are_signed_with_a_key_of_the_root_and_those_of
     world.level = 4
     expires, token = await link(world)
     key = key_of(world._roots()[0].derived, world.clock.now_us() / 1e6)
-    assert token == url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, int(expires)))
+    assert token == broker_urls.sign(key, broker_urls.Grant("GET", PAYLOAD, int(expires)))
     assert await passes(world, *before)
     world.level = 3  # as a broker that sees the rise late
     assert await passes(world, expires, token)
@@ -299,7 +299,7 @@ async def test_a_link_forged_for_years_is_refused(world):
     key = await world.uploads[0].own_urls._keys.signing(world.clock.now_us() / 1e6)
     for ahead_s, taken in ((60, True), (3600, True), (3600 + 301, False), (3 * 365 * 86_400, False)):
         until_s = world.clock.now_us() // 1_000_000 + ahead_s
-        token = url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, until_s))
+        token = broker_urls.sign(key, broker_urls.Grant("GET", PAYLOAD, until_s))
         assert await passes(world, str(until_s), token) == taken, ahead_s
 
 
@@ -308,7 +308,7 @@ async def test_below_level_2_links_are_those_of_older_brokers(world):
     expires, token = await link(world)
     (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
     secret = bytes.fromhex(record_of(keys.URL_SECRET, entry.value).secret)
-    assert token == url_tokens.sign(secret, url_tokens.Grant("GET", PAYLOAD, int(expires)))
+    assert token == broker_urls.sign(secret, broker_urls.Grant("GET", PAYLOAD, int(expires)))
     assert await passes(world, expires, token)
     world.level = 2
     assert not await passes(world, expires, token)

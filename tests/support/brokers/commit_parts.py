@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 
 import pyarrow as pa
 
-from seaweedq.broker.log.append import Append, EncodedRows
 from seaweedq.broker.log.entry_writer import Source
-from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.group_commit import Append, EncodedRows, GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment, Waiter
 from seaweedq.concurrency.signal import Signal

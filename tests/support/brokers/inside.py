@@ -18,27 +18,24 @@ from seaweedq.broker.level_rise import LevelRise
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.histories import Histories
 from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.open_segment import DirtySegments
 from seaweedq.broker.log.reader import Reader
-from seaweedq.broker.publish.forward_receiver import ForwardReceiver
-from seaweedq.broker.publish.forwarder import Identities
+from seaweedq.broker.publish.forwarder import ForwardReceiver, Identities
 from seaweedq.broker.publish.publisher import Publisher
-from seaweedq.broker.read.local_positions import LocalPositions
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.read.positions import LocalPositions, TopicPositions
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.recovery.journal_registration import JournalRegistration
 from seaweedq.broker.recovery.requested import RequestedRecoveries
-from seaweedq.broker.reshape.chain_roller import Roller
-from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.reshape.planner import Planner, Roller
 from seaweedq.broker.reshape.reshaper import Reshaper
-from seaweedq.broker.retention.marks import SegmentMarks
-from seaweedq.broker.retention.restored import Restored
+from seaweedq.broker.retention.empty_entries import EmptyEntries
+from seaweedq.broker.retention.restored_coordination_repair import RestoredCoordinationRepair
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.rpc.peer_trust import PeerTrust
 from seaweedq.broker.streams.feeds import Feeds
@@ -174,15 +171,15 @@ def limit_split(broker: Broker) -> LimitSplit:
     return broker.leadership.limits
 
 
-def segment_marks(broker: Broker) -> SegmentMarks:
-    return broker.retaining.marks
+def empty_entries(broker: Broker) -> EmptyEntries:
+    return broker.retaining.empty_entries
 
 
 def requested_recoveries(broker: Broker) -> RequestedRecoveries:
     return broker.recovery.requested
 
 
-def restored(broker: Broker) -> Restored:
+def restored(broker: Broker) -> RestoredCoordinationRepair:
     return broker.retaining.restored
 
 

@@ -12,9 +12,8 @@ from typing import Any
 from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.rpc.peer_keys import LinkRoot
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.uploads.broker_urls import BrokerUrls
-from seaweedq.broker.uploads.link_keys import LinkKeys
-from seaweedq.broker.uploads.record_store import UploadRecords
+from seaweedq.broker.uploads.broker_urls import BrokerUrls, LinkKeys
+from seaweedq.broker.uploads.records import UploadRecords
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.read.remote_reader import RemoteSegment
+from seaweedq.broker.read.readable_segments import RemoteSegment
 from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.coordination.records.topics import TopicConfig
 from tests.support.brokers import inside

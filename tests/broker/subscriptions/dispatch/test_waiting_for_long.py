@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.broker.read import remote_reader
+from seaweedq.broker.read import readable_segments
 from seaweedq.broker.subscriptions import subscription
 from seaweedq.broker.subscriptions.pulling import Pull
 from tests.support.brokers import inside
@@ -15,8 +15,8 @@ from tests.support.brokers.reshaped import TOPIC, at, make, records
 
 async def test_ends_are_followed_as_long_as_somebody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were followed for 10 s after the last look, and a pull waits for up to 30."""
-    monkeypatch.setattr(remote_reader, "LINGER_S", 0.4)
-    monkeypatch.setattr(remote_reader, "MAX_WAIT_S", 0.1)
+    monkeypatch.setattr(readable_segments, "LINGER_S", 0.4)
+    monkeypatch.setattr(readable_segments, "MAX_WAIT_S", 0.1)
     monkeypatch.setattr(subscription, "LOOK_AGAIN_S", 0.1)
     async with in_loop(tmp_path) as together:
         await make(together.brokers[0])

@@ -1,43 +1,119 @@
-"""The confirmation of a coordination that was restored from a backup.
+"""The confirmation of a coordination that was restored from a backup, and its repair.
 
 It may know starts from before files were deleted, which will not come back: reads below a segment's first file were
 errors, and retention took nothing of its topic. A sealed segment may have no file at all, since retention had removed
-it; it becomes emptied, and goes a grace later (broker/retention/burial). An open one goes on behind any end that it can
-have had (broker/retention/lost).
+it; it becomes emptied, and goes a grace later (broker/retention/segment_removal).
 
-Order of writes: 1. open segments without files get one, each start that is before its segment's first file is raised to
-that, and that of a sealed segment without files to its end, in a transaction that compares the topic's record, the
-segment's and the start; 2. coordination's number of rounds becomes the store's (broker/retention/rounds). A crash
-between leaves rounds held: to confirm once more goes on. Each segment costs a listing, so a confirmation is made of
-steps: each looks at so many segments, and says where the next one goes on; the last one does 2.
+An open segment of which the store has no file is *missing*: after the backup it was sealed, and retention took all of
+it. Nobody knows where it ended, and no offset may be given out twice: its owner keeps it closed
+(broker/topics/restored_coordination) until a confirmation lets it go on far behind any end that it can have had.
+
+Order of writes: 1. the owner of an open segment without files says that it is closed there: one that it opens never had
+files, and stays; 2. a missing one gets an entry without rows, SEQUENCES and OFFSETS behind the start that coordination
+knows; 3. each start that is before its segment's first file is raised to that, and that of a sealed segment without
+files to its end, in a transaction that compares the topic's record, the segment's and the start; 4. coordination's
+number of rounds becomes the store's (broker/retention/rounds). A crash behind 2 leaves a file, which the next
+confirmation finds, and does 3; the owner opens such a segment only behind 2, or once the confirmation is over. A crash
+before 4 leaves rounds held: to confirm once more goes on. Each segment costs a listing, so a confirmation is made of
+steps: each looks at so many segments, and says where the next one goes on; the last one does 4.
 
 A folder without files is believed only here: the store has just shown a round that coordination does not know, so it is
 the right store, and whoever asks says that the backup is old.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
 import msgspec
 
-from seaweedq.broker.retention.lost import LostSegments
+from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.retention.rounds import Rounds
+from seaweedq.broker.rpc.messages import SegmentCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records.topics import SegmentRecord, StartRecord
-from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker
+from seaweedq.errors import ChainDamaged, CoordinationUnavailable, Fenced, NeedsNewerBroker, StoreUnavailable
+from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import LAST_SEQUENCE, EntryName
 from seaweedq.storage.interface import ObjectStore
 
-LOOKED = 16  # segments at a time
+# A chain is rolled once it has 10,000 entries (broker/reshape/planner), of 64 MiB and far fewer rows each.
+SEQUENCES = 100_000
+OFFSETS = 10**12
+ASK_S = 5.0
+PUT_S = 10.0
+CHECKED = 16  # segments at a time
 STEP = 1000  # segments of a step: some seconds
 logger = logging.getLogger(__name__)
 Place = tuple[str, int]  # a topic's name, and a segment of it
 BEGINNING: Place = ("", 0)
+
+
+class MissingSegments:
+    """Lets segments go on whose files are all gone, for any broker."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        ownership: Ownership,
+        readables: ReadableSegments,
+        entries: EntryWriter,
+        store: ObjectStore,
+    ) -> None:
+        self._catalog = catalog
+        self._ownership = ownership
+        self._readables = readables
+        self._entries = entries
+        self._store = store
+
+    async def begin_anew(self, topic: Topic, number: int, known: EntryName) -> EntryName | None:
+        """Puts the entry from which on an open segment without files goes on, given the start that is known. Returns
+        its name; None where it never had any file. Raises Unavailable where the owner does not answer."""
+        record = self._catalog.segment(topic, number).record
+        if await self._is_sound(topic, number, known, record.owner):
+            return None
+        begin = EntryName(known.sequence + SEQUENCES, known.first_offset + OFFSETS)
+        reach("confirm.entry")
+        await self._put(topic, number, record, begin)
+        reach("confirm.begun")
+        return begin
+
+    async def _is_sound(self, topic: Topic, number: int, known: EntryName, owner: str | None) -> bool:
+        """Tells whether a segment never had a file, so that its owner opens it."""
+        try:
+            if owner is None and known.sequence:
+                return False
+            if owner is None:
+                await self._ownership.check_empty(topic, number)
+            elif owner == self._ownership.broker:
+                await self._ownership.opened(topic, number)
+            else:
+                call = SegmentCall(topic.name, topic.record.incarnation, number)
+                await self._readables.ask(topic, owner, "size", call, int, ASK_S)
+        except ChainDamaged:
+            return False
+        return True
+
+    async def _put(self, topic: Topic, number: int, record: SegmentRecord, begin: EntryName) -> None:
+        chain = Chain(self._store, topic.name, number)
+        chain.begin(begin)
+        source = Source.of(topic.name, number, record, topic.layout)
+        producers = await known_producers(self._store, source, chain, lambda one: self._catalog.is_gone(topic, one))
+        try:
+            async with asyncio.timeout(PUT_S):
+                await self._entries.append(source, chain, [], producers, 0)
+        except Fenced as error:
+            raise CoordinationUnavailable("another confirmation is under way; ask again") from error
+        except TimeoutError:
+            unknown = StoreUnavailable(f"the store did not confirm an entry of {chain.folder} in time")
+            raise chain.failing or unknown from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +126,16 @@ class Step:
     round: int | None
 
 
-class Restored:
+class RestoredCoordinationRepair:
     """Confirms a coordination, for any broker."""
 
-    def __init__(self, catalog: Catalog, store: ObjectStore, rounds: Rounds, lost: LostSegments, clock: Clock) -> None:
+    def __init__(
+        self, catalog: Catalog, store: ObjectStore, rounds: Rounds, missing: MissingSegments, clock: Clock
+    ) -> None:
         self._catalog = catalog
         self._store = store
         self._rounds = rounds
-        self._lost = lost
+        self._missing = missing
         self._clock = clock
 
     async def confirm(self, after: Place = BEGINNING) -> Step:
@@ -67,7 +145,7 @@ class Restored:
             places = [(topic, n) for topic in self._active() for n in sorted(self._catalog.records(topic))]
             behind = [(topic, n) for topic, n in places if (topic.name, n) > after]
             step = behind[:STEP]
-            await gather_bounded(LOOKED, lambda one: self._raise_start(*one), step)
+            await gather_bounded(CHECKED, lambda one: self._raise_start(*one), step)
             if left := len(behind) - len(step):
                 topic, number = step[-1]
                 return Step((topic.name, number), left, None)
@@ -91,7 +169,7 @@ class Restored:
         first = await self._first(topic, number, held.record.sequence)
         known = held.record
         if first is None and segment.record.state == "open":
-            first = await self._lost.begin_anew(topic, number, EntryName(known.sequence, known.offset))
+            first = await self._missing.begin_anew(topic, number, EntryName(known.sequence, known.offset))
         record = self._emptied(known, segment.record) if first is None else _begun(known, first)
         if record == known:
             return

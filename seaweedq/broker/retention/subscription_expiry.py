@@ -43,7 +43,7 @@ class _Seen:
     since_s: float
 
 
-class Expiry:
+class SubscriptionExpiry:
     """Deletes subscriptions that have expired, for the leader. A note may come `checkpoint_s` late."""
 
     def __init__(
@@ -63,8 +63,8 @@ class Expiry:
         self._late_s = MARGIN_S + 4 * checkpoint_s
         self._seen: dict[str, _Seen] = {}
 
-    async def look(self) -> None:
-        """Looks at all subscriptions once. Raises Unavailable, Fenced."""
+    async def delete_expired(self) -> None:
+        """Reads all subscriptions once, and deletes those that have expired. Raises Unavailable, Fenced."""
         entries, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix())
         now_s, before = self._clock.monotonic_s(), self._seen
         self._seen = {}

@@ -1,8 +1,8 @@
-"""Reads of this broker's segments for other brokers: ends, which a caller may wait for, rows, and the search for a
-time.
+"""Reads of this broker's segments: for clients, which may wait for the first row, and for other brokers: ends, which a
+caller may wait for, rows, and the search for a time.
 
-Only the owner of an open segment answers, and only while it has its lease, so a reader at another broker sees what is
-acknowledged. Calls are bounded: rows and bytes by the caller, as a client's fetch is, waits by MAX_WAIT_S.
+Only the owner of an open segment answers another broker, and only while it has its lease, so a reader there sees what
+is acknowledged. Calls are bounded: rows and bytes by the caller, as a client's fetch is, waits by MAX_WAIT_S.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.segments.layout import Layout, mask_of
 
 MAX_WAIT_S = 10.0
+MAX_BYTES = 8 * 1024 * 1024
 
 
 class SentRows(msgspec.Struct, array_like=True):
@@ -89,3 +90,29 @@ class ReadServer:
         self._check_ready()
         segment.check_open()
         return segment
+
+
+class Fetcher:
+    """Fetches at most MAX_BYTES at a time. A wait ends early once the broker stops."""
+
+    def __init__(self, ownership: Ownership, reader: Reader, clock: Clock, stopping: Callable[[], bool]) -> None:
+        self._ownership = ownership
+        self._reader = reader
+        self._clock = clock
+        self._stopping = stopping
+
+    async def fetch(
+        self, topic: Topic, number: int, offset: int, limit: int, wait_s: float
+    ) -> tuple[OpenSegment, Pieces]:
+        """Returns the segment, and its rows from `offset` on; none where the wait has ended, or no row can come.
+
+        Raises SegmentNotFound, OffsetOutOfRange; NotOwner where the segment is held, or was sealed meanwhile.
+        """
+        segment = await self._ownership.opened(topic, number)
+        deadline = Deadline(self._clock, wait_s, self._stopping)
+        async for _ in deadline.attempts(segment.signal):
+            segment.check_open()
+            pieces = await self._reader.read(segment, offset, limit, MAX_BYTES)
+            if pieces or segment.sealed:
+                break
+        return segment, pieces

@@ -1,4 +1,4 @@
-"""Burial: what is left of a sealed segment goes, once retention has taken all its files; a tombstone stays.
+"""Removal of sealed segments: their records go, once retention has taken all their files; a tombstone stays.
 
 States of a sealed segment: sealed → *emptied* (its start is behind its last entry) → *removed* (a tombstone, and no
 record) → gone. A segment goes after its predecessors: whoever meets a removed one knows that all before it is removed,
@@ -12,7 +12,7 @@ and of its start go; it compares the leader's key, the topic, both records, and 
 segment's cursors go. A crash behind 3 leaves an emptied segment, and the next round goes on; one behind 4 leaves
 cursors, which nobody reads, and the next sweep removes them, like those that a recovery or a late checkpoint puts.
 
-A tombstone goes by the store's clock, in a round, KEPT_US after the burial, but not as long as an open segment
+A tombstone goes by the store's clock, in a round, KEPT_US after the removal, but not as long as an open segment
 descends from it within GENERATIONS: a reader may stand there yet. A file that is put late in a removed segment's folder
 goes with the sweep of dead ids (broker/topics/topic_admin), since no record has its id.
 """
@@ -40,13 +40,13 @@ PAGE = 60  # keys that a transaction deletes
 logger = logging.getLogger(__name__)
 
 
-class Burial:
-    """Removes emptied segments, for the leader. `buried` counts them."""
+class SegmentRemoval:
+    """Removes emptied segments, for the leader. `removed` counts them."""
 
     def __init__(
         self, catalog: Catalog, coordination: Coordination, rounds: Rounds, files: TopicFiles, clock: Clock
     ) -> None:
-        self.buried = 0
+        self.removed = 0
         self._catalog = catalog
         self._coordination = coordination
         self._tombstones = Tombstones(coordination)
@@ -62,13 +62,13 @@ class Burial:
         there = records.keys() | unreadable.keys()
         return [n for n in emptied if there.isdisjoint(records[n].record.predecessors)]
 
-    async def bury(self, topic: Topic, now_us: int) -> None:
+    async def remove(self, topic: Topic, now_us: int) -> None:
         """Removes the segments that may go, and then their successors that may, in a round that began at that time of
         the store. Raises NotOwner where something has changed meanwhile, Unavailable, Fenced."""
         gone: set[int] = set()
         while due := self.due(topic):
             for number in due:
-                await self._bury(topic, number, now_us)
+                await self._remove(topic, number, now_us)
                 gone.add(number)
         await self._remove_cursors(topic, gone)
 
@@ -86,7 +86,7 @@ class Burial:
                 for number in self._over(topic, found, now_us)
             )
 
-    async def _bury(self, topic: Topic, number: int, now_us: int) -> None:
+    async def _remove(self, topic: Topic, number: int, now_us: int) -> None:
         place = (topic.name, topic.record.incarnation, number)
         segment, start = self._catalog.segment(topic, number), self._catalog.starts.held(*place)
         await self._files.delete_before(topic, number, start.record.sequence, self._rounds.leader_compare)
@@ -105,7 +105,7 @@ class Burial:
         if not await self._catalog.commit(compares, [put, Delete(key), Delete(its_start)]):
             raise NotOwner(f"topic {topic.name!r}, segment {number}, or the leader has changed meanwhile")
         reach("retention.buried")
-        self.buried += 1
+        self.removed += 1
         logger.info("segment %d of %s is removed: retention has taken all of it", number, topic.name)
 
     async def _remove_cursors(self, topic: Topic, segments: Collection[int]) -> None:

@@ -1,5 +1,6 @@
-"""Segments of a topic wherever they are: this broker's own, sealed ones, which it reads from their files, and those of
-other brokers, which it reads by calls to their owners.
+"""Segments of a topic as their readers see them, wherever they are: this broker's own, sealed ones, which every broker
+reads from their files, and those of other brokers, which it reads by calls to their owners. Dispatching, lag and starts
+read through them.
 
 The end of a remote segment is the one that its owner reported last: a lower bound, since ends only rise. While a topic
 is read it is kept current by one long poll for each owner; a caller that must not miss a message asks again
@@ -11,13 +12,12 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+from seaweedq.broker.log.open_segment import OpenSegment, time_of
 from seaweedq.broker.log.reader import Pieces, Reader
-from seaweedq.broker.log.tail import time_of
 from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.read_server import MAX_WAIT_S, SegmentRows
-from seaweedq.broker.read.segment_reader import LocalSegment, Readable
+from seaweedq.broker.read.segment_reads import MAX_WAIT_S, SegmentRows
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import EndsCall, SegmentCall
 from seaweedq.broker.topics.catalog import Topic
@@ -37,6 +37,83 @@ SEARCHES = 16  # concurrent searches for a time
 LINGER_S = 10.0  # the long polls of a topic end when nobody has read it for so long
 Ends: TypeAlias = tuple[set[int], set[int]]  # the numbers of segments whose ends are known now, and of disputed ones
 T = TypeVar("T")
+
+
+class Readable(Protocol):
+    """A segment that can be read. Every method raises Unavailable where its owner has changed or cannot be asked."""
+
+    @property
+    def id(self) -> int:
+        """The segment's number."""
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of its rows."""
+
+    @property
+    def end(self) -> int:
+        """The offset above the last durable one, as far as it is known here; it only rises."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether `end` is the end now, and not the one that the owner reported last."""
+
+    def is_in_memory(self, offset: int) -> bool:
+        """Whether rows from `offset` on are read without a file or another broker."""
+
+    async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
+        """Returns up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the
+        end, and where the store is slow."""
+
+    async def find(self, timestamp_us: int) -> int:
+        """Returns the first offset whose `_timestamp` reaches this, or the end."""
+
+    async def size_since(self, offset: int) -> int:
+        """Returns about how many bytes the rows from `offset` on take."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSegment:
+    """A segment of this broker, or a sealed one."""
+
+    segment: OpenSegment
+    reader: Reader
+
+    @property
+    def id(self) -> int:
+        """The segment's number."""
+        return self.segment.id
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of its rows."""
+        return self.segment.layout
+
+    @property
+    def end(self) -> int:
+        """The offset above the last durable one."""
+        return self.segment.end
+
+    @property
+    def certain(self) -> bool:
+        """Always true."""
+        return True
+
+    def is_in_memory(self, offset: int) -> bool:
+        """Whether rows from `offset` on are in the tail."""
+        return offset >= self.segment.tail.start
+
+    async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
+        """Returns rows from `offset` on."""
+        return await self.reader.read(self.segment, offset, limit, max_bytes)
+
+    async def find(self, timestamp_us: int) -> int:
+        """Returns the first offset whose `_timestamp` reaches this, or the end."""
+        return await self.reader.find(self.segment, timestamp_us)
+
+    async def size_since(self, offset: int) -> int:
+        """Returns about how many bytes the rows from `offset` on take."""
+        return sum(await self.reader.sizes_since(self.segment, offset))
 
 
 @dataclass(eq=False)

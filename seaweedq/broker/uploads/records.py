@@ -1,0 +1,211 @@
+"""The records of uploads in coordination: creation, lookup, changes that compare the revision, the number of open ones,
+and the removal of what they stand for.
+
+The number of open uploads of a topic is bounded, so that nobody fills the store with payloads that are never published.
+A count reads all of a topic's upload records, so it is made at most every RECOUNT_S, and this broker's own uploads
+since are added. Before a request is refused the count is made again. So the limit is exact for the uploads of one
+broker; several brokers may together exceed it by those that they begin in RECOUNT_S.
+
+Only an object whose record says `removed`, which no publish can take back, or an object of a dead incarnation is
+deleted.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.uploads import rules as plan
+from seaweedq.broker.uploads.rules import incarnation_of
+from seaweedq.clock import Clock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
+from seaweedq.coordination.records.uploads import UploadRecord
+from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.transactions import entries
+from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.errors import NotReady, TooManyUploads, UploadNotFound
+from seaweedq.failpoints import reach
+from seaweedq.storage.interface import PayloadStore
+
+PAGE = 200  # records read at a time
+RECOUNT_S = 30.0
+FULL_S = 1.0  # between two counts that refuse requests
+AT_ONCE = 16
+
+
+class UploadRecords:
+    """The records of all topics' uploads."""
+
+    def __init__(self, catalog: Catalog, coordination: Coordination) -> None:
+        self._catalog = catalog
+        self._coordination = coordination
+
+    async def write(self, topic: Topic, upload: str, record: UploadRecord) -> None:
+        """Writes a new record, unless the topic is being deleted: none is created after the deletion has listed them.
+        Raises TopicBeingDeleted."""
+        put = Put(key_of(topic, upload), keys.UPLOADS.encode(Versioned.new(record)))
+        there = keys.TOPICS.key(topic.name)
+        self._catalog.check(topic)
+        while not await self._coordination.commit([Compare(put.key, 0), Compare(there, topic.revision)], [put]):
+            await self._catalog.look(topic.name)
+            self._catalog.check(topic)
+
+    async def look(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
+        """Returns a record of this very topic, whatever its state, with its revision. Raises UploadNotFound, and
+        NotReady where it belongs to a topic of that name that this broker does not know yet, and NeedsNewerBroker."""
+        incarnation = incarnation_of(upload)
+        if incarnation != topic.record.incarnation:
+            if incarnation is not None and incarnation > topic.record.incarnation:
+                await self._catalog.look(topic.name)
+                if self._catalog.find(topic.name) is not topic:
+                    raise NotReady(f"topic {topic.name!r} has just been changed; try again")
+            raise not_found(topic, upload)
+        there = await self._coordination.get(key_of(topic, upload))
+        if there is None:
+            raise not_found(topic, upload)
+        return keys.UPLOADS.require(there)
+
+    async def change(
+        self,
+        topic: Topic,
+        upload: str,
+        decide: Callable[[UploadRecord], UploadRecord],
+        found: Versioned[UploadRecord] | None = None,
+    ) -> Versioned[UploadRecord]:
+        """Replaces a record by what `decide` makes of the present one (pure; its errors are raised here). `found` saves
+        a lookup. Raises UploadNotFound."""
+        while True:
+            found = found or await self.look(topic, upload)
+            wanted = decide(found.record)
+            if wanted == found.record:
+                return found
+            changed = found.with_record(wanted)
+            put = Put(key_of(topic, upload), keys.UPLOADS.encode(changed))
+            if revision := await self._coordination.commit([Compare(put.key, found.revision)], [put]):
+                return changed.stored(revision)
+            found = None
+
+    def of(self, topic: Topic) -> AsyncIterator[Entry]:
+        """Yields all records of a topic, a page at a time."""
+        return entries(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation), limit=PAGE)
+
+
+def key_of(topic: Topic, upload: str) -> str:
+    """Returns the key of an upload of a topic."""
+    return keys.UPLOADS.key(topic.name, topic.record.incarnation, upload)
+
+
+def not_found(topic: Topic, upload: str) -> UploadNotFound:
+    """Returns the error for an upload that does not exist, or not any more."""
+    detail = f"topic {topic.name!r} has no upload {upload[:100]!r}, or no longer has it"
+    return UploadNotFound(detail, topic=topic.name, upload_id=upload[:100])
+
+
+@dataclass(eq=False)
+class _Count:
+    """The count at `at_s` has found `found`; since then `since` were begun here, less those that ended; `begun` are
+    under way."""
+
+    at_s: float = float("-inf")
+    found: int = 0
+    since: int = 0
+    begun: int = 0
+    counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def total(self) -> int:
+        return self.found + self.since + self.begun
+
+
+class OpenQuota:
+    """The approximate numbers of open uploads by topic."""
+
+    def __init__(self, records: UploadRecords, clock: Clock, limit: int) -> None:
+        self._records = records
+        self._clock = clock
+        self._limit = limit
+        self._counts: WeakKeyDictionary[Topic, _Count] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def place(self, topic: Topic) -> AsyncIterator[None]:
+        """Counts an upload that begins in this block, unless it fails. Raises TooManyUploads."""
+        count = self._counts.setdefault(topic, _Count())
+        await self._recount(topic, count, RECOUNT_S)
+        if count.total >= self._limit:
+            await self._recount(topic, count, FULL_S)
+        if count.total >= self._limit:
+            detail = f"topic {topic.name!r} has {count.total} open uploads, which is the limit: publish or abort some"
+            raise TooManyUploads(detail, limit=self._limit, retry_after_s=int(FULL_S))
+        count.begun += 1
+        try:
+            yield
+            count.since += 1
+        finally:
+            count.begun -= 1
+
+    def ended(self, topic: Topic) -> None:
+        """Counts an upload of the topic that is not open any more."""
+        if topic in self._counts:
+            self._counts[topic].since -= 1
+
+    async def _recount(self, topic: Topic, count: _Count, every_s: float) -> None:
+        async with count.counting:
+            now_s = self._clock.monotonic_s()
+            if now_s - count.at_s < every_s:
+                return
+            count.since = 0
+            count.found, count.at_s = await self._open(topic), now_s
+
+    async def _open(self, topic: Topic) -> int:
+        return sum([_is_open(entry) async for entry in self._records.of(topic)])
+
+
+def _is_open(entry: Entry) -> bool:
+    found = keys.UPLOADS.read(entry)
+    return isinstance(found, Unreadable) or found.record.state == "open"
+
+
+async def clear(store: PayloadStore, record: UploadRecord) -> None:
+    """Deletes what a removed upload has in the store. Its parts go first: without them nobody can make the object."""
+    if record.parts is not None:
+        await store.abort_parts(record.name, record.parts)
+    await store.delete(record.name)
+
+
+def cleared(record: UploadRecord) -> UploadRecord:
+    """Returns the record of a removed upload whose object was deleted."""
+    return msgspec.structs.replace(record, cleared=True)
+
+
+async def remove_topic(records: UploadRecords, store: PayloadStore, topic: Topic) -> None:
+    """Removes all uploads and payloads of a topic that is being deleted. Repeatable. Raises NeedsNewerBroker."""
+    async for entry in records.of(topic):
+        reach("delete.uploads")
+        await records.change(topic, keys.UPLOADS.parse(entry.key)[2], plan.dead, keys.UPLOADS.require(entry))
+    reach("delete.payloads")
+    await clear_folder(store, topic.name, topic.record.incarnation + 1)
+
+
+async def clear_folder(store: PayloadStore, topic: str, below: int) -> int:
+    """Deletes a topic's payloads of all incarnations below one, a page at a time. Returns their number. Objects with
+    other names stay."""
+    gone, after = 0, ""
+    while names := await store.list(plan.folder(topic), after, PAGE):
+        after = names[-1]
+        doomed = [name for name in names if _incarnation(topic, name) < below]
+        for start in range(0, len(doomed), AT_ONCE):
+            await asyncio.gather(*map(store.delete, doomed[start : start + AT_ONCE]))
+            reach("delete.payload")
+        gone += len(doomed)
+    return gone
+
+
+def _incarnation(topic: str, name: str) -> float:
+    upload = plan.id_of(topic, name)
+    found = plan.incarnation_of(upload) if upload else None
+    return float("inf") if found is None else found
