@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seaweedq.client.aio.client import AsyncClient
-    from seaweedq.client.core.consuming.working import Reject, Worked
-    from seaweedq.client.core.messages.batch import AsyncBatch, Batch
-    from seaweedq.client.core.messages.message import AsyncMessage, Message
-    from seaweedq.client.core.protocol.wire import Published
+    from seaweedq.client.core.message import AsyncBatch, AsyncMessage, Batch, Message
+    from seaweedq.client.core.wire import Published
+    from seaweedq.client.core.working import Reject, Worked
     from seaweedq.client.sync.client import Client
 
 __all__ = [
@@ -27,15 +26,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncBatch": "seaweedq.client.core.messages.batch",
+    "AsyncBatch": "seaweedq.client.core.message",
     "AsyncClient": "seaweedq.client.aio.client",
-    "AsyncMessage": "seaweedq.client.core.messages.message",
-    "Batch": "seaweedq.client.core.messages.batch",
+    "AsyncMessage": "seaweedq.client.core.message",
+    "Batch": "seaweedq.client.core.message",
     "Client": "seaweedq.client.sync.client",
-    "Message": "seaweedq.client.core.messages.message",
-    "Published": "seaweedq.client.core.protocol.wire",
-    "Reject": "seaweedq.client.core.consuming.working",
-    "Worked": "seaweedq.client.core.consuming.working",
+    "Message": "seaweedq.client.core.message",
+    "Published": "seaweedq.client.core.wire",
+    "Reject": "seaweedq.client.core.working",
+    "Worked": "seaweedq.client.core.working",
 }
 
 

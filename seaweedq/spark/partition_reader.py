@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from seaweedq.client.core.tables.table import TableRead, table_schema
-from seaweedq.client.core.tables.table_plan import FilePart, Rows
-from seaweedq.client.core.topics.calls import call, of_another, segments, topic_path, with_removed
+from seaweedq.client.core.calls import call, of_another, segments, topic_path, with_removed
+from seaweedq.client.core.table import TableRead, table_schema
+from seaweedq.client.core.table_plan import FilePart, Rows
 from seaweedq.client.sync.client import Client
 from seaweedq.errors import BelowRetention, ClientError, FileMissing, SegmentNotFound
 from seaweedq.spark.columns import arrow_schema, check_columns

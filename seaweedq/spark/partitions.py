@@ -7,7 +7,7 @@ Small parts share a partition.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from seaweedq.client.core.tables.table_plan import FilePart, Rows
+from seaweedq.client.core.table_plan import FilePart, Rows
 from seaweedq.segments.entry import ROW_GROUP_ROWS
 
 TASK_ROWS = 200_000  # of a tail, that one task fetches

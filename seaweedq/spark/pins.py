@@ -4,7 +4,7 @@ in Spark's SQL. Pure."""
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from seaweedq.client.core.tables.table_plan import Rows
+from seaweedq.client.core.table_plan import Rows
 
 _FOLDER = "substring_index(substring_index(_metadata.file_path, '=', -1), '/', 1)"  # the segment's number
 

@@ -22,10 +22,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
-from seaweedq.client.core.tables.file_scan import opened
-from seaweedq.client.core.tables.segment_rows import SEGMENT
-from seaweedq.client.core.tables.table_plan import TablePlan, plan
-from seaweedq.client.core.topics.calls import topic_path
+from seaweedq.client.core.calls import topic_path
+from seaweedq.client.core.file_scan import opened
+from seaweedq.client.core.segment_rows import SEGMENT
+from seaweedq.client.core.table_plan import TablePlan, plan
 from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry
 

@@ -18,10 +18,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from seaweedq.client.core.tables.table import NOW, completed, time_of
-from seaweedq.client.core.tables.table_plan import Rows
-from seaweedq.client.core.topics.calls import call, segment_map, topic_path
-from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of, topic_files
+from seaweedq.client.core.calls import TopicFile, call, offsets_of, segment_map, topic_files, topic_path
+from seaweedq.client.core.table import NOW, completed, time_of
+from seaweedq.client.core.table_plan import Rows
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import SegmentNotFound

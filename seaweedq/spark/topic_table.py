@@ -1,6 +1,6 @@
 """A topic as a DataFrame: Spark's own Parquet reader over its files, and the rows that are not in files yet.
 
-The order: the brokers state starts, ends and pins (`client.core.tables.table_plan`), then Spark lists the files, then
+The order: the brokers state starts, ends and pins (`client.core.table_plan`), then Spark lists the files, then
 the rows behind the pins are fetched from brokers, some through the driver and the others by executors. Executors need
 seaweedq and a way to the brokers; files are read by Spark alone.
 
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
-from seaweedq.client.core.tables.table import Bounds, by_segment, table_schema, time_of
-from seaweedq.client.core.tables.table_plan import Rows, TablePlan, check_expired, check_order, plan
-from seaweedq.client.core.topics.calls import Expired, described, flush, with_removed
+from seaweedq.client.core.calls import Expired, described, flush, with_removed
+from seaweedq.client.core.table import Bounds, by_segment, table_schema, time_of
+from seaweedq.client.core.table_plan import Rows, TablePlan, check_expired, check_order, plan
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.segments.entry import ENTRIES

@@ -92,7 +92,7 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
         return outcome
 
     monkeypatch.setattr(Redriving, "redrive", dying)
-    monkeypatch.setattr("seaweedq.client.core.messages.message.BaseMessage.ack", lambda self: None)
+    monkeypatch.setattr("seaweedq.client.core.message.BaseMessage.ack", lambda self: None)
     assert "killed" in run("redrive", dead, code=1)
     monkeypatch.undo()
     said = run("redrive", dead)

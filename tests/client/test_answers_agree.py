@@ -10,9 +10,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.client.core.payloads import importing, uploading
-from seaweedq.client.core.protocol import wire
-from seaweedq.client.core.topics import segment_map, topic_files
+from seaweedq.client.core import calls, importing, segment_map, uploading, wire
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.settings import Settings
@@ -38,8 +36,8 @@ STRUCTS: dict[tuple[str, str, str], type[msgspec.Struct]] = {
     ("post", TOPIC + "/subscriptions/{subscription}/nack", "200"): wire.Answered,
     ("post", TOPIC + "/subscriptions/{subscription}/extend", "200"): wire.Answered,
     ("get", f"{TOPIC}/segments", "200"): segment_map._Answer,
-    ("get", f"{TOPIC}/files", "200"): topic_files.FilesAnswer,
-    ("get", f"{TOPIC}/offsets", "200"): topic_files.OffsetsAnswer,
+    ("get", f"{TOPIC}/files", "200"): calls.FilesAnswer,
+    ("get", f"{TOPIC}/offsets", "200"): calls.OffsetsAnswer,
     ("post", f"{TOPIC}/imports", "200"): importing._Answer,
     ("post", f"{TOPIC}/imports", "202"): importing._Answer,
     ("get", TOPIC + "/imports/{upload}", "200"): importing._Answer,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import AsyncClient
-from seaweedq.client.core.protocol.effects import ARROW, NDJSON
+from seaweedq.client.core.effects import ARROW, NDJSON
 from seaweedq.clock import SystemIds
 from seaweedq.storage.local import LocalStore
 from tests.support.brokers.in_process_cluster import InLoop, in_loop

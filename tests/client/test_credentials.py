@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from seaweedq.client import AsyncClient, Client
-from seaweedq.client.core.protocol.broker_choice import Brokers
-from seaweedq.client.http.credentials import Credentials
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.http import Credentials
 from seaweedq.errors import ClientError, Forbidden, Unauthenticated
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from seaweedq import AsyncBatch, AsyncClient, AsyncMessage, Batch, Client, Message, Published
 from seaweedq.cli.shared import common
-from seaweedq.client.http.requests import DEFAULT_URL
+from seaweedq.client.http import DEFAULT_URL
 from seaweedq.errors import TopicConflict
 
 

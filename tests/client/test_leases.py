@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.messages.lease_names import REFUSED_S
+from seaweedq.client.core.pulling import REFUSED_S
 from seaweedq.errors import InvalidRequest, NeedsLevel, SubscriptionConflict
 from tests.support.client.fake_cluster import FakeCluster, problem
 

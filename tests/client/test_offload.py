@@ -200,10 +200,10 @@ def test_another_topic_of_the_same_name_has_its_own_rule(store, payload_client):
 
 
 def test_a_place_is_in_the_stream_of_its_key():
-    from seaweedq.client.core.producing.batching import Limits
-    from seaweedq.client.core.producing.offload import Sent
-    from seaweedq.client.core.producing.streams import Partition
-    from seaweedq.client.core.topics.segment_map import KeyRule, Segment, SegmentMap
+    from seaweedq.client.core.batching import Limits
+    from seaweedq.client.core.offload import Sent
+    from seaweedq.client.core.segment_map import KeyRule, Segment, SegmentMap
+    from seaweedq.client.core.streams import Partition
 
     partition = Partition(Limits(linger_ms=0), object, iter("abcdefgh").__next__)
     halves = [Segment(n, n << 30, (n + 1) << 30, "open", f"b{n}", f"http://b{n}") for n in (0, 1)]

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.client.core.producing.arrow_batches import keys_of
-from seaweedq.client.core.producing.batching import Limits
-from seaweedq.client.core.producing.key_extraction import Keys
-from seaweedq.client.core.producing.map_refresh import MapRefresh
-from seaweedq.client.core.producing.streams import Partition
-from seaweedq.client.core.protocol.wire import envelope
-from seaweedq.client.core.topics.segment_map import KeyRule, Segment, SegmentMap
+from seaweedq.client.core.arrow_batches import keys_of
+from seaweedq.client.core.batching import Limits
+from seaweedq.client.core.segment_map import KeyRule, Keys, MapRefresh, Segment, SegmentMap
+from seaweedq.client.core.streams import Partition
+from seaweedq.client.core.wire import envelope
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
 

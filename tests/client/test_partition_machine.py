@@ -10,16 +10,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from seaweedq.client.core.producing import streams
-from seaweedq.client.core.producing.batching import Limits
-from seaweedq.client.core.producing.delivery import Route
-from seaweedq.client.core.producing.offload import Sent
-from seaweedq.client.core.producing.rows import row_of
-from seaweedq.client.core.producing.streams import Partition
-from seaweedq.client.core.protocol.broker_choice import Brokers
-from seaweedq.client.core.protocol.effects import NDJSON, Attempt, Pause, Reply, Request, Work
-from seaweedq.client.core.protocol.retry import Patience
-from seaweedq.client.core.protocol.wire import envelope
+from seaweedq.client.core import streams
+from seaweedq.client.core.batching import Limits
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.delivery import Route
+from seaweedq.client.core.effects import NDJSON, Attempt, Pause, Reply, Request, Work
+from seaweedq.client.core.offload import Sent
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.rows import row_of
+from seaweedq.client.core.streams import Partition
+from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed
 from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
 from tests.support.client.fake_cluster import problem

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from seaweedq import AsyncClient
-from seaweedq.client.core.messages.message import AsyncMessage, Message
-from seaweedq.client.core.protocol.wire import decode_pull
+from seaweedq.client.core.message import AsyncMessage, Message
+from seaweedq.client.core.wire import decode_pull
 from seaweedq.errors import ConnectionFailed, Damaged, PayloadNotFound
 from tests.support.client.fake_store import SECRET, Cut, FakeStore, problem, sends, xml
 

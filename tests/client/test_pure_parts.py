@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seaweedq
-from seaweedq.client.core.producing.arrow_batches import streams
-from seaweedq.client.core.producing.batching import Batcher, Limits
-from seaweedq.client.core.protocol.effects import Pause, Reply, Request
-from seaweedq.client.core.protocol.problems import error_of
-from seaweedq.client.core.protocol.retry import Backoff, Patience
-from seaweedq.client.core.protocol.wire import envelope
+from seaweedq.client.core.arrow_batches import streams
+from seaweedq.client.core.batching import Batcher, Limits
+from seaweedq.client.core.effects import Pause, Reply, Request
+from seaweedq.client.core.problems import error_of
+from seaweedq.client.core.retry import Backoff, Patience
+from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed, NotReady, ServerProblem, TopicNotFound, by_slug
 from tests.support.tiers import examples
 

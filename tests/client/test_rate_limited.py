@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from seaweedq.api.problems import problem
-from seaweedq.client.core.protocol.effects import Pause, Reply, Request
-from seaweedq.client.core.protocol.problems import check
-from seaweedq.client.core.protocol.retry import Patience, unhurried
+from seaweedq.client.core.effects import Pause, Reply, Request
+from seaweedq.client.core.problems import check
+from seaweedq.client.core.retry import Patience, unhurried
 from seaweedq.errors import RateLimited, ServerProblem
 
 

@@ -4,10 +4,10 @@ import httpx
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.consuming.pulling import REPORT_S, LateAcks
-from seaweedq.client.core.producing.delivery import Route
-from seaweedq.client.core.protocol.effects import NDJSON
-from seaweedq.client.core.topics.calls import publish
+from seaweedq.client.core.calls import publish
+from seaweedq.client.core.delivery import Route
+from seaweedq.client.core.effects import NDJSON
+from seaweedq.client.core.pulling import REPORT_S, LateAcks
 from seaweedq.errors import InvalidMessages, InvalidName, MessageTooLarge, TopicNotFound
 from tests.support.client.fake_cluster import FakeCluster, problem
 

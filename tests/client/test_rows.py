@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.producing.batching import Batch, Batcher, Limits
-from seaweedq.client.core.producing.map_refresh import STALE_S
-from seaweedq.client.core.producing.rows import FEWEST, MOST_BYTES, Rows, line_of, row_of
-from seaweedq.client.core.protocol.effects import ARROW, NDJSON
-from seaweedq.client.core.protocol.wire import envelope
+from seaweedq.client.core.batching import Batch, Batcher, Limits
+from seaweedq.client.core.effects import ARROW, NDJSON
+from seaweedq.client.core.rows import FEWEST, MOST_BYTES, Rows, line_of, row_of
+from seaweedq.client.core.segment_map import STALE_S
+from seaweedq.client.core.wire import envelope
 from seaweedq.errors import InvalidMessages, MessageTooLarge
 from tests.support.client import kinds
 from tests.support.client.fake_cluster import FakeCluster, lines_of, problem
 
-ARROW_BATCHES = "seaweedq.client.core.producing.arrow_batches"
+ARROW_BATCHES = "seaweedq.client.core.arrow_batches"
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 KEYS = st.none() | TEXTS
 JSON = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS | st.lists(TEXTS, max_size=3)
@@ -119,7 +119,7 @@ def types(cluster: FakeCluster) -> list[str]:
 def sent(monkeypatch: pytest.MonkeyPatch, value: object, facts: dict[str, str], count: int) -> FakeCluster:
     """Sends so many messages at once to a topic that the producer knows."""
     kinds.use("rows", monkeypatch)
-    monkeypatch.setattr("seaweedq.client.core.producing.streams.FEWEST", FEWEST)
+    monkeypatch.setattr("seaweedq.client.core.streams.FEWEST", FEWEST)
     cluster = FakeCluster(facts=facts)
     with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
         producer = client.producer("t", linger_ms=10_000)

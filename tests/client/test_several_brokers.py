@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.protocol.broker_choice import AVOID_MOST_S, AVOID_UNKNOWN_S, SILENT_S, Brokers, parse_urls
-from seaweedq.client.core.protocol.effects import Attempt, Reply, Request
+from seaweedq.client.core.broker_choice import AVOID_MOST_S, AVOID_UNKNOWN_S, SILENT_S, Brokers, parse_urls
+from seaweedq.client.core.effects import Attempt, Reply, Request
 from seaweedq.errors import ConnectionFailed, Forbidden, PartlyTaken, Unavailable
 from tests.support.client import kinds
 from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in

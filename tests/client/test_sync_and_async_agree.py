@@ -1,6 +1,7 @@
 """The sync and the async client are one client: the same names, parameters, defaults, types and docstrings.
 
-Two shells are written by hand, since they differ in more than `await`: threads and locks here, tasks there.
+The sync client is generated. Producers, receipts and messages are written twice, since they differ in more than
+`await`: threads and locks here, tasks there.
 """
 
 import inspect
@@ -11,14 +12,12 @@ import msgspec
 import pytest
 
 from seaweedq.client.aio.client import AsyncClient
-from seaweedq.client.aio.producer import AsyncProducer
-from seaweedq.client.aio.receipts import AsyncDelivery, AsyncReceipt
-from seaweedq.client.core.messages.message import AsyncMessage, Message
-from seaweedq.client.core.producing.delivery import Outcome
-from seaweedq.client.core.protocol.wire import Published
+from seaweedq.client.aio.producer import AsyncDelivery, AsyncProducer, AsyncReceipt
+from seaweedq.client.core.delivery import Outcome
+from seaweedq.client.core.message import AsyncMessage, Message
+from seaweedq.client.core.wire import Published
 from seaweedq.client.sync.client import Client
-from seaweedq.client.sync.producer import Producer
-from seaweedq.client.sync.receipts import Delivery, Receipt
+from seaweedq.client.sync.producer import Delivery, Producer, Receipt
 from seaweedq.errors import ClientError
 
 PAIRS = [
@@ -42,6 +41,7 @@ SENTENCES = (  # said of one of the two alone
     "Breaking off early leaves the last acks to `close`.",
 )
 PARAMETERS = {"timeout_s"}  # of a receipt: asyncio.timeout does it there
+RECEIPTS = ("Receipt.", "Delivery.")
 CONSTRUCTED = {Client}  # the others are made by it
 
 
@@ -74,7 +74,7 @@ def signature(member: Any) -> list[tuple[str, str, str, str]]:
     told = [
         (one.name, str(one.kind), plain(repr(one.default)), plain(inspect.formatannotation(one.annotation)))
         for one in found.parameters.values()
-        if not (one.name in PARAMETERS and "receipts" in function(member).__module__)
+        if not (one.name in PARAMETERS and function(member).__qualname__.startswith(RECEIPTS))
     ]
     return [*told, ("return", "", "", plain(inspect.formatannotation(found.return_annotation)))]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from seaweedq import AsyncClient, Client, Reject, Worked
-from seaweedq.client.core.consuming.pulling import Pulling
-from seaweedq.client.core.consuming.working import Held
+from seaweedq.client.core.pulling import Pulling
+from seaweedq.client.core.working import Held
 from seaweedq.client.sync import work as sync_work
 from tests.support.tiers import later
 

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from seaweedq.client.core.consuming.pulling import Mode, Pulled
-from seaweedq.client.core.consuming.working import Held, Job, Reject, failure_of, is_reject, without_reject
-from seaweedq.client.core.protocol.wire import WireMessage
+from seaweedq.client.core.pulling import Mode, Pulled
+from seaweedq.client.core.wire import WireMessage
+from seaweedq.client.core.working import Held, Job, Reject, failure_of, is_reject, without_reject
 
 
 def wire(offset: int, key: str | None = None, segment: int = 0) -> WireMessage:

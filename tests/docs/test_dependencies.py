@@ -69,7 +69,7 @@ def test_extras_hold_each_other_as_documented():
 
 
 def test_client_and_commands_import_no_package_of_an_extra():
-    modules = "seaweedq.client, seaweedq.client.core.producing.key_extraction, seaweedq.cli.main"
+    modules = "seaweedq.client, seaweedq.client.core.segment_map, seaweedq.cli.main"
     code = f"import sys, {modules}; print(*sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     loaded = {name.partition(".")[0] for name in printed.split()}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.tables.table_plan import Rows
+from seaweedq.client.core.table_plan import Rows
 from seaweedq.errors import TopicNotFound
 from seaweedq.spark import topic_table
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.tables.table_plan import FilePart, Rows
-from seaweedq.client.core.topics.topic_files import TopicFile
+from seaweedq.client.core.calls import TopicFile
+from seaweedq.client.core.table_plan import FilePart, Rows
 from seaweedq.errors import ClientError, FileMissing
 from seaweedq.spark import partition_reader
 from seaweedq.spark.columns import spark_schema_of

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.client.core.tables.table_plan import Rows, TablePlan, plan
+from seaweedq.client.core.table_plan import Rows, TablePlan, plan
 from seaweedq.spark.pins import condition as condition_of
 from seaweedq.spark.pins import file_condition
 

@@ -10,7 +10,7 @@ from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, s
 from seaweedq.errors import PrincipalNotFound
 
 if TYPE_CHECKING:
-    from seaweedq.client.core.protocol.effects import Steps
+    from seaweedq.client.core.effects import Steps
 
 app = typer.Typer(no_args_is_help=True, help="Create, change, show, list and remove principals.")
 _LISTED = columns("name, state, grants, limits")
@@ -43,7 +43,7 @@ def _changed(
     name: str, grants: list[dict[str, list[str]]], limits: dict[str, float | None], disabled: bool | None
 ) -> "Steps[Any]":
     """Puts what a principal has and what is given together: the broker replaces all of it."""
-    from seaweedq.client.core.topics.calls import access_path, call
+    from seaweedq.client.core.calls import access_path, call
 
     path = access_path("principals", name)
     try:
@@ -61,7 +61,7 @@ def _changed(
 @app.command(epilog="Example: seaweedq principal show importer")
 def show(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Show a principal: its grants and limits."""
-    from seaweedq.client.core.topics.calls import access_path, call
+    from seaweedq.client.core.calls import access_path, call
 
     found = run(url, call("GET", access_path("principals", name)))
     if output == JSON:
@@ -73,7 +73,7 @@ def show(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
 @app.command("list", epilog="Example: seaweedq principal list")
 def list_principals(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """List all principals with their grants and limits."""
-    from seaweedq.client.core.topics.calls import pages
+    from seaweedq.client.core.calls import pages
 
     found = run(url, pages("/v1/principals", "principals"))
     if output == JSON:
@@ -86,7 +86,7 @@ def list_principals(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
 @app.command(epilog="Example: seaweedq principal remove importer")
 def remove(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Remove a principal; all its tokens end with it."""
-    from seaweedq.client.core.topics.calls import access_path, call
+    from seaweedq.client.core.calls import access_path, call
 
     run(url, call("DELETE", access_path("principals", name)))
     say_done(output, f"removed {name} and all its tokens", name=name, removed=True)

@@ -30,7 +30,7 @@ def create(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Issue a token, and print it: it is shown once."""
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.calls import call
 
     body: dict[str, Any] = {"note": note}
     if principal is not None:
@@ -46,7 +46,7 @@ def create(
 @app.command("list", epilog="Example: seaweedq token list")
 def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """List tokens by id: all with the right to access, else the caller's own and those that came of it."""
-    from seaweedq.client.core.topics.calls import pages
+    from seaweedq.client.core.calls import pages
 
     found = run(url, pages("/v1/tokens", "tokens"))
     if output == JSON:
@@ -67,7 +67,7 @@ def revoke(
     url: Url = DEFAULT_URL,
 ) -> None:
     """End a token, and all that came of it."""
-    from seaweedq.client.core.topics.calls import access_path, call
+    from seaweedq.client.core.calls import access_path, call
 
     run(url, call("DELETE", access_path("tokens", token)))
     say_done(output, f"revoked {token}", id=token, revoked=True)
@@ -75,7 +75,7 @@ def revoke(
 
 def whoami(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Print who the caller is, and what it may do."""
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.calls import call
 
     found = run(url, call("GET", "/v1/whoami"))
     if output == JSON:

@@ -24,7 +24,7 @@ def cluster(
     """Show the brokers with their versions, and the cluster's level; `cluster level` raises it."""
     if context.invoked_subcommand is not None:
         return
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.calls import call
 
     facts = run(url, call("GET", "/v1/cluster"))
     if output == JSON:
@@ -50,7 +50,7 @@ def level(
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
     """Raise the cluster's level, for ever: brokers that do not read it can join no more."""
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.calls import call
 
     assert context.parent is not None
     body = {} if to is None else {"level": to}
@@ -68,7 +68,7 @@ def confirm(
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
     """Confirm a coordination that was restored from a backup: retention takes and deletes again."""
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.calls import call
 
     assert context.parent is not None
     url = url or context.parent.params["url"]

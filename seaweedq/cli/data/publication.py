@@ -15,8 +15,7 @@ from seaweedq.cli.shared.common import complain
 from seaweedq.errors import InvalidMessages, MessageTooLarge, UnreadableBody
 
 if TYPE_CHECKING:
-    from seaweedq.client.sync.producer import Producer
-    from seaweedq.client.sync.receipts import Receipt
+    from seaweedq.client.sync.producer import Producer, Receipt
 
 DELIVERY_S = 120.0  # the client's default: so long a message is tried
 SILENT_S = 2.0

@@ -15,8 +15,7 @@ from seaweedq.errors import SeaweedqError
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from seaweedq.client.sync.producer import Producer
-    from seaweedq.client.sync.receipts import Receipt
+    from seaweedq.client.sync.producer import Producer, Receipt
 
 
 # More bars than this, and those that are full go.

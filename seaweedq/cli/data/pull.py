@@ -18,7 +18,7 @@ from seaweedq.errors import Forbidden, SubscriptionNotFound, TopicNotFound
 
 if TYPE_CHECKING:
     from seaweedq.client import Client, Message
-    from seaweedq.client.core.consuming.pulling import Mode
+    from seaweedq.client.core.pulling import Mode
 
 EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
 seaweedq pull events -s tail --follow | jq .value ·

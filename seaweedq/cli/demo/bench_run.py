@@ -15,7 +15,7 @@ import msgspec
 
 from seaweedq.cli.shared.common import connect
 from seaweedq.client import Client, Message
-from seaweedq.client.sync.receipts import Receipt
+from seaweedq.client.sync.producer import Receipt
 
 # What a value holds beside its padding.
 _OVERHEAD = 40

@@ -14,7 +14,7 @@ READY_S = 5.0
 
 def looked_at(url: str, named: bool) -> Iterator[Finding]:
     """Yields the findings of the cluster at `url`; if nobody named it, it need not be there."""
-    from seaweedq.client.core.topics.calls import call
+    from seaweedq.client.core.calls import call
 
     try:
         facts: dict[str, Any] = run(url, call("GET", "/v1/cluster"))

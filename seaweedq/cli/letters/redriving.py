@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
-from seaweedq.client.core.protocol.effects import JSON
-from seaweedq.client.core.protocol.retry import Patience
-from seaweedq.client.core.protocol.wire import decode_published, envelope, reference_envelope
-from seaweedq.client.core.topics.calls import publish_request
+from seaweedq.client.core.broker_choice import Brokers, parse_urls
+from seaweedq.client.core.calls import publish_request
+from seaweedq.client.core.effects import JSON
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.wire import decode_published, envelope, reference_envelope
 from seaweedq.client.sync.transport import SyncTransport
 from seaweedq.errors import SequenceOutOfOrder, TopicNotFound
 

@@ -14,8 +14,8 @@ from seaweedq.errors import ConnectionFailed, SeaweedqError
 
 if TYPE_CHECKING:
     from seaweedq.client import Client
-    from seaweedq.client.core.protocol.effects import Steps
-    from seaweedq.client.core.protocol.retry import OnRetry
+    from seaweedq.client.core.effects import Steps
+    from seaweedq.client.core.retry import OnRetry
     from seaweedq.client.sync.transport import SyncTransport
 
 Url = Annotated[
@@ -30,7 +30,7 @@ _REFUSED = "Connection refused"
 
 def _topics(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of topics that begin so, for the shell's completion; none where no broker answers soon."""
-    from seaweedq.client.core.topics.calls import pages
+    from seaweedq.client.core.calls import pages
 
     url = ctx.params.get("url") or os.environ.get("SEAWEEDQ_URL") or DEFAULT_URL
     try:
@@ -57,7 +57,7 @@ def connect(url: str, on_retry: "OnRetry | None" = None) -> "Client":
 @contextmanager
 def calling(url: str, timeout_s: float = CLIENT_S) -> Iterator["SyncTransport"]:
     """Opens what runs the core's calls at the brokers at `url`; an invalid URL is a usage error."""
-    from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
+    from seaweedq.client.core.broker_choice import Brokers, parse_urls
     from seaweedq.client.sync.transport import SyncTransport
 
     try:
@@ -78,7 +78,7 @@ def run(url: str, steps: "Steps[Any]") -> Any:
 
 def unusable(error: ValueError) -> typer.BadParameter:
     """Returns the usage error for brokers that cannot be called: because of the URL, or of the environment's token."""
-    from seaweedq.client.http.credentials import InvalidToken
+    from seaweedq.client.http import InvalidToken
 
     return typer.BadParameter(str(error), param_hint=None if isinstance(error, InvalidToken) else "--url")
 

@@ -22,8 +22,8 @@ from seaweedq.extras import install_command, needs
 if TYPE_CHECKING:
     import duckdb
 
-    from seaweedq.client.core.tables.table import TableRead
-    from seaweedq.client.core.topics.calls import Expired
+    from seaweedq.client.core.calls import Expired
+    from seaweedq.client.core.table import TableRead
     from seaweedq.client.sync.transport import SyncTransport
 
 PATIENCE_S = 30.0
@@ -64,7 +64,7 @@ class Database:
 
     def planned(self, statement: str) -> "list[TableRead]":
         """Returns the plans of the topics that a statement names. Raises InvalidRequest for one that is no SQL."""
-        from seaweedq.client.core.tables.table import Wanted, plan_table
+        from seaweedq.client.core.table import Wanted, plan_table
 
         wanted = Wanted(live=True, expired=self._expired)
         return [self._transport.run(plan_table(topic, wanted)) for topic in self._topics(statement)]
@@ -126,7 +126,7 @@ class Database:
             complain(f"topic {topic!r} is left out; {reason}")
 
     def _is_topic(self, name: str) -> bool:
-        from seaweedq.client.core.topics.calls import call, topic_path
+        from seaweedq.client.core.calls import call, topic_path
 
         with suppress(TopicNotFound, InvalidName):
             return bool(self._transport.run(call("GET", topic_path(name))))
@@ -134,7 +134,7 @@ class Database:
 
     def _listed(self, lower: set[str] | None = None) -> list[str]:
         """Returns all topics, or those with these names in lower case."""
-        from seaweedq.client.core.topics.calls import pages
+        from seaweedq.client.core.calls import pages
 
         known = [str(one["name"]) for one in self._transport.run(pages("/v1/topics", "topics"))]
         return [name for name in known if lower is None or name.lower() in lower]
@@ -142,8 +142,8 @@ class Database:
     def _tail(self, name: str, read: "TableRead", filled: bool) -> str:
         """Creates the table of a topic's rows that are in no file, and returns its name. Each range is Arrow only until
         DuckDB has it."""
-        from seaweedq.client.core.protocol.retry import Patience
-        from seaweedq.client.core.tables.table import tail_batches
+        from seaweedq.client.core.retry import Patience
+        from seaweedq.client.core.table import tail_batches
 
         table, patience = f"{_TAILS}.{quoted(name)}", Patience(PATIENCE_S, time.monotonic, random.random)
         self._insert(f"CREATE TABLE {table} AS FROM arrow", read.table([]))
@@ -183,7 +183,7 @@ class Database:
     def _told_endpoint(self, topic: str) -> str:
         """Returns the URL of the store that brokers name, unless the environment has one: brokers may have another way
         there."""
-        from seaweedq.client.core.topics.calls import call, topic_path
+        from seaweedq.client.core.calls import call, topic_path
 
         if any(os.environ.get(name) for name in _ENDPOINTS):
             return ""

@@ -1,6 +1,6 @@
 """A topic as SQL that DuckDB reads: its files, which DuckDB opens itself, and its tail, which is Arrow. Pure.
 
-A view has exactly the rows of one plan (`client.core.tables.table`): whole files, parts of files by their offsets, and
+A view has exactly the rows of one plan (`client.core.table`): whole files, parts of files by their offsets, and
 the table of the tail, without what had expired when it was planned. So a view is complete to the last acknowledged
 message of that moment, and no row is in it twice, whatever brokers flush meanwhile.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from seaweedq.cli.shared.common import counted
 
 if TYPE_CHECKING:
-    from seaweedq.client.core.tables.table import TableRead
-    from seaweedq.client.core.tables.table_plan import FilePart
+    from seaweedq.client.core.table import TableRead
+    from seaweedq.client.core.table_plan import FilePart
 
 _HIVE = "hive_partitioning = true, hive_types = {'segment': INTEGER}"
 

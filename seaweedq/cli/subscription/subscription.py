@@ -62,8 +62,8 @@ def create(
         "filter": _present({"key_prefix": key_prefix, "headers": headers or None}) or None,
         "expires_after_s": expires_after_s,
     }
-    from seaweedq.client.core.topics.calls import create as creating
-    from seaweedq.client.core.topics.calls import subscription_path
+    from seaweedq.client.core.calls import create as creating
+    from seaweedq.client.core.calls import subscription_path
 
     created = run(url, creating(subscription_path(topic, name), _present(config)))
     state = "is created" if created else "is there already, with the same options"

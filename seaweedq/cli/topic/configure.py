@@ -85,8 +85,8 @@ def create(
     config = _placed(context.params)
     if schema is not None:
         config["schema"] = _schema(schema)
-    from seaweedq.client.core.topics.calls import create as creating
-    from seaweedq.client.core.topics.calls import topic_path
+    from seaweedq.client.core.calls import create as creating
+    from seaweedq.client.core.calls import topic_path
 
     created = run(url, creating(topic_path(topic), config))
     state = "is created" if created else "is there already, with the same options"

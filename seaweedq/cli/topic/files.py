@@ -8,7 +8,7 @@ from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
 
 if TYPE_CHECKING:
-    from seaweedq.client.core.topics.topic_files import TopicFile
+    from seaweedq.client.core.calls import TopicFile
 
 EXAMPLES = "Examples: seaweedq topic files flights · seaweedq topic files flights --segment 3 -o json | jq .bytes"
 _HEAD = columns("segment, name, offsets, rows, bytes", numbers="segment, offsets, rows, bytes")

@@ -102,7 +102,7 @@ def _replace(url: str, output: str, topic: str, segment: int, change: str, body:
 
 def _ask(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
     """Sends a request and returns the answer, with a timeout as long as brokers may wait."""
-    from seaweedq.client.core.topics import calls
+    from seaweedq.client.core import calls
 
     path = f"{calls.topic_path(topic)}/segments/{segment}/{change}"
     answer: dict[str, Any] = run(url, calls.call("POST", path, body, wait_s=WAIT_S))

@@ -134,7 +134,7 @@ def _risen(positions: str, error: BelowRetention) -> str:
 
 def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]:
     """Yields the messages of one broker's stream, and keeps in `at` the header from which another goes on."""
-    from seaweedq.client.http.credentials import Credentials
+    from seaweedq.client.http import Credentials
 
     with http.stream("GET", url, headers={**at, **Credentials().headers()}) as answer:
         _check(answer)
@@ -144,8 +144,8 @@ def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]
 
 
 def _check(answer: Any) -> None:
-    from seaweedq.client.core.protocol.effects import Reply
-    from seaweedq.client.core.protocol.problems import error_of
+    from seaweedq.client.core.effects import Reply
+    from seaweedq.client.core.problems import error_of
 
     if answer.status_code != 200:
         answer.read()

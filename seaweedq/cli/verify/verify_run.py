@@ -19,10 +19,10 @@ from seaweedq.broker.cluster_level import check_level
 from seaweedq.cli.server.backends.stores import OpenStore, open_store
 from seaweedq.cli.server.given_settings import settings_of
 from seaweedq.cli.verify.verify_payloads import PayloadAudit, payload_names
-from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
-from seaweedq.client.core.protocol.effects import ARROW, Reply, Request, Steps
-from seaweedq.client.core.protocol.problems import check
-from seaweedq.client.core.topics.calls import call, fetch_request, segments, topic_path
+from seaweedq.client.core.broker_choice import Brokers, parse_urls
+from seaweedq.client.core.calls import call, fetch_request, segments, topic_path
+from seaweedq.client.core.effects import ARROW, Reply, Request, Steps
+from seaweedq.client.core.problems import check
 from seaweedq.client.sync.transport import SyncTransport
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import (

@@ -1,33 +1,104 @@
-"""The async producer: a task that releases the batches of `send`, each to be sent in a task of its own."""
+"""The async producer: a task that releases the batches of `send`, each to be sent in a task of its own, and receipts to
+await.
+"""
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from datetime import datetime
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from seaweedq.client.aio.receipts import AsyncDelivery, AsyncReceipt
-from seaweedq.client.core.producing.batching import Batch, Limits
-from seaweedq.client.core.producing.delivery import Outcome, Route
-from seaweedq.client.core.producing.map_refresh import MapRefresh
-from seaweedq.client.core.producing.offload import Sent, file_job
-from seaweedq.client.core.producing.rows import MOST_BYTES, row_of
-from seaweedq.client.core.producing.streams import Partition, Placeholder, Stream
-from seaweedq.client.core.protocol.effects import Steps
-from seaweedq.client.core.protocol.wire import envelope
-from seaweedq.client.files.upload_source import Progress
-from seaweedq.client.sync.upload_threads import MOST_UPLOADS
+from seaweedq.client.core.batching import Batch, Limits
+from seaweedq.client.core.delivery import Outcome, Route, shown
+from seaweedq.client.core.effects import Steps
+from seaweedq.client.core.offload import MOST_UPLOADS, Sent, file_job
+from seaweedq.client.core.rows import MOST_BYTES, row_of
+from seaweedq.client.core.segment_map import MapRefresh
+from seaweedq.client.core.streams import Partition, Placeholder, Stream
+from seaweedq.client.core.wire import Published, envelope
+from seaweedq.client.files import Progress
 from seaweedq.errors import ClientError
 from seaweedq.extras import needs
+
+
+class AsyncDelivery:
+    """The outcome of one request of a producer, like a future. Awaiting it is `result`."""
+
+    __slots__ = ("_done", "_outcome")
+
+    def __init__(self) -> None:
+        self._done = asyncio.Event()
+        self._outcome = Outcome()
+
+    def settle(self, outcome: Outcome) -> None:
+        """States the outcome."""
+        self._outcome = outcome
+        self._done.set()
+
+    async def outcome(self) -> Outcome:
+        """Waits for the outcome and returns it."""
+        await self._done.wait()
+        return self._outcome
+
+    def done(self) -> bool:
+        """Returns whether the outcome is known."""
+        return self._done.is_set()
+
+    def known(self) -> Outcome | None:
+        """Returns the outcome; None while it is not known."""
+        return self._outcome if self.done() else None
+
+    async def exception(self) -> Exception | None:
+        """Returns the error if any of the messages failed, else None."""
+        return (await self.outcome()).error
+
+    async def result(self) -> Published:
+        """Returns the broker's answer; raises the delivery's error."""
+        outcome = await self.outcome()
+        if outcome.error:
+            raise outcome.error
+        assert outcome.published is not None
+        return outcome.published
+
+    def __await__(self) -> Generator[Any, None, Published]:
+        return self.result().__await__()
+
+
+class AsyncReceipt:
+    """The outcome of one message, like a future whose result is the message's id. Awaiting it is `result`."""
+
+    __slots__ = ("_delivery", "_index")
+
+    def __init__(self, delivery: AsyncDelivery, index: int) -> None:
+        self._delivery, self._index = delivery, index
+
+    def done(self) -> bool:
+        """Returns whether the outcome is known."""
+        return self._delivery.done()
+
+    async def exception(self) -> Exception | None:
+        """Returns the message's error if it failed, else None."""
+        return (await self._delivery.outcome()).error_of(self._index)
+
+    async def result(self) -> str:
+        """Returns the id `{segment}-{offset}`; raises the message's error."""
+        return (await self._delivery.outcome()).id_of(self._index)
+
+    def __await__(self) -> Generator[Any, None, str]:
+        return self.result().__await__()
+
+    def __repr__(self) -> str:
+        return shown("AsyncReceipt", self._delivery.known(), self._index)
+
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_ARROW = "seaweedq.client.core.producing.arrow_batches"
+_ARROW = "seaweedq.client.core.arrow_batches"
 
 
 class AsyncProducer:
@@ -140,7 +211,7 @@ class AsyncProducer:
         with needs("arrow", "send_table"):
             if _ARROW not in sys.modules:  # to import it takes time that an event loop does not have
                 await asyncio.to_thread(import_module, _ARROW)
-            from seaweedq.client.core.producing.arrow_batches import slices
+            from seaweedq.client.core.arrow_batches import slices
 
         deliveries: list[AsyncDelivery] = []
         limit_bytes = self._limits.max_request_bytes // 2

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from seaweedq.client.core.consuming.pulling import ACK_BATCH, ACK_LINGER_S, Pulled, Pulling, ids_of
-from seaweedq.client.core.messages.answering import Item, Origin
-from seaweedq.client.core.protocol.effects import Steps
+from seaweedq.client.core.answers import Item, Origin
+from seaweedq.client.core.effects import Steps
+from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulled, Pulling, ids_of
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from seaweedq.client.core.protocol.broker_choice import Brokers
-from seaweedq.client.core.protocol.effects import (
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.effects import (
     Attempt,
     Chunk,
     Effect,
@@ -20,9 +20,18 @@ from seaweedq.client.core.protocol.effects import (
     Together,
     Work,
 )
-from seaweedq.client.files.upload_source import Slice
-from seaweedq.client.http.credentials import Credentials
-from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of, shows_secret
+from seaweedq.client.files import Slice
+from seaweedq.client.http import (
+    LIMITS,
+    Credentials,
+    build,
+    check_open,
+    failed,
+    is_ours,
+    is_secure,
+    reply_of,
+    shows_secret,
+)
 from seaweedq.errors import ConnectionFailed, SeaweedqError
 
 T = TypeVar("T")

@@ -13,8 +13,12 @@ from functools import partial
 from typing import Any
 
 from seaweedq.client.aio.subscriber import AsyncAcker
-from seaweedq.client.core.consuming.pulling import Pulling
-from seaweedq.client.core.consuming.working import (
+from seaweedq.client.core.answers import Answer, Item, Origin, extension_of, nack_of, return_of
+from seaweedq.client.core.calls import MAX_WAIT_S
+from seaweedq.client.core.effects import Steps
+from seaweedq.client.core.message import AsyncMessage, Make
+from seaweedq.client.core.pulling import Pulling
+from seaweedq.client.core.working import (
     Job,
     Worked,
     by_lease,
@@ -24,10 +28,6 @@ from seaweedq.client.core.consuming.working import (
     told_of,
     without_reject,
 )
-from seaweedq.client.core.messages.answering import Answer, Item, Origin, extension_of, nack_of, return_of
-from seaweedq.client.core.messages.message import AsyncMessage, Make
-from seaweedq.client.core.protocol.effects import Steps
-from seaweedq.client.core.topics.calls import MAX_WAIT_S
 from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
 
 logger = logging.getLogger(__name__)

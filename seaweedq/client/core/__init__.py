@@ -1,1 +1,1 @@
-"""The client's core without I/O: effects, calls, batches, segment maps."""
+"""The client's core, without I/O: calls, batches, segment maps, pulls, as generators that yield effects."""

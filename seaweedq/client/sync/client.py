@@ -12,24 +12,10 @@ from weakref import WeakSet
 
 import httpx
 
-from seaweedq.client.core.consuming.arguments import check_wanted, check_work
-from seaweedq.client.core.consuming.pulling import Mode, Pulling, Wanted
-from seaweedq.client.core.consuming.working import Worked
-from seaweedq.client.core.messages.batch import Batch
-from seaweedq.client.core.messages.lease_names import LeaseNames
-from seaweedq.client.core.messages.message import Make, Message, Page
-from seaweedq.client.core.payloads.importing import Format, Imported, Rows, format_given, imported
-from seaweedq.client.core.payloads.payload_reading import payload
-from seaweedq.client.core.payloads.uploading import ANY_BYTES, Uploading
-from seaweedq.client.core.producing.batching import MIB, Limits
-from seaweedq.client.core.producing.delivery import Route
-from seaweedq.client.core.producing.offload import Offload, type_of
-from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
-from seaweedq.client.core.protocol.effects import ARROW, JSON, Steps
-from seaweedq.client.core.protocol.retry import OnRetry, Patience, patiently, unhurried
-from seaweedq.client.core.protocol.wire import Published, WireMessage
-from seaweedq.client.core.topics import calls
-from seaweedq.client.core.topics.configuration import (
+from seaweedq.client.core import calls
+from seaweedq.client.core.batching import MIB, Limits
+from seaweedq.client.core.broker_choice import Brokers, parse_urls
+from seaweedq.client.core.calls import (
     Bytes,
     Filter,
     Flush,
@@ -38,13 +24,24 @@ from seaweedq.client.core.topics.configuration import (
     Scaling,
     Seconds,
     Start,
+    TopicFile,
     TopicFormat,
     named,
+    topic_files,
 )
-from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
-from seaweedq.client.files.upload_source import Progress, Source
-from seaweedq.client.http.credentials import Credentials
-from seaweedq.client.http.requests import check_options, given_url
+from seaweedq.client.core.delivery import Route
+from seaweedq.client.core.effects import ARROW, JSON, Steps
+from seaweedq.client.core.importing import Format, Imported, Rows, format_given, imported
+from seaweedq.client.core.message import Batch, Make, Message, Page
+from seaweedq.client.core.offload import Offload, type_of
+from seaweedq.client.core.payload_reading import payload
+from seaweedq.client.core.pulling import LeaseNames, Mode, Pulling, Wanted, check_wanted, check_work
+from seaweedq.client.core.retry import OnRetry, Patience, patiently, unhurried
+from seaweedq.client.core.uploading import ANY_BYTES, Uploading
+from seaweedq.client.core.wire import Published, WireMessage
+from seaweedq.client.core.working import Worked
+from seaweedq.client.files import Progress, Source
+from seaweedq.client.http import Credentials, check_options, given_url
 from seaweedq.client.sync.producer import Producer
 from seaweedq.client.sync.subscriber import Acker, deliveries
 from seaweedq.client.sync.transport import SyncTransport
@@ -55,8 +52,8 @@ from seaweedq.extras import needs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from seaweedq.client.core.tables.table import Bounds
-    from seaweedq.client.core.topics.calls import Expired
+    from seaweedq.client.core.calls import Expired
+    from seaweedq.client.core.table import Bounds
 
 T = TypeVar("T")
 
@@ -318,7 +315,7 @@ class Client:
         a start above its end.
         """
         with needs("arrow", "read_table"):
-            from seaweedq.client.core.tables.table import Wanted, read_table
+            from seaweedq.client.core.table import Wanted, read_table
 
         wanted = Wanted(columns, live, starting, ending, segments, expired)
         return self._run(read_table(topic, wanted, self._patience()))
@@ -335,7 +332,7 @@ class Client:
     ) -> Iterator["pa.RecordBatch"]:
         """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
         with needs("arrow", "read_batches"):
-            from seaweedq.client.core.tables.table import Wanted, next_batch, plan_table
+            from seaweedq.client.core.table import Wanted, next_batch, plan_table
 
         read = self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments, expired)))
         batches = read.of_files()
@@ -355,7 +352,7 @@ class Client:
         a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
         """
         with needs("arrow", "read_segment"):
-            from seaweedq.client.core.tables.segment_rows import fetch_rows
+            from seaweedq.client.core.segment_rows import fetch_rows
 
         while start < end:
             patience = self._patience()

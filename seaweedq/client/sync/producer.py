@@ -1,27 +1,146 @@
-"""The sync producer: threads that send the messages that `send` gathers."""
+"""The sync producer: threads that send the messages that `send` gathers, threads that upload a few payloads at a time
+in the order of the messages, and receipts that are like futures.
+"""
 
 import atexit
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
-from seaweedq.client.core.producing.batching import Batch, Limits
-from seaweedq.client.core.producing.delivery import Outcome, Route
-from seaweedq.client.core.producing.map_refresh import MapRefresh
-from seaweedq.client.core.producing.offload import Sent, file_job
-from seaweedq.client.core.producing.rows import MOST_BYTES, row_of
-from seaweedq.client.core.producing.streams import Partition, Placeholder, Stream
-from seaweedq.client.core.protocol import forks
-from seaweedq.client.core.protocol.effects import Steps
-from seaweedq.client.core.protocol.wire import envelope
-from seaweedq.client.files.upload_source import Progress
-from seaweedq.client.sync.receipts import Delivery, Receipt
-from seaweedq.client.sync.upload_threads import Uploads
+import msgspec
+
+from seaweedq.client.core.batching import Batch, Limits
+from seaweedq.client.core.delivery import Outcome, Route, shown
+from seaweedq.client.core.effects import Steps
+from seaweedq.client.core.offload import MOST_UPLOADS, Sent, file_job
+from seaweedq.client.core.rows import MOST_BYTES, row_of
+from seaweedq.client.core.segment_map import MapRefresh
+from seaweedq.client.core.streams import Partition, Placeholder, Stream
+from seaweedq.client.core.wire import Published, envelope
+from seaweedq.client.files import Progress
+from seaweedq.client.sync.transport import Stop, Stopped
 from seaweedq.errors import ClientError
 from seaweedq.extras import needs
+
+
+class Delivery:
+    """The outcome of one request of a producer, like a future."""
+
+    __slots__ = ("_done", "_outcome")
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._outcome = Outcome()
+
+    def settle(self, outcome: Outcome) -> None:
+        """States the outcome."""
+        self._outcome = outcome
+        self._done.set()
+
+    def outcome(self, timeout_s: float | None = None) -> Outcome:
+        """Waits for the outcome and returns it. Raises TimeoutError after `timeout_s`."""
+        if not self._done.wait(timeout_s):
+            raise TimeoutError(f"the outcome is still unknown after {timeout_s} s")
+        return self._outcome
+
+    def done(self) -> bool:
+        """Returns whether the outcome is known."""
+        return self._done.is_set()
+
+    def known(self) -> Outcome | None:
+        """Returns the outcome; None while it is not known."""
+        return self._outcome if self.done() else None
+
+    def exception(self, timeout_s: float | None = None) -> Exception | None:
+        """Returns the error if any of the messages failed, else None. Raises TimeoutError after `timeout_s`."""
+        return self.outcome(timeout_s).error
+
+    def result(self, timeout_s: float | None = None) -> Published:
+        """Returns the broker's answer; raises the delivery's error. Raises TimeoutError after `timeout_s`."""
+        outcome = self.outcome(timeout_s)
+        if outcome.error:
+            raise outcome.error
+        assert outcome.published is not None
+        return outcome.published
+
+
+class Receipt(msgspec.Struct, gc=False, eq=False):
+    """The outcome of one message, like a future whose result is the message's id."""
+
+    _delivery: Delivery
+    _index: int
+
+    def done(self) -> bool:
+        """Returns whether the outcome is known."""
+        return self._delivery.done()
+
+    def exception(self, timeout_s: float | None = None) -> Exception | None:
+        """Returns the message's error if it failed, else None. Raises TimeoutError after `timeout_s`."""
+        return self._delivery.outcome(timeout_s).error_of(self._index)
+
+    def result(self, timeout_s: float | None = None) -> str:
+        """Returns the id `{segment}-{offset}`; raises the message's error. Raises TimeoutError after `timeout_s`."""
+        return self._delivery.outcome(timeout_s).id_of(self._index)
+
+    def __repr__(self) -> str:
+        return shown("Receipt", self._delivery.known(), self._index)
+
+
+_LEAVE_S = 2.0
+
+
+class Uploads:
+    """Runs uploads; the thread of each one calls `done` with its result."""
+
+    def __init__(self, run: Callable[..., Any], done: Callable[[Placeholder[Any], Sent | Exception], None]) -> None:
+        self._run, self._done = run, done
+        self._lock = threading.Lock()
+        self._todo: deque[tuple[Placeholder[Any], Steps[Sent]]] = deque()
+        self._threads: set[threading.Thread] = set()
+        self._stop = Stop()
+
+    def add(self, held: Placeholder[Any], steps: Steps[Sent]) -> None:
+        """Adds an upload; it begins when its turn comes."""
+        with self._lock:
+            self._todo.append((held, steps))
+            if len(self._threads) < MOST_UPLOADS:
+                thread = threading.Thread(target=self._upload_all, name="uploads", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+
+    def leave(self) -> None:
+        """Stops all uploads, and allows a moment to abort them at the brokers."""
+        self._stop.set()
+        with self._lock:
+            threads = tuple(self._threads)
+        for thread in threads:
+            thread.join(_LEAVE_S / len(threads))
+
+    def _upload_all(self) -> None:
+        while job := self._next():
+            held, steps = job
+            sent: Sent | Exception
+            try:
+                self._stop.check()
+                sent = self._run(steps, self._stop)
+            except Stopped:
+                sent = Stopped("the upload was interrupted")
+            except Exception as error:  # the thread must live on; whoever sends learns of it
+                sent = error
+            self._done(held, sent)
+
+    def _next(self) -> tuple[Placeholder[Any], Steps[Sent]] | None:
+        with self._lock:
+            if self._todo:
+                return self._todo.popleft()
+            self._threads.discard(threading.current_thread())
+            return None
+
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +180,8 @@ class Producer:
         self._acknowledged = 0
         self._offload, self._most_bytes = route.offload, limits.max_buffer_bytes
         self._last = limits.batch_messages - 1  # index of a full batch's last message
-        self._process, self._generation = os.getpid(), forks.generation
+        self._process, self._is_forked = os.getpid(), False
+        _producers.add(self)
         self._threads: list[threading.Thread] = []
         self._uploads = Uploads(run, self._uploaded)
         self._start_threads()
@@ -80,7 +200,7 @@ class Producer:
         `value` is any JSON value, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError and
         ValueError for an invalid message, and the error of an earlier batch: then this message is not accepted.
         """
-        if self._generation != forks.generation:
+        if self._is_forked:
             self._check_process()
         offload = self._offload
         if headers is None and timestamp is None and expires_in_s is None:
@@ -147,7 +267,7 @@ class Producer:
         Waits while `max_buffer_bytes` are buffered; raises as `send` does.
         """
         with needs("arrow", "send_table"):
-            from seaweedq.client.core.producing.arrow_batches import slices
+            from seaweedq.client.core.arrow_batches import slices
 
         self._check_process()
         limit_bytes = self._limits.max_request_bytes // 2
@@ -179,7 +299,7 @@ class Producer:
 
     def close(self) -> None:
         """Flushes and ends. Raises as `flush` does; closing again is no error."""
-        if self._is_forked():
+        if self._is_forked:
             return
         with self._changed:
             self._closing = True
@@ -198,7 +318,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, Exception) and not self._is_forked():
+        if error is not None and not isinstance(error, Exception) and not self._is_forked:
             return self._abandon()
         try:
             self.close()
@@ -221,13 +341,10 @@ class Producer:
         atexit.unregister(self.close)
         self._on_close(self)
 
-    def _is_forked(self) -> bool:
-        return self._generation != forks.generation
-
     def _check_process(self) -> None:
         """Refuses what only the parent's threads could do. It comes before any lock: a thread that held one at the fork
         does not exist here."""
-        if self._is_forked():
+        if self._is_forked:
             raise ClientError(
                 f"the producer of topic {self._route.topic} belongs to process {self._process}, of which this one, "
                 f"{os.getpid()}, is a fork; make a producer in this process"
@@ -306,3 +423,16 @@ class Producer:
                 self._partition.follow(seen, rule, self._route.given)
                 self._start_threads()
                 self._work.notify()
+
+
+# Asking the system for the process's id costs a tenth of a message; this costs a fork a little.
+_producers: WeakSet[Producer] = WeakSet()
+
+
+def _tell_of_fork() -> None:
+    for producer in tuple(_producers):
+        producer._is_forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_tell_of_fork)

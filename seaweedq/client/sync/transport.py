@@ -1,15 +1,18 @@
-"""The sync shell's I/O: httpx carries the core's requests, over HTTP/1.1 with kept connections."""
+"""The sync shell's I/O: httpx carries the core's requests, over HTTP/1.1 with kept connections.
+
+A thread's work is stopped between two effects, and between two chunks of a body.
+"""
 
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Optional, TypeVar
 
 import httpx
 
-from seaweedq.client.core.protocol.broker_choice import Brokers
-from seaweedq.client.core.protocol.effects import (
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.effects import (
     Attempt,
     Chunk,
     Effect,
@@ -22,11 +25,52 @@ from seaweedq.client.core.protocol.effects import (
     Together,
     Work,
 )
-from seaweedq.client.files.upload_source import Slice
-from seaweedq.client.http.credentials import Credentials
-from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of, shows_secret
-from seaweedq.client.sync.stop import Stop, Stopped
+from seaweedq.client.files import Slice
+from seaweedq.client.http import (
+    LIMITS,
+    Credentials,
+    build,
+    check_open,
+    failed,
+    is_ours,
+    is_secure,
+    reply_of,
+    shows_secret,
+)
 from seaweedq.errors import ConnectionFailed, SeaweedqError
+
+_LOOK_S = 0.05
+
+
+class Stopped(Exception):
+    """The work was cancelled."""
+
+
+class Stop:
+    """A flag that any thread may set once; it is also set with its `parent`."""
+
+    def __init__(self, parent: Optional["Stop"] = None) -> None:
+        self._parent, self._set = parent, threading.Event()
+
+    def set(self) -> None:
+        """Asks the work to stop."""
+        self._set.set()
+
+    def is_set(self) -> bool:
+        """Tells whether to stop."""
+        return self._set.is_set() or (self._parent is not None and self._parent.is_set())
+
+    def check(self) -> None:
+        """Raises Stopped if the flag is set."""
+        if self.is_set():
+            raise Stopped("stopped")
+
+    def pause(self, seconds: float) -> None:
+        """Sleeps, but not beyond a stop."""
+        end_s = time.monotonic() + seconds
+        while not self.is_set() and (left_s := end_s - time.monotonic()) > 0:
+            self._set.wait(min(left_s, _LOOK_S))
+
 
 T = TypeVar("T")
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from seaweedq.client.core.consuming.pulling import Pulling
-from seaweedq.client.core.consuming.working import (
+from seaweedq.client.core.answers import Answer, Item, Origin, extension_of, return_of
+from seaweedq.client.core.message import Make, Message
+from seaweedq.client.core.pulling import Pulling
+from seaweedq.client.core.working import (
     WAIT_S,
     Job,
     Worked,
@@ -23,8 +25,6 @@ from seaweedq.client.core.consuming.working import (
     told_of,
     without_reject,
 )
-from seaweedq.client.core.messages.answering import Answer, Item, Origin, extension_of, return_of
-from seaweedq.client.core.messages.message import Make, Message
 from seaweedq.client.sync.subscriber import Acker, Run
 from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
+from seaweedq.client.core.calls import TopicFile, topic_files
 from tests.support.brokers.changing import at, make
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.http.asking import problem_of, send

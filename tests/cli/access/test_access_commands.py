@@ -14,7 +14,7 @@ from seaweedq.cli.access.requests import grant_of, limit_of, limits_in_words, wo
 from seaweedq.cli.main import app
 from seaweedq.cli.shared.common import complain
 from seaweedq.cli.topic import tail
-from seaweedq.client.core.topics.calls import access_path
+from seaweedq.client.core.calls import access_path
 from seaweedq.errors import Forbidden, Unauthenticated
 from tests.support.processes.broker_process import BrokerProcess
 

@@ -15,9 +15,9 @@ import pytest
 from seaweedq.cli.data import publication
 from seaweedq.cli.data.publication import Publication, watched
 from seaweedq.cli.main import main
-from seaweedq.client.core.producing.delivery import Outcome
-from seaweedq.client.core.protocol.wire import Published
-from seaweedq.client.sync.receipts import Delivery, Receipt
+from seaweedq.client.core.delivery import Outcome
+from seaweedq.client.core.wire import Published
+from seaweedq.client.sync.producer import Delivery, Receipt
 from tests.support.processes.broker_process import BrokerProcess
 
 PATIENCE_S = 20.0

@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from seaweedq.cli.sql.database import unquoted
 from seaweedq.cli.sql.topic_view import explained, literal, quoted, view
-from seaweedq.client.core.tables.table import TableRead
-from seaweedq.client.core.tables.table_plan import FilePart, Rows
-from seaweedq.client.core.topics.topic_files import TopicFile
+from seaweedq.client.core.calls import TopicFile
+from seaweedq.client.core.table import TableRead
+from seaweedq.client.core.table_plan import FilePart, Rows
 
 SCHEMA = pa.schema([("_offset", pa.int64()), ("segment", pa.int32())])
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from seaweedq.client.core.messages.message import Message
+from seaweedq.client.core.message import Message
 from seaweedq.client.sync.client import Client as PythonClient
 from seaweedq.errors import SeaweedqError, TopicNotFound
 from tests.support.chaos_clients.python_client import PythonClientThread

@@ -2,8 +2,8 @@
 
 import pytest
 
-from seaweedq.client.core.producing import streams
-from seaweedq.client.core.topics.segment_map import KeyRule
+from seaweedq.client.core import streams
+from seaweedq.client.core.segment_map import KeyRule
 
 
 def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,0 @@
-"""Pulls, and the work on what they bring."""

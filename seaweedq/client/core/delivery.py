@@ -1,0 +1,199 @@
+"""The delivery of a batch, common to all producers: how it is sent, and the outcome of each of its messages. No I/O."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from seaweedq.client.core.batching import Batch
+from seaweedq.client.core.calls import publish_request
+from seaweedq.client.core.effects import ARROW, Steps
+from seaweedq.client.core.offload import Offload
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.segment_map import KeyRule, SegmentMap, fetch_map, fetch_rule
+from seaweedq.client.core.streams import Stream
+from seaweedq.client.core.uploading import abort
+from seaweedq.client.core.wire import Published, decode_published
+from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, SeaweedqError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a batch: published, apart from the `rejected` indexes, or failed as a whole with `error`.
+
+    Of several errors that rejected messages `error` is the first; `errors` are those of the messages, by index.
+
+    `misrouted`: a broker or segment was not where the producer expected it, so its segment map may be stale.
+    """
+
+    published: Published | None = None
+    error: Exception | None = None
+    rejected: tuple[int, ...] = ()
+    errors: Mapping[int, Exception] = field(default_factory=dict)
+    misrouted: bool = False
+
+    def error_of(self, index: int) -> Exception | None:
+        """Returns why message number `index` was not published; None if it was."""
+        if self.published is None or index in self.rejected:
+            return self.errors.get(index) or _of_message(self.error, index)
+        return None
+
+    def id_of(self, index: int) -> str:
+        """Returns the id of message number `index`; raises its error."""
+        if error := self.error_of(index):
+            raise error
+        assert self.published is not None
+        at = index - bisect_left(self.rejected, index)
+        if self.published.ids is None:
+            raise LookupError(
+                "the ids of a table's rows are unknown: send_table publishes rows without asking for them"
+            )
+        return self.published.ids[at]
+
+
+def shown(name: str, outcome: Outcome | None, index: int) -> str:
+    """Returns the repr of a receipt: the id of its message, or its error; without either while it waits."""
+    if outcome is None:
+        return f"{name}(waiting)"
+    error = outcome.error_of(index)
+    return f"{name}(error={error!r})" if error else f"{name}(id={outcome.id_of(index)!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a producer's batches reach their topic. `given` are the brokers that the user named."""
+
+    topic: str
+    patience: Patience
+    new_id: Callable[[], str]
+    given: tuple[str, ...] = ()
+    offload: Offload | None = None
+
+    def fetch_map(self) -> Steps[tuple[SegmentMap, KeyRule]]:
+        """Fetches the segment map, and the topic's rule: another topic may have taken its name."""
+        seen = yield from fetch_map(self.topic)
+        return seen, (yield from fetch_rule(self.topic))
+
+    def deliver(self, stream: Stream[Any], batch: Batch[Any]) -> Steps[Outcome]:
+        """Publishes a batch until a broker accepts it. Every attempt has the same id and sequence, so that none is
+        appended twice.
+
+        If the broker names invalid messages, it appended none, and the others are sent again without them; where it has
+        more than it names, it names the next ones then. If it names one that is too large, all values that are too
+        large are sent again by reference, and messages that no reference makes smaller (key and headers, values of
+        typed topics) are left out. If the others fail in the end, the refused ones keep the reasons of their own.
+        """
+        if batch.error:
+            raise batch.error
+        try:
+            if batch.content_type == ARROW and batch.rows is not None:
+                try:
+                    # Of another format, which a topic made anew may have, it is to take none: texts would become bytes.
+                    kind = {"ids": "true", "format": "bytes" if batch.rows.is_binary else "json"}
+                    return (yield from self._publish(stream, batch, [batch.rows.stream()], kind))
+                except (InvalidMessages, InvalidRequest, MessageTooLarge) as error:
+                    # It took none of them; of lines it names each that it refuses.
+                    batch.is_unfit = isinstance(error, InvalidRequest)
+            batch.unroll()
+            if batch.content_type == ARROW:
+                return (yield from self._publish(stream, batch, batch.lines))
+            return (yield from self._publish_valid(stream, batch))
+        except SeaweedqError:
+            if batch.upload_id:  # a broker keeps it if the message is there after all
+                yield from abort(self.topic, batch.upload_id)
+            raise
+
+    def _publish_valid(self, stream: Stream[Any], batch: Batch[Any]) -> Steps[Outcome]:
+        """Publishes the batch's lines, apart from those that brokers refuse. Brokers count the lines of a request, so
+        what they name is looked up among those that it had."""
+        kept = dict(enumerate(batch.lines))
+        first: SeaweedqError | None = None
+        errors: dict[int, Exception] = {}
+        offload = self.offload  # once: what a reference makes no smaller is left out
+        while True:
+            lines = [*kept.values()]
+            try:
+                outcome = yield from self._publish(stream, batch, lines)
+            except SeaweedqError as refusal:
+                error = refusal
+                if isinstance(refusal, MessageTooLarge) and offload is not None:
+                    found, offload = (yield from _by_reference(offload, lines, refusal)), None
+                    if not isinstance(found, SeaweedqError):
+                        kept = dict(zip(kept, found, strict=True))
+                        continue
+                    error = found
+                refused = self._refused(error, lines)
+                if len(refused) in (0, len(lines)) and first is None:
+                    raise error from error.__cause__  # as it came
+                first = first or error
+                refused = refused or {*range(len(lines))}
+                reasons = {row.get("index"): row for row in _reasons(error)}
+                errors |= {i: _alone(error, reasons.get(at)) for at, i in enumerate(kept) if at in refused}
+                kept = {index: line for at, (index, line) in enumerate(kept.items()) if at not in refused}
+                if kept:
+                    continue
+                outcome = Outcome()
+            if first is None:
+                return outcome
+            return replace(outcome, error=first, rejected=tuple(sorted(errors)), errors=errors)
+
+    def _refused(self, error: SeaweedqError, lines: list[bytes]) -> set[int]:
+        """Returns the indexes of messages that the error concerns; none if that is not known."""
+        if isinstance(error, InvalidMessages):
+            return _invalid(error, len(lines)) & {*range(len(lines))}
+        limit, index = error.fields.get("limit_bytes"), error.fields.get("index")
+        if self.offload is None or not isinstance(limit, int) or not isinstance(index, int) or index >= len(lines):
+            return set()
+        return {index, *(at for at, line in enumerate(lines) if self.offload.exceeds(line, limit))}
+
+    def _publish(
+        self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes], params: Mapping[str, str] | None = None
+    ) -> Steps[Outcome]:
+        identity = {"Producer-Id": stream.producer_id, "Producer-Sequence": str(batch.sequence)}
+        request = publish_request(self.topic, batch.content_type, batch.content(lines), identity, params)
+        request = replace(request, urls=stream.urls, repeatable=True, is_hedged=True)
+        reply = yield from self.patience.send(request, batch.opened_s)
+        published = decode_published(reply.body)
+        detour = reply.url not in request.urls[:1] if request.urls else False
+        return Outcome(published, misrouted=detour or _misrouted(stream, published))
+
+
+def _by_reference(offload: Offload, lines: list[bytes], error: MessageTooLarge) -> Steps[list[bytes] | SeaweedqError]:
+    """Returns the lines with the values that are too large uploaded; where none of them is, or an upload fails, the
+    error of those that remain."""
+    try:
+        smaller = yield from offload.again(lines, error)
+    except SeaweedqError as failed:
+        return failed
+    return error if smaller == lines else smaller
+
+
+def _of_message(error: Any, index: int) -> Any:
+    """Returns the error of one message of a refused request."""
+    return _alone(error, next((row for row in _reasons(error) if row.get("index") == index), None))
+
+
+def _reasons(error: Any) -> Sequence[Mapping[str, Any]]:
+    """Returns the reasons that an error gives for single messages, where it is about several."""
+    named = error.fields.get("errors", ()) if isinstance(error, InvalidMessages) else ()
+    return named if len(named) > 1 else ()
+
+
+def _alone(error: Any, row: Mapping[str, Any] | None) -> Any:
+    """Returns the error as that of the one message that a row is about; without a row, as it is."""
+    if row is None:
+        return error
+    return type(error)(f"the message is not valid: {row.get('reason')}", errors=[{**row, "index": 0}], invalid=1)
+
+
+def _misrouted(stream: Stream[Any], published: Published) -> bool:
+    known = stream.segments
+    return known is not None and any(rows.segment not in known for rows in published.segments)
+
+
+def _invalid(error: InvalidMessages, count: int) -> set[int]:
+    """Returns the indexes of the invalid ones of `count` messages: those that the broker names, which are all or the
+    first of them; or all of them, where it counts as many: they need not be sent again to be named."""
+    if error.fields.get("invalid") == count:
+        return set(range(count))
+    return {row["index"] for row in error.fields.get("errors", [])}

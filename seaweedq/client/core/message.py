@@ -1,0 +1,277 @@
+"""Messages and batches as users see them. A message decodes its value on request, a batch is the rows of one pull as
+Arrow, and both are acked by what delivered them.
+"""
+
+import asyncio
+import base64
+import io
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UnsetType
+
+from seaweedq.client.core.answers import FETCHED, Answer, Origin, extension_of, nack_of
+from seaweedq.client.core.wire import PageAnswer, Reference, WireMessage, encode
+from seaweedq.client.files import CHUNK_BYTES, AsyncPayload, AtomicFile, Progress, reader
+from seaweedq.extras import needs
+
+SHOWN = 80  # bytes of a value that a repr shows
+
+
+class BaseMessage:
+    """One message without its payload. Read only, apart from its answers."""
+
+    __slots__ = ("_origin", "_wire")
+
+    def __init__(self, wire: WireMessage, origin: Origin) -> None:
+        self._wire, self._origin = wire, origin
+
+    @property
+    def id(self) -> str:
+        """Returns `{segment}-{offset}`, unique in the topic."""
+        return self._wire.id
+
+    @property
+    def key(self) -> str | None:
+        """Returns the key, if it has one."""
+        return self._wire.key
+
+    @property
+    def value(self) -> Any:
+        """Returns the value: decoded JSON, the object of a typed topic's fields, or the bytes of a `bytes` topic.
+
+        None if there is a `reference`: only `open` and `download` fetch its payload.
+        """
+        value = self._wire.value
+        if self._wire.reference:
+            return None
+        return self.raw if isinstance(value, UnsetType) else msgspec.json.decode(value)
+
+    @property
+    def raw(self) -> bytes:
+        """Returns the value as stored: its JSON text, or the bytes of a `bytes` topic. Empty if there is a
+        `reference`."""
+        wire = self._wire
+        if wire.reference:
+            return b""
+        if not isinstance(wire.value, UnsetType):
+            return bytes(wire.value)
+        return base64.b64decode(wire.value_base64) if isinstance(wire.value_base64, str) else b""
+
+    @property
+    def json(self) -> bytes:
+        """Returns the whole message as the broker sent it, as one line of JSON."""
+        return encode(self._wire)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Returns the publisher's headers, empty if there are none."""
+        return self._wire.headers or {}
+
+    @property
+    def timestamp(self) -> datetime:
+        """Returns the publisher's time, else the broker's; UTC."""
+        return self._wire.timestamp
+
+    @property
+    def segment(self) -> int:
+        """Returns the id of its segment."""
+        return self._wire.segment
+
+    @property
+    def offset(self) -> int:
+        """Returns its position in the segment, from 0."""
+        return self._wire.offset
+
+    @property
+    def attempt(self) -> int:
+        """Returns how often it was delivered to the subscription, including this time; 1 for a fetched one."""
+        attempt = self._wire.attempt
+        return 1 if isinstance(attempt, UnsetType) else attempt
+
+    @property
+    def reference(self) -> Reference | None:
+        """Returns its payload's `uri`, `size`, `sha256`, `content_type`, `url`, if it was published by reference."""
+        return self._wire.reference or None
+
+    def ack(self) -> None:
+        """Acks the message, so that it is never delivered again. Returns at once: acks are sent together in the
+        background.
+
+        Raises ClientError for a message that was fetched.
+        """
+        self._origin.answer(self._wire.id)
+
+    def nack(self, delay_s: float | None = None, reject: bool = False, reason: str | None = None) -> None:
+        """Gives the message back: it is delivered again after `delay_s` seconds (0 to 43,200; None: the subscription's
+        backoff), or with `reject` goes to the topic for dead letters, with a `reason` of at most 255 characters.
+        Returns at once, as `ack`; the subscription raises InvalidRequest, NoDeadLetters, NeedsLevel later.
+
+        Raises ClientError for a message that was fetched.
+        """
+        self._origin.answer(nack_of(self._wire.id, self._origin.lease, delay_s, reject, reason))
+
+    def extend(self, ack_deadline_s: float | None = None) -> None:
+        """Lets the message's lease end `ack_deadline_s` seconds from now; None: as many as the subscription gives.
+        Returns at once, as `ack`; the subscription raises InvalidRequest, NeedsLevel later.
+
+        Raises ClientError for a message that was fetched.
+        """
+        self._origin.answer(extension_of(self._wire.id, self._origin.lease, ack_deadline_s))
+
+    def __repr__(self) -> str:
+        what = repr(self.reference) if self.reference else f"value={self._shown()}"
+        return f"{type(self).__name__}(id={self.id!r}, key={self.key!r}, {what})"
+
+    def _shown(self) -> str:
+        """Returns the value as Python writes it; a long one as the beginning of its text."""
+        raw = self.raw
+        if len(raw) <= SHOWN:
+            return repr(self.value)
+        is_text = not isinstance(self._wire.value, UnsetType)
+        beginning = raw[:SHOWN].decode(errors="replace") if is_text else repr(raw[:SHOWN])
+        return f"{beginning}... ({len(raw):,} bytes)"
+
+
+class Message(BaseMessage):
+    """One message. Read only, apart from its answers."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self, wire: WireMessage, chunks: Callable[[WireMessage], Iterator[bytes]], origin: Origin) -> None:
+        super().__init__(wire, origin)
+        self._chunks = chunks
+
+    def open(self) -> BinaryIO:
+        """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
+
+        Reads from the store, or through a broker where that fails, and resumes a read that was cut off. The last bytes
+        come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in a
+        `with`.
+        """
+        return reader(self._chunks(self._wire)) if self._wire.reference else io.BytesIO(self.raw)
+
+    def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Writes the payload (or the value's own bytes) to a file, which appears once its digest was checked.
+
+        Calls `progress(bytes, of these)` as it goes. Raises as reading does, and OSError; then there is no file.
+        """
+        destination = AtomicFile(path, self._wire.reference.size if self._wire.reference else len(self.raw), progress)
+        try:
+            with self.open() as file:
+                while data := file.read(CHUNK_BYTES):
+                    destination.write(data)
+            destination.commit()
+        finally:
+            destination.discard()
+
+
+class AsyncMessage(BaseMessage):
+    """One message, for an event loop. Read only, apart from its answers."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(
+        self, wire: WireMessage, chunks: Callable[[WireMessage], AsyncIterator[bytes]], origin: Origin
+    ) -> None:
+        super().__init__(wire, origin)
+        self._chunks = chunks
+
+    def open(self) -> AsyncPayload:
+        """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
+
+        Reads from the store, or through a broker where that fails, and resumes a read that was cut off. The last bytes
+        come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in an
+        `async with`.
+        """
+        return AsyncPayload(self._chunks(self._wire) if self._wire.reference else _alone(self.raw))
+
+    async def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Writes the payload (or the value's own bytes) to a file, which appears once its digest was checked.
+
+        Calls `progress(bytes, of these)` as it goes. Raises as reading does, and OSError; then there is no file.
+        """
+        size = self._wire.reference.size if self._wire.reference else len(self.raw)
+        destination = await asyncio.to_thread(AtomicFile, path, size, progress)
+        try:
+            async with self.open() as payload:
+                async for data in payload:
+                    await asyncio.to_thread(destination.write, data)
+            await asyncio.to_thread(destination.commit)
+        finally:
+            destination.discard()
+
+
+async def _alone(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+M = TypeVar("M", bound=BaseMessage)
+Make = Callable[[WireMessage, Origin], M]
+
+
+class Page(Generic[M]):
+    """The answer to a fetch: the messages, and the offset to continue from."""
+
+    __slots__ = ("messages", "next_offset", "sealed", "successors")
+
+    def __init__(self, answer: PageAnswer, message: Make[M]) -> None:
+        self.messages = [message(wire, FETCHED) for wire in answer.messages]
+        self.next_offset = answer.next_offset
+        self.sealed = answer.sealed
+        self.successors = answer.successors
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Batch:
+    """The rows of one pull, of one lease."""
+
+    __slots__ = ("_origin", "_stream", "_table")
+
+    def __init__(self, stream: bytes, origin: Origin) -> None:
+        self._stream, self._origin = stream, origin
+        self._table: pa.Table | None = None
+
+    @property
+    def lease(self) -> str:
+        """Returns the name of its lease."""
+        return self._origin.lease or ""
+
+    @property
+    def table(self) -> "pa.Table":
+        """Returns the rows: the columns of the topic's files, `segment` (int32), `_offset` (int64), and `_attempt`
+        (int32), how often each was delivered. Built without a copy of the columns, when it is first asked for."""
+        if self._table is None:
+            with needs("arrow", "a batch's table"):
+                import pyarrow as pa
+
+            self._table = pa.ipc.open_stream(self._stream).read_all()
+        return self._table
+
+    def ack(self) -> None:
+        """Acks all of its rows. Returns at once: the ack is sent in the background."""
+        self._origin.answer(Answer("ack", None, self._origin.lease))
+
+    def nack(self, delay_s: float | None = None, reject: bool = False, reason: str | None = None) -> None:
+        """Gives all of its rows back: they are delivered again after `delay_s` seconds (0 to 43,200; None: the
+        subscription's backoff), or with `reject` go to the topic for dead letters, with a `reason` of at most 255
+        characters. Returns at once, as `ack`; the iteration raises InvalidRequest, NoDeadLetters later."""
+        self._origin.answer(nack_of(None, self._origin.lease, delay_s, reject, reason))
+
+    def extend(self, ack_deadline_s: float | None = None) -> None:
+        """Lets its lease end `ack_deadline_s` seconds from now; None: as many as the subscription gives. Returns at
+        once, as `ack`; the iteration raises InvalidRequest later."""
+        self._origin.answer(extension_of(None, self._origin.lease, ack_deadline_s))
+
+    def __repr__(self) -> str:
+        rows = "" if self._table is None else f", rows={self._table.num_rows}"
+        return f"Batch(lease={self.lease!r}, bytes={len(self._stream)}{rows})"
+
+
+AsyncBatch: TypeAlias = Batch  # nothing that a batch does waits

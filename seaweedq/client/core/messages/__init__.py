@@ -1,1 +1,0 @@
-"""Messages and batches as clients see them, their answers, and names of leases."""

@@ -1,1 +1,0 @@
-"""Uploads, imports, and the reading of payloads."""

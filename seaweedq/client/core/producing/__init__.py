@@ -1,1 +1,0 @@
-"""Batches, their keys and streams, and their delivery."""

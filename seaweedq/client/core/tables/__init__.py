@@ -1,1 +1,0 @@
-"""A topic's rows as a table: its plan, files and tail."""

@@ -1,1 +1,0 @@
-"""Single requests: topics, segments, files."""

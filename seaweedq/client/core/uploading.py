@@ -1,0 +1,238 @@
+"""Uploads to the store: created at a broker, put to the URLs that it returns, completed at a broker. No I/O.
+
+An interrupted or refused put is repeated, to a new URL. Of a multipart upload only the missing parts are sent. A failed
+upload is aborted if a broker can be reached; otherwise the brokers' sweep removes it later.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import quote, urljoin, urlsplit
+
+import msgspec
+
+from seaweedq.client.core.calls import topic_path
+from seaweedq.client.core.effects import JSON, Pause, Reply, Request, Signed, Steps, Together, Work
+from seaweedq.client.core.problems import final, is_there, refusal
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.wire import encode
+from seaweedq.client.files import Meter, Progress, Slice, Source
+from seaweedq.errors import ConnectionFailed, SeaweedqError, UploadIncomplete, UploadMismatch
+
+ANY_BYTES = "application/octet-stream"
+# So many parts of an upload are sent at a time, each in pieces of source.CHUNK_BYTES.
+MOST_PARTS = 4
+# Puts are tried so often, and for as long as patience lasts: whichever is more.
+_TRIES = 5
+_ROUNDS = 5
+# Slower than any store: how long it may take to look through bytes that it has.
+_BYTES_A_SECOND, _LEAST_WAIT_S = 20_000_000, 60
+
+
+class Url(msgspec.Struct):
+    """The target of a put. `number` is that of a part."""
+
+    url: str
+    method: str = "PUT"
+    headers: dict[str, str] = {}
+    number: int = 0
+
+
+class _Begun(msgspec.Struct):
+    upload_id: str
+    url: str | None = None
+    method: str = "PUT"
+    headers: dict[str, str] = {}
+    part_bytes: int | None = None
+
+
+class _Part(msgspec.Struct):
+    number: int
+    size: int
+
+
+class _Found(msgspec.Struct):
+    size: int
+    sha256: str | None = None
+    url: str | None = None
+    method: str = "PUT"
+    headers: dict[str, str] = {}
+    part_bytes: int | None = None
+    parts: list[_Part] | None = None
+
+
+class _Urls(msgspec.Struct):
+    parts: list[Url]
+
+
+_begun, _found = msgspec.json.Decoder(_Begun), msgspec.json.Decoder(_Found)
+_urls = msgspec.json.Decoder(_Urls)
+
+
+def uploads_path(topic: str) -> str:
+    """Returns the path of a topic's uploads."""
+    return f"{topic_path(topic)}/uploads"
+
+
+def wait_s(size: int) -> float:
+    """Returns how long a store, or a broker that reads it, may take to answer about this number of bytes."""
+    return _LEAST_WAIT_S + size / _BYTES_A_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Uploading:
+    """One upload. `brokers` are those that the user named."""
+
+    topic: str
+    source: Source
+    content_type: str
+    patience: Patience
+    brokers: tuple[str, ...] = ()
+    progress: Progress | None = None
+    meter: Meter = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meter", Meter(self.source.size, self.progress))
+
+    def run(self, upload_id: str | None = None) -> Steps[str]:
+        """Uploads all bytes, and returns the upload's id once a broker has checked them.
+
+        With `upload_id` an earlier upload is continued, and left as it is if it fails. Raises UploadMismatch,
+        UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError and others.
+        """
+        sha256: str = yield Work(self.source.digest)
+        if upload_id is not None:
+            yield from self._go_on(upload_id, sha256)
+            return upload_id
+        begun = yield from self._begin(sha256)
+        try:
+            yield from self._send(begun.upload_id, begun.part_bytes, begun)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from abort(self.topic, begun.upload_id)
+            raise
+        return begun.upload_id
+
+    def _begin(self, sha256: str) -> Steps[_Begun]:
+        body = {"size": self.source.size, "content_type": self.content_type, "sha256": sha256}
+        reply = yield from self._call("POST", "", body)
+        begun = _begun.decode(reply.body)
+        if begun.url:
+            begun.url = urljoin(reply.url, begun.url)
+        return begun
+
+    def _go_on(self, upload_id: str, sha256: str) -> Steps[None]:
+        found = yield from self._find(upload_id)
+        theirs = (found.size, found.sha256 or sha256)
+        if theirs != (self.source.size, sha256):
+            detail = f"upload {upload_id} was created for {theirs[0]} bytes of SHA-256 {theirs[1]}; these are others"
+            raise UploadMismatch(detail, upload_id=upload_id)
+        yield from self._send(upload_id, found.part_bytes, None)
+
+    def _send(self, upload_id: str, part_bytes: int | None, begun: _Begun | None) -> Steps[None]:
+        """Puts the missing bytes, and completes the upload; `begun`: nothing was put before."""
+        fresh = begun
+        for last in (False,) * (_ROUNDS - 1) + (True,):
+            if part_bytes is None:
+                first = Url(fresh.url, fresh.method, fresh.headers) if fresh and fresh.url else None
+                yield from self._put(lambda: self._url(upload_id), self._slice(0, self.source.size), first)
+            else:
+                there = {} if fresh else (yield from self._there(upload_id))
+                yield Together(self._parts(upload_id, part_bytes, there), MOST_PARTS)
+            fresh = None
+            try:
+                yield from self._call("POST", f"/{quote(upload_id, safe='')}/complete", wait_s=wait_s(self.source.size))
+            except UploadIncomplete:
+                if last:
+                    raise
+            else:
+                return
+
+    def _parts(self, upload_id: str, part_bytes: int, there: dict[int, int]) -> Iterator[Steps[None]]:
+        """Yields the puts of the parts that are missing or have another size; an empty payload is one empty part."""
+        size = self.source.size
+        for number, start in enumerate(range(0, max(size, 1), part_bytes), 1):
+            part = self._slice(start, min(part_bytes, size - start), number)
+            if there.get(number) == part.size:
+                part.tell(part.size)
+            else:
+                yield self._put(lambda number=number: self._part_url(upload_id, number), part, None)  # type: ignore[misc]
+
+    def _put(self, fresh: Callable[[], Steps[Url]], body: Slice, known: Url | None) -> Steps[None]:
+        """Puts these bytes, repeatedly until the store has them."""
+        began_s, attempt = self.patience.monotonic_s(), 0
+        while True:
+            url = known or (yield from fresh())
+            known = None
+            body.tell(0)
+            failure = yield from self._try(url, body)
+            if failure is None:
+                return
+            wait_s = self.patience.pause_s(attempt)
+            late = self.patience.monotonic_s() + wait_s > began_s + self.patience.total_s
+            attempt += 1
+            if final(failure) or (late and attempt >= _TRIES):
+                raise failure
+            yield Pause(wait_s)
+
+    def _try(self, url: Url, body: Slice) -> Steps[SeaweedqError | None]:
+        """Puts once. Returns the error, if any. A broker's own URL is valid at every broker that the user named."""
+        failure: SeaweedqError | None = None
+        for target in self._targets(url.url):
+            request = Signed(target, url.method, url.headers, body, wait_s(body.size))
+            try:
+                reply: Reply = yield request
+            except ConnectionFailed as error:
+                failure = failure or error
+                if error.fields.get("sent", True):
+                    return failure
+                continue
+            if 200 <= reply.status < 300 or is_there(reply):
+                return None
+            what = f"part {url.number} of the upload" if url.number else "the upload"
+            return refusal(reply, what)
+        return failure
+
+    def _targets(self, url: str) -> list[str]:
+        parts = urlsplit(url)
+        if not parts.path.startswith(f"{uploads_path(self.topic)}/"):
+            return [url]
+        return list(dict.fromkeys([url, *(f"{broker}{parts.path}?{parts.query}" for broker in self.brokers)]))
+
+    def _slice(self, start: int, size: int, number: int = 0) -> Slice:
+        return Slice(self.source, start, size, self.meter.teller(number))
+
+    def _url(self, upload_id: str) -> Steps[Url]:
+        found = yield from self._find(upload_id)
+        if found.url is None:
+            raise UploadMismatch(f"upload {upload_id} accepts no more bytes", upload_id=upload_id)
+        return Url(found.url, found.method, found.headers)
+
+    def _part_url(self, upload_id: str, number: int) -> Steps[Url]:
+        reply = yield from self._call("POST", f"/{quote(upload_id, safe='')}/parts", {"numbers": [number]})
+        return _urls.decode(reply.body).parts[0]
+
+    def _there(self, upload_id: str) -> Steps[dict[int, int]]:
+        found = yield from self._find(upload_id)
+        return {part.number: part.size for part in found.parts or ()}
+
+    def _find(self, upload_id: str) -> Steps[_Found]:
+        reply = yield from self._call("GET", f"/{quote(upload_id, safe='')}")
+        found = _found.decode(reply.body)
+        if found.url:
+            found.url = urljoin(reply.url, found.url)
+        return found
+
+    def _call(self, method: str, path: str, body: object = None, wait_s: float = 0) -> Steps[Reply]:
+        # All of these may be repeated: a second upload that nobody knows of expires.
+        content, headers = (b"", {}) if body is None else (encode(body), {"Content-Type": JSON})
+        full = uploads_path(self.topic) + path
+        return (yield from self.patience.send(Request(method, full, {}, content, headers, wait_s, repeatable=True)))
+
+
+def abort(topic: str, upload_id: str) -> Steps[None]:
+    """Removes an upload that no message will name, if a broker can be reached."""
+    try:
+        yield Request("DELETE", f"{uploads_path(topic)}/{quote(upload_id, safe='')}", repeatable=True)
+    except SeaweedqError:
+        pass

@@ -1,0 +1,277 @@
+"""The messages that a `work` holds: which of them may be handled now, whose leases go on, which are lost. Pure.
+
+In `ordered` the messages of a segment, and in `keyed` those of a key, are a *lane*: one of them is handled at a time,
+in their order. When one fails, the broker ends the leases of all behind it, which come again after it; so they are
+dropped before the broker is told. Where that was the last attempt, the broker ends no other lease: so what was dropped
+is given back before the lane goes on. One that is rejected holds up nothing, and nothing is dropped. A pull that is
+answered meanwhile, or was under way when the broker knew of it, may bring what was leased before: that is dropped too,
+unless it begins with the failed one. The same holds for a message whose lease is over before it was begun: it is given
+back, with all behind it, and nothing of its lane from a pull under way overtakes it.
+
+A slow lane must not take all the places of those that wait: where workers have nothing to do, and all that waits is
+behind what runs, the ends of the longest lanes are given back, and the next pull may bring other lanes. In `keyed` the
+broker brings no more of a key that is leased; in `ordered` it may bring the same again: then the next time comes later.
+No pull is under way meanwhile, and the next one is sent once the broker has taken them back, so that their order stays.
+"""
+
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import UnsetType
+
+from seaweedq.client.core.answers import Answer, nack_of
+from seaweedq.client.core.pulling import Mode, Pulled, Pulling, Wanted
+from seaweedq.client.core.wire import WireMessage
+
+REASON_CHARS = 255
+WAIT_S = 2.0  # of a sync pull: so long a stop may take
+BUSY_S = 0.1  # of a pull at least, while something is handled that may come again
+LONGEST_PAUSE_S = 5.0  # between two times that room is made in vain
+
+
+class Reject(Exception):
+    """A handler raises it for a message that nobody will ever be able to handle: it goes to the topic for dead letters,
+    with this reason. Where the subscription has none, the message comes again."""
+
+
+@dataclass(slots=True)
+class Worked:
+    """The count of messages that a `work` has handled: `acked`; `failed` ones come again; `rejected` ones became dead
+    letters. `unknown` ones were handled, and their acks came after their leases had ended: they come again, too."""
+
+    acked: int = 0
+    failed: int = 0
+    rejected: int = 0
+    unknown: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A message that is held since `since_s`, until `due_s`. `verdict` is the handler's own nack."""
+
+    wire: WireMessage
+    lease: str | None
+    lane: Hashable
+    since_s: float
+    due_s: float
+    verdict: Answer | None = None
+
+
+@dataclass(slots=True)
+class Failure:
+    """The message of a lane that failed, or whose lease was over; `is_told` once a broker knows of it."""
+
+    segment: int
+    offset: int
+    is_told: bool = False
+
+
+class Held:
+    """All messages that are held: `running` ones, and `waiting` many others. Room is made `pause_s` after it was made
+    in vain."""
+
+    def __init__(self, mode: Mode, ack_deadline_s: float, max_extension_s: float) -> None:
+        self._mode = mode
+        self.ack_deadline_s = ack_deadline_s
+        self._max_extension_s = max_extension_s
+        self.running: set[Job] = set()
+        self._ready: deque[Job] = deque()
+        self._behind: dict[Hashable, deque[Job]] = {}  # of the lanes of which one is ready or runs
+        self._failures: dict[Hashable, Failure] = {}
+        self._lost: list[Job] = []  # their leases were over before they were begun
+        self._leaving: dict[Job, None] = {}  # they are just being given back
+        self._made_room = False
+        self.pause_s = 0.0
+        self._can_return = True  # the cluster's level knows nacks
+
+    @property
+    def waiting(self) -> int:
+        """Returns how many messages are held and not begun."""
+        return len(self._ready) + sum(map(len, self._behind.values()))
+
+    @property
+    def is_empty(self) -> bool:
+        """Returns whether nothing is held."""
+        return not self.running and not self.waiting
+
+    def wait_s(self, longest_s: float, limit_s: float | None, idle_s: float) -> float:
+        """Returns how long the next pull is to wait, of one that ends after `limit_s` seconds without messages, and has
+        had none for `idle_s`."""
+        if limit_s is None:
+            return longest_s
+        return min(longest_s, max(limit_s - idle_s, 0 if self.is_empty else BUSY_S))
+
+    def begin_pull(self) -> None:
+        """Notes that a pull is sent: one at a time. It brings nothing that a failure has ended that is told already."""
+        self._failures = {lane: one for lane, one in self._failures.items() if not one.is_told}
+
+    def add(self, pulled: Pulled, now_s: float) -> list[Job]:
+        """Takes in what the last pull has brought. Returns what is dropped of it."""
+        stale = []
+        for wire in pulled.items:
+            job = Job(wire, pulled.lease, self._lane(wire), now_s, now_s + self.ack_deadline_s)
+            if self._is_stale(job):
+                stale.append(job)
+            else:
+                self._queue(job)
+        if self._made_room:
+            self._made_room = False
+            self.pause_s = 0 if self._ready else min(max(BUSY_S, 2 * self.pause_s), LONGEST_PAUSE_S)
+        return stale
+
+    def next(self, now_s: float) -> Job | None:
+        """Returns the next message to handle, which is `running` from now on; those whose leases are over are lost, and
+        what is behind them."""
+        while self._ready:
+            job = self._ready.popleft()
+            if job.due_s > now_s:
+                self.running.add(job)
+                return job
+            self._lost.append(job)
+            if job.lane is not None:
+                self._lost += self._behind.pop(job.lane)
+                self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
+        return None
+
+    def take_lost(self) -> list[Job]:
+        """Returns what is to be given back, since `next` found that its leases were over."""
+        lost, self._lost = self._lost, []
+        self._leaving |= dict.fromkeys(lost)
+        return lost
+
+    def is_crowded(self, workers: int) -> bool:
+        """Tells whether some of the workers have nothing to do, and all that waits is behind what runs."""
+        idle = self._can_return and 0 < len(self.running) < workers
+        return idle and not self._ready and any(self._behind.values())
+
+    def make_room(self, most: int) -> list[Job]:
+        """Drops the ends of the longest lanes until at most so many messages wait, to be given back. No pull is under
+        way."""
+        dropped: list[Job] = []
+        while self.waiting > most and (longest := max(self._behind.values(), key=len, default=None)):
+            dropped.append(longest.pop())
+        self._leaving |= dict.fromkeys(dropped)
+        self._made_room = bool(dropped)
+        return dropped[::-1]
+
+    def returned(self, jobs: Iterable[Job]) -> None:
+        """Notes that a broker has what was given back."""
+        for job in jobs:
+            self._leaving.pop(job, None)
+            self._tell(job)
+
+    def restore(self, jobs: Iterable[Job]) -> None:
+        """Takes back what `make_room` has dropped: the broker cannot have it."""
+        self._made_room, self._can_return = False, False
+        for job in jobs:
+            self._leaving.pop(job, None)
+            self._queue(job)
+
+    def fail(self, job: Job) -> list[Job]:
+        """Drops what is behind a message that failed, before a broker is told. Returns it."""
+        if job.lane is None:
+            return []
+        dropped = [*self._behind[job.lane]]
+        self._behind[job.lane].clear()
+        self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
+        return dropped
+
+    def done(self, job: Job) -> None:
+        """Notes that a message was handled, or that a broker knows of its failure: the next one of its lane is
+        ready."""
+        self.running.discard(job)
+        self._tell(job)
+        behind = self._behind.get(job.lane)
+        if behind:
+            self._ready.append(behind.popleft())
+        elif behind is not None:
+            del self._behind[job.lane]
+
+    def to_extend(self, now_s: float) -> list[Job]:
+        """Returns the messages whose leases are to go on, the first of them first."""
+        waiting = [*self._ready, *(job for behind in self._behind.values() for job in behind)]
+        return [job for job in (*self.running, *waiting) if now_s < job.since_s + self._max_extension_s]
+
+    def extended(self, jobs: Iterable[Job], unknown: Collection[str], sent_s: float) -> None:
+        """Takes in the answer to an extension that was sent then; what is unknown is another's."""
+        for job in jobs:
+            job.due_s = 0 if job.wire.id in unknown else sent_s + self.ack_deadline_s
+
+    def clear(self) -> list[Job]:
+        """Forgets what is not begun, and returns it, also what is just being given back."""
+        waiting = [*self._ready, *(job for behind in self._behind.values() for job in behind)]
+        waiting += [*self._lost, *self._leaving]
+        self._lost, self._leaving = [], {}
+        self._ready.clear()
+        for behind in self._behind.values():
+            behind.clear()
+        return waiting
+
+    def _lane(self, wire: WireMessage) -> Hashable:
+        return {"ordered": wire.segment, "keyed": wire.key}.get(self._mode)
+
+    def _queue(self, job: Job) -> None:
+        if job.lane in self._behind:
+            self._behind[job.lane].append(job)
+            return
+        self._ready.append(job)
+        if job.lane is not None:
+            self._behind[job.lane] = deque()
+
+    def _tell(self, job: Job) -> None:
+        """Notes that a broker knows of the failure of a message, if it is that of its lane."""
+        failure = self._failures.get(job.lane)
+        if failure and (failure.segment, failure.offset) == (job.wire.segment, job.wire.offset):
+            failure.is_told = True
+
+    def _is_stale(self, job: Job) -> bool:
+        failure = self._failures.get(job.lane)
+        if failure is None or job.wire.segment != failure.segment:
+            return False
+        if job.wire.offset > failure.offset:
+            return True
+        del self._failures[job.lane]
+        return False
+
+
+def held_of(shown: Mapping[str, Any], wanted: Wanted, max_extension_s: float) -> Held:
+    """Returns an empty one for a subscription, as a broker shows it."""
+    return Held(shown.get("mode", "ordered"), shown.get("ack_deadline_s", wanted.ack_deadline_s), max_extension_s)
+
+
+def failure_of(job: Job, error: BaseException) -> Answer:
+    """Returns the nack of a message whose handler raised this."""
+    if isinstance(error, Reject):
+        return nack_of(job.wire.id, job.lease, reject=True, reason=str(error)[:REASON_CHARS] or None)
+    return nack_of(job.wire.id, job.lease, reason=f"{type(error).__name__}: {error}"[:REASON_CHARS])
+
+
+def told_of(job: Job, pulling: Pulling, shown: Mapping[str, Any]) -> str:
+    """Returns the words for a handler's failure; `shown` is the subscription as a broker shows it."""
+    attempt = 1 if isinstance(job.wire.attempt, UnsetType) else job.wire.attempt
+    most, backoff_s = shown.get("max_attempts") or 0, shown.get("backoff_s") or [0]
+    if most and attempt >= most:
+        then = f"it becomes a dead letter in {shown.get('dead_letter_topic')}"
+    else:
+        delay_s = backoff_s[min(attempt, len(backoff_s)) - 1]
+        then = f"it comes again in {delay_s:g} s" if delay_s else "it comes again at once"
+    place = f"topic {pulling.topic}, subscription {pulling.subscription}, attempt {attempt}"
+    return f"the handler of message {job.wire.id} failed ({place}{f' of {most}' if most else ''}); {then}"
+
+
+def without_reject(verdict: Answer) -> Answer:
+    """Returns a nack that does not reject."""
+    return Answer("nack", verdict.id, verdict.lease, tuple(one for one in verdict.more if one[0] != "reject"))
+
+
+def is_reject(verdict: Answer) -> bool:
+    """Tells whether a nack rejects."""
+    return ("reject", True) in verdict.more
+
+
+def by_lease(jobs: Sequence[Job]) -> Iterator[tuple[str | None, list[str]]]:
+    """Yields each lease of messages with their ids."""
+    for lease in {job.lease: None for job in jobs}:
+        yield lease, [job.wire.id for job in jobs if job.lease == lease]

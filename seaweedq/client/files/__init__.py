@@ -1,1 +1,0 @@
-"""Files that the client reads and writes."""

@@ -1,0 +1,195 @@
+"""HTTP for both shells: converts the core's requests to httpx, and httpx's answers to the core's; holds the token of a
+client, and the certificates that it trusts.
+
+A token is given as it is or as a file, which is read again when it changes; without either in SEAWEEDQ_TOKEN or
+SEAWEEDQ_TOKEN_FILE. It goes to the brokers that the user named, and to learned ones only over https, whose certificates
+the same authority has signed, or on loopback (client/core/broker_choice); never to stores.
+"""
+
+import os
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.effects import Attempt, Reply, Request, Signed
+from seaweedq.client.core.problems import bare
+from seaweedq.client.files import Slice
+from seaweedq.errors import ClientError, ConnectionFailed
+
+TOKEN, TOKEN_FILE = "SEAWEEDQ_TOKEN", "SEAWEEDQ_TOKEN_FILE"
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+class InvalidToken(ValueError):
+    """Raised for a token that HTTP cannot carry."""
+
+
+class Credentials:
+    """Holds the token that one client shows, and the CA that it trusts. Raises ValueError for a token and a file both,
+    or one that HTTP cannot carry."""
+
+    def __init__(
+        self,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        ca_file: str | Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if token is not None and token_file is not None:
+            raise ValueError("give token or token_file, not both")
+        environment = os.environ if environment is None else environment
+        named = "the token"
+        if token is None and token_file is None:
+            named = TOKEN
+            token, token_file = environment.get(TOKEN) or None, environment.get(TOKEN_FILE) or None
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise InvalidToken(f"{named} has a blank or a character that no token has")
+        self._token = token
+        self._file = Path(token_file) if token is None and token_file is not None else None
+        self._seen: tuple[int, int, int] | None = None
+        self._ca_file = ca_file
+
+    def __repr__(self) -> str:
+        return "Credentials()"
+
+    @property
+    def has_token(self) -> bool:
+        """Tells whether a token is shown."""
+        return self._token is not None or self._file is not None
+
+    def verify(self, secure: bool) -> bool | ssl.SSLContext:
+        """Returns how certificates are verified; loading them takes longer than a request, so only where `secure`."""
+        if not secure or self._ca_file is None:
+            return secure
+        return ssl.create_default_context(cafile=self._ca_file)
+
+    def headers(self) -> dict[str, str]:
+        """Returns the headers that show the token. Raises ClientError where its file cannot be read."""
+        if self._file is not None:
+            self._read(self._file)
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+
+    def _read(self, file: Path) -> None:
+        try:
+            found = os.stat(file)
+            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if seen == self._seen:
+                return
+            text = file.read_text("ascii").strip()
+        except (OSError, ValueError) as error:
+            raise ClientError(f"the token file {str(file)!r} cannot be read: {type(error).__name__}") from None
+        if not _TOKEN.fullmatch(text):
+            raise ClientError(f"the token file {str(file)!r} holds no token")
+        self._token, self._seen = text, seen
+
+
+# Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
+LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3)
+DEFAULT_URL = "http://127.0.0.1:8080"
+_CLIENT = {"Seaweedq-Client": "python"}  # no web page sends it, so that brokers know that none has
+# A broker that takes longer is as good as gone, and there are others.
+_CONNECT_S = 5.0
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+
+class SecretUrl(httpx.URL):
+    """A URL that prints only its bare form: httpx logs the URLs of its requests."""
+
+    def __str__(self) -> str:
+        return bare(super().__str__())
+
+
+def given_url(url: str | Sequence[str] | None) -> str | Sequence[str]:
+    """Returns the URL, by default that of the environment, else that of a broker on this machine."""
+    return os.environ.get("SEAWEEDQ_URL") or DEFAULT_URL if url is None else url
+
+
+def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
+    """Raises ValueError for a timeout in which nothing can be answered, and for headers that HTTP cannot carry."""
+    if not 0 < timeout_s < inf:
+        raise ValueError(f"timeout_s={timeout_s} is not a number of seconds above 0")
+    for name, value in (headers or {}).items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of an HTTP header")
+        if _CONTROL.search(value):
+            raise ValueError(f"the value of header {name!r} has a line break or another control character")
+
+
+def check_open(http: httpx.Client | httpx.AsyncClient) -> None:
+    """Raises ClientError where the client was closed."""
+    if http.is_closed:
+        raise ClientError("this client is closed")
+
+
+def is_secure(brokers: Brokers) -> bool:
+    """Tells whether certificates are verified: loading them takes longer than a request, and plain HTTP does not need
+    them."""
+    return brokers.urls[0].startswith("https:")
+
+
+def shows_secret(credentials: Credentials, headers: Mapping[str, str] | None) -> bool:
+    """Tells whether requests show a token, or what users put into the header for one."""
+    return credentials.has_token or any(name.lower() == "authorization" for name in headers or {})
+
+
+def is_ours(brokers: Brokers, url: str) -> bool:
+    """Tells whether a signed URL is that of a broker that the user named. Only those get the user's headers."""
+    return any(url.startswith(f"{one}/") for one in brokers.urls)
+
+
+def build(
+    http: httpx.Client | httpx.AsyncClient,
+    effect: Attempt | Signed,
+    chunks: Any,
+    timeout_s: float,
+    credentials: Credentials,
+) -> httpx.Request:
+    """Builds the request; `chunks` are those of a body that is a Slice. A signed URL has a right of its own, and gets
+    no token. Raises ClientError for an invalid signed URL, and for a token that cannot be read."""
+    if isinstance(effect, Attempt):
+        request: Request | Signed = effect.request
+        url, params = effect.url + effect.request.path, dict(effect.request.params) or None
+        timeout_s = min(timeout_s, effect.silent_s)
+    else:
+        request, url, params = effect, effect.url, None
+    content, headers = request.content, dict(request.headers)
+    if isinstance(effect, Attempt):
+        headers |= credentials.headers() | _CLIENT
+    if isinstance(content, Slice):
+        headers |= {"Content-Length": str(content.size)}
+        content = chunks if content.size else b""
+    if request.streamed:
+        headers |= {"Accept-Encoding": "identity"}
+    timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S), read=timeout_s + request.wait_s)
+    made = _made(http, request.method, url, params=params, headers=headers, content=content or None, timeout=timeout)
+    if isinstance(effect, Signed):
+        made.url = SecretUrl(made.url)
+    return made
+
+
+def _made(http: httpx.Client | httpx.AsyncClient, method: str, url: str, **more: Any) -> httpx.Request:
+    try:
+        return http.build_request(method, url, **more)
+    except httpx.InvalidURL as error:
+        raise ClientError(f"the broker returned an invalid URL: {bare(url)}") from error
+
+
+def reply_of(url: str, response: httpx.Response, stream: Any = None) -> Reply:
+    """Returns the answer; with a `stream` its body is still to be read."""
+    return Reply(response.status_code, response.headers, b"" if stream else response.content, url, stream)
+
+
+def failed(url: str, error: httpx.RequestError) -> ConnectionFailed:
+    """Returns the error for a missing or incomplete answer."""
+    url = bare(url)
+    reason = _ERRNO.sub("", str(error)) or type(error).__name__
+    return ConnectionFailed(f"no answer from {url}: {reason}", url=url, sent=not isinstance(error, _UNSENT))
