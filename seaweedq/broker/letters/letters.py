@@ -175,9 +175,9 @@ class DeadLetters:
         pause_s = sender.pause_s()
         for segment, cursor in subscription.cursors.items():
             if isinstance(error, SequenceOutOfOrder) and segment == sender.segment:
-                cursor.delivery.deaths.sent = None  # under another identity
-            if cursor.delivery.deaths:
-                cursor.delivery.deaths.postpone(cursor.delivery.deaths.due(now_s), now_s + pause_s)
+                cursor.delivery.dying.sent = None  # under another identity
+            if cursor.delivery.dying:
+                cursor.delivery.dying.postpone(cursor.delivery.dying.due(now_s), now_s + pause_s)
         logger.warning(
             "dead letters of %s of %s could not be published to %s, again in %g s: %s",
             subscription.name,
@@ -211,7 +211,7 @@ class DeadLetters:
         record by then."""
         subscription.check()
         cursor, offsets = subscription.cursors.get(batch.segment), batch.offsets.tolist()
-        deaths = cursor.delivery.deaths if cursor else None
+        deaths = cursor.delivery.dying if cursor else None
         if cursor is None or deaths is None or len(deaths.still(batch.offsets)) < len(offsets):
             raise NotReady(f"what was dying of segment {batch.segment} has changed")
         sent = deaths.begun()
@@ -231,7 +231,7 @@ class DeadLetters:
         if not due:
             return None
         segment = self._sender(subscription).next_of(due)
-        sent = subscription.cursors[segment].delivery.deaths.begun()
+        sent = subscription.cursors[segment].delivery.dying.begun()
         first = due[segment][due[segment] < due[segment][0] + MOST]
         wanted = np.array(sent.offsets, np.int64) if sent else first
         readable = (await self._readables.every(subscription.topic, [segment]))[segment]
@@ -246,10 +246,10 @@ class DeadLetters:
         cursor = subscription.cursors.get(segment)
         if cursor is None:
             return None
-        deaths = cursor.delivery.deaths
+        deaths = cursor.delivery.dying
         offsets, rows = read
         here = deaths.still(offsets)
-        attempts = cursor.delivery.attempts_of(here).tolist()
+        attempts = cursor.delivery.window.of("attempts", here).tolist()
         letters = [
             Letter(deaths.why(offset), count, f"{segment}-{offset}")
             for offset, count in zip(here.tolist(), attempts, strict=True)

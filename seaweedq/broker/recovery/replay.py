@@ -32,7 +32,7 @@ from seaweedq.broker.log.intervals import Runs
 from seaweedq.broker.recovery.recovery_memory import Held, RecoveryMemory
 from seaweedq.broker.recovery.remaining import Place, Remaining
 from seaweedq.broker.subscriptions.cursor import broken_by
-from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
@@ -258,9 +258,9 @@ class Replay:
         there = await self._coordination.get(path)
         held = keys.CURSORS.require(there) if there else Versioned.new(CursorRecord(epoch=epoch, acked_to=0))
         cursor = held.record
-        delivery = Delivery.of(cursor)
-        delivery.pass_over_all(acked[epoch])
-        record = _with_dying(delivery.record(epoch, self._level()), cursor)
+        delivery = SegmentDelivery.from_record(cursor)
+        delivery.window.pass_over_all(acked[epoch])
+        record = _with_dying(delivery.window.record(epoch, self._level()), cursor)
         if found := broken_by(cursor if there else None, record):
             logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
             raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")

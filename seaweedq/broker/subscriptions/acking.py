@@ -20,10 +20,11 @@ from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets, distinct, runs_of
 from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
-from seaweedq.broker.subscriptions.leases import UNKNOWN, Lease, of_another
+from seaweedq.broker.subscriptions.delivery import AckResult
+from seaweedq.broker.subscriptions.leases import UNKNOWN, Asker, Lease, of_another
 from seaweedq.broker.subscriptions.stream_turn import held_by
 from seaweedq.broker.subscriptions.subscription import Acks, Subscription
-from seaweedq.broker.subscriptions.window import AckResult, Asker
+from seaweedq.broker.subscriptions.window import Array
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.errors import LeaseEnded, NoDeadLetters
@@ -94,7 +95,7 @@ class Answering:
             cursor.delivery.expire(now_s)
             judged[segment] = result = cursor.delivery.judge(wanted, asker, ends.get(segment, 0))
             if len(result.taken):
-                durable.append(self._begin_ack(subscription, segment, cursor, result))
+                durable.append(self._begin_ack(subscription, segment, cursor, result)[0])
         await self._wait(durable)
         unknown = {segment: result.unknown for segment, result in judged.items() if result.unknown}
         return Answered(sum(one.known for one in judged.values()), sum(one.late for one in judged.values()), unknown)
@@ -109,12 +110,13 @@ class Answering:
         asker = Asker(lease.consumer, lease.number)
         for segment in sorted(lease.segments):
             if cursor := subscription.cursors.get(segment):
-                result = cursor.delivery.judge(cursor.delivery.last_had_by(asker), asker)
+                result = cursor.delivery.judge_lease(asker)
                 late += result.late
                 if len(result.taken):
-                    if cursor.delivery.has_given_again:
-                        again += int((cursor.delivery.newly_acked_leases(result.taken) != lease.number).sum())
-                    durable.append(self._begin_ack(subscription, segment, cursor, result))
+                    commit, leases = self._begin_ack(subscription, segment, cursor, result)
+                    durable.append(commit)
+                    if cursor.delivery.leases.has_given_again:
+                        again += int((leases != lease.number).sum())
         if not durable and not lease.acked:
             raise _ended(lease.name)
         await self._wait(durable)
@@ -123,7 +125,7 @@ class Answering:
 
     async def bury(self, subscription: Subscription, segment: int, cursor: SegmentCursor, dying: Offsets) -> None:
         """Acks dying messages whose dead letters are durable. Raises JournalUnavailable, NotReady: they go on dying."""
-        await self._wait([self._begin_ack(subscription, segment, cursor, AckResult(dying))])
+        await self._wait([self._begin_ack(subscription, segment, cursor, AckResult(dying))[0]])
 
     def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> Answered:
         """Ends leases at once. A lease of which nothing is held counts what of it was nacked before. Raises LeaseEnded,
@@ -137,7 +139,7 @@ class Answering:
             )
         now_s, answered = self._clock.monotonic_s(), Answered()
         for cursor, held in self._held(subscription, selection, answered):
-            subscription.leases.count_nacked(Counter(cursor.delivery.leases_of(held).tolist()))
+            subscription.leases.count_nacked(Counter(cursor.delivery.window.of("lease", held).tolist()))
             if not refusal.attempted:
                 cursor.delivery.give_back(held)
             elif refusal.reject:
@@ -168,7 +170,7 @@ class Answering:
         ack_deadline_s = subscription.record.ack_deadline_s if ack_deadline_s is None else ack_deadline_s
         due_s, answered = self._clock.monotonic_s() + ack_deadline_s, Answered()
         for cursor, held in self._held(subscription, selection, answered):
-            cursor.delivery.extend(held, due_s)
+            cursor.delivery.leases.extend(held, due_s)
         if selection.ids is None and not answered.known:
             raise _ended(selection.lease)
         if answered.known:
@@ -202,14 +204,13 @@ class Answering:
 
     def _begin_ack(
         self, subscription: Subscription, segment: int, cursor: SegmentCursor, result: AckResult
-    ) -> asyncio.Future[int]:
+    ) -> tuple[asyncio.Future[int], Array]:
         """Journals acks. They count, and pin their commit, once the journal has them, and before it can be released
-        (broker/log/group_commit)."""
+        (broker/log/group_commit). Returns their commit, and the lease of each message whose ack was not on its way."""
         taken = result.taken
-        leases = cursor.delivery.newly_acked_leases(taken)
+        leases = cursor.delivery.begin_ack(taken)
         is_one = len(leases) > 0 and (leases == leases[0]).all()  # to look is faster than to count
         counts = {int(leases[0]): len(leases)} if is_one else Counter[int](leases.tolist())
-        cursor.delivery.begin_ack(taken)
 
         def end(commit: asyncio.Future[int]) -> None:
             is_durable = not commit.cancelled() and commit.exception() is None
@@ -226,7 +227,7 @@ class Answering:
 
         commit = self._commit.append_frame(self._frame(subscription, segment, taken))
         commit.add_done_callback(end)
-        return commit
+        return commit, leases
 
     def _may_feed(self, subscription: Subscription, segment: int, cursor: SegmentCursor) -> bool:
         """Tells whether an ack may make messages available: of its segment, of others where too many were in flight,
@@ -284,7 +285,7 @@ def _held_among(
     for segment, wanted in ids.items():
         offsets = distinct(wanted)
         if cursor := subscription.cursors.get(segment):
-            held[segment] = cursor.delivery.held_among(offsets, asker)
+            held[segment] = cursor.delivery.leases.held_among(offsets, asker)
         others = np.setdiff1d(offsets, held[segment]) if segment in held else offsets
         if len(others):
             answered.unknown[segment] = others.tolist()

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Run, Runs, runs_of
-from seaweedq.broker.subscriptions.delivery import Death, Delivery, Sent
+from seaweedq.broker.subscriptions.delivery import Death, SegmentDelivery, Sent
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.policy import Rules
 from seaweedq.broker.subscriptions.window import NOBODY
@@ -29,7 +29,7 @@ class SegmentCursor:
     be written. One that `is_too_large` for its record is not, until it is smaller."""
 
     def __init__(self, held: Versioned[CursorRecord], rules: Rules | None = None, leases: Leases | None = None) -> None:
-        self.delivery = Delivery.of(held.record, rules)
+        self.delivery = SegmentDelivery.from_record(held.record, rules)
         self.pin: int | None = None
         self.held = held
         self.is_too_large = False
@@ -50,21 +50,21 @@ class SegmentCursor:
                 self.delivery.take_dying(offsets, Death(*one.dying), now_s)
                 continue
             if not one.name and not one.consumer:
-                self.delivery.hold_again(offsets, NOBODY, NOBODY, due_s)
+                self.delivery.leases.take_over(offsets, NOBODY, NOBODY, due_s)
                 continue
             lease = self._leases.find(one.name) or self._leases.make(one.name, one.consumer)
             lease.segments.add(segment)
             self._leases.add(lease)
-            self.delivery.hold_again(offsets, lease.number, lease.consumer, due_s)
+            self.delivery.leases.take_over(offsets, lease.number, lease.consumer, due_s)
         for one in held:
             if one.dying and one.name:  # behind the reasons, of which some may not have fitted into the record
                 batch = [offset for low, high in one.runs for offset in range(low, high)]
                 self.delivery.take_dying(np.array(batch, np.int64), Death(*one.dying), now_s)
-                self.delivery.deaths.sent = Sent.parse(one.name, tuple(batch))
+                self.delivery.dying.sent = Sent.parse(one.name, tuple(batch))
 
     def handed_over(self, epoch: int, level: int, now_s: float) -> CursorRecord:
         """Returns a checkpoint of the cursor, with its leases."""
-        record = self.delivery.record(epoch, level)
+        record = self.delivery.window.record(epoch, level)
         held = [*self._held(now_s), *self._dying()]
         if not held:
             return record
@@ -81,10 +81,10 @@ class SegmentCursor:
         """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one. The
         last one without a handover ends the leases: those deliveries do not count."""
         if handover_s is None:
-            record = self.delivery.record(epoch, level)
+            record = self.delivery.window.record(epoch, level)
             if is_last:
                 record = self.delivery.uncounted(record)
-            if self.delivery.deaths and level >= SUBSCRIPTION_LEVEL and (dying := tuple(self._dying())):
+            if self.delivery.dying and level >= SUBSCRIPTION_LEVEL and (dying := tuple(self._dying())):
                 record = replace(record, held=dying, needs_level=SUBSCRIPTION_LEVEL)
         else:
             record = self.handed_over(epoch, level, handover_s)
@@ -118,7 +118,7 @@ class SegmentCursor:
 
     def _dying(self) -> Iterator[HeldLease]:
         """Yields the batch that may have been published, under its identity, and what is dying, by the reason."""
-        deaths = self.delivery.deaths
+        deaths = self.delivery.dying
         if sent := deaths.begun():
             yield HeldLease(sent.name, ANYBODY, 0.0, tuple(runs_of(sent.offsets)), (*deaths.why(sent.offsets[0]),))
         offsets = sorted((deaths.why(offset), offset) for offset in deaths.unacked())
@@ -127,8 +127,10 @@ class SegmentCursor:
 
     def _held(self, now_s: float) -> Iterator[HeldLease]:
         """Yields what is leased or delayed, by lease and deadline."""
-        waiting, consumers = self.delivery.waiting(), self._leases.consumer_names()
-        holds = zip(*(column.tolist() for column in self.delivery.holds_of(waiting)), waiting.tolist(), strict=True)
+        waiting, consumers = self.delivery.leases.waiting(), self._leases.consumer_names()
+        holds = zip(
+            *(column.tolist() for column in self.delivery.leases.holds_of(waiting)), waiting.tolist(), strict=True
+        )
         for (number, consumer, due_s), group in groupby(sorted(holds), itemgetter(0, 1, 2)):
             runs = tuple(runs_of(offset for *_, offset in group))
             lease = self._leases.numbered(number)

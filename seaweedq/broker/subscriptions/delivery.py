@@ -21,14 +21,14 @@ All work is by arrays (window): the cost of an ack of any offsets does not depen
 """
 
 from collections.abc import Iterable, Mapping
-from math import inf
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
-from seaweedq.broker.subscriptions.leases import Holds
+from seaweedq.broker.subscriptions.leases import Asker, LeaseTable
 from seaweedq.broker.subscriptions.policy import Rules, Want, later_of_slots, of_one_kind
 from seaweedq.broker.subscriptions.window import (
     ACKED,
@@ -40,9 +40,7 @@ from seaweedq.broker.subscriptions.window import (
     HELD,
     NOBODY,
     WINDOW,
-    AckResult,
     Array,
-    Asker,
     BusySlots,
     Window,
 )
@@ -78,7 +76,7 @@ class Sent(NamedTuple):
         return Sent(producer, int(sequence), offsets)
 
 
-class Deaths:
+class Dying:
     """The offsets that die in a window, with their reasons. `sent` is the batch of them that is published first, as it
     was begun: at this dispatcher, or at one before."""
 
@@ -92,15 +90,13 @@ class Deaths:
 
     def take(self, offsets: Offsets, death: Death, due_s: float) -> None:
         """Lets offsets of the window die; they are with nobody any more."""
-        self._window.move(offsets, DYING)
-        for name, value in (("lease", NOBODY), ("consumer", NOBODY), ("due_s", due_s)):
-            self._window.put(name, offsets, value)
+        self._window.give_up(offsets, due_s)
         self._why.update(dict.fromkeys(offsets.tolist(), death))
 
     def take_again(self, failed: Offsets) -> Offsets:
         """Lets those offsets die on whose ack was refused. Returns the others."""
         is_dying = np.fromiter((offset in self._why for offset in failed.tolist()), bool, len(failed))
-        self._window.move(failed[is_dying], DYING)
+        self._window.give_up(failed[is_dying])
         others: Offsets = failed[~is_dying]
         return others
 
@@ -108,7 +104,7 @@ class Deaths:
         """Returns the offsets that are dying, and forgets the reasons of those that ended."""
         if not self._why:
             return np.zeros(0, np.int64)
-        known = np.array(sorted(offset for offset in self._why if offset >= self._window.low), np.int64)
+        known = np.array(sorted(offset for offset in self._why if offset >= self._window.acked_to), np.int64)
         states = self._window.of("state", known)
         self._why = {offset: self._why[offset] for offset in known[(states == DYING) | (states == ACKING)].tolist()}
         found: Offsets = known[states == DYING]
@@ -148,12 +144,23 @@ class Deaths:
 
     def postpone(self, offsets: Offsets, due_s: float) -> None:
         """Lets the dead letters of offsets that are still dying wait."""
-        self._window.put("due_s", self.still(offsets), due_s)
+        self._window.extend(self.still(offsets), due_s)
 
 
-class Delivery(Holds):
-    """The state of a segment in a subscription: everything below `acked_to` is acked; offsets from `delivered_to` on
-    were never delivered. In `keyed` the slots of the keys are known below `read_to`."""
+@dataclass(slots=True)
+class AckResult:
+    """The result of an ack of some offsets: `taken` (sorted) must be made durable, `known` counts the acked ones,
+    `late` those of them whose lease had ended, `unknown` are neither leased nor acked."""
+
+    taken: Offsets = field(default_factory=lambda: EMPTY)
+    known: int = 0
+    late: int = 0
+    unknown: list[int] = field(default_factory=list)
+
+
+class SegmentDelivery:
+    """The state of a segment in a subscription: the offsets of a `window`, the `leases` that hold them, what is
+    `dying`, and the `rules` by which they are delivered. In `keyed` the slots of the keys are known below `read_to`."""
 
     def __init__(
         self,
@@ -164,129 +171,110 @@ class Delivery(Holds):
         rules: Rules | None = None,
     ) -> None:
         self.rules = rules or Rules()
+        self.window = Window(acked_to, acked, attempts, delivered_to)
+        self.window.busy = BusySlots(acked_to) if self.rules.mode == "keyed" else None
+        self.leases = LeaseTable(self.window)
+        self.dying = Dying(self.window)
         self._read_to = acked_to
         self._asked: tuple[Want, Rules, int, int] | None = None  # what was `available` last
         self._asked_to = 0
         self._found = EMPTY
-        super().__init__(acked_to, acked, attempts, delivered_to)
-        self._window.busy = BusySlots(acked_to) if self.rules.mode == "keyed" else None
-        self.deaths = Deaths(self._window)
 
     @staticmethod
-    def of(record: CursorRecord, rules: Rules | None = None) -> "Delivery":
+    def from_record(record: CursorRecord, rules: Rules | None = None) -> "SegmentDelivery":
         """Returns the state that a cursor's record holds, without leases."""
         attempts = {int(offset): count for offset, count in record.attempts.items()}
-        found = Delivery(record.acked_to, record.acked, attempts, record.delivered_to, rules)
-        found.sought_below = record.sought_below or 0
+        found = SegmentDelivery(record.acked_to, record.acked, attempts, record.delivered_to, rules)
+        found.window.sought_below = record.sought_below or 0
         return found
 
     @property
     def read_to(self) -> int:
         """Returns the offset up to which the slots of the keys are known."""
-        return max(self._read_to, self.acked_to)
+        return max(self._read_to, self.window.acked_to)
 
     @property
     def needed_keys_to(self) -> int:
-        """Returns the offset up to which the keys must be known before anything is delivered: beyond `read_to` where
+        """Returns the offset up to which the keys must be known before anything is delivered: beyond `read_to` if
         leases and delays were taken over, since a key is with one lease at a time."""
-        waiting = self.waiting() if self.read_to < self.delivered_to else EMPTY
+        waiting = self.leases.waiting() if self.read_to < self.window.delivered_to else EMPTY
         return max(self.read_to, int(waiting[-1]) + 1) if len(waiting) else self.read_to
 
     def is_full(self, end: int) -> bool:
         """Tells whether there are messages beyond the window, and all of it is delivered."""
-        high = self.acked_to + WINDOW
-        return self._window.end >= high < end and not len(self._window.find(self.acked_to, FREE, last=high))
+        window = self.window
+        high = window.acked_to + WINDOW
+        return window.end >= high < end and not len(window.find(window.acked_to, FREE, last=high))
 
     # Leases
 
     def expire(self, now_s: float) -> None:
         """Ends the leases and the delays whose time is over."""
-        if now_s < self._next_s:
+        if now_s < self.leases.next_s:
             return
-        waiting = self._window.find(self.acked_to, HELD, DELAYED)
-        over = waiting[self._window.of("due_s", waiting) <= now_s]
-        is_held = self._window.of("state", over) == HELD
-        self._free(self._give_up(over[~is_held], now_s, NO_ANSWER))
-        self._fail(over[is_held], now_s, None, NO_ANSWER)
-        waiting = self._window.find(self.acked_to, HELD, DELAYED)
-        self._next_s = float(self._window.of("due_s", waiting).min(initial=inf))
+        leased, delayed = self.leases.over(now_s)
+        self.window.free(self._give_up(delayed, now_s, NO_ANSWER))
+        self._fail(leased, now_s, None, NO_ANSWER)
+        self.leases.find_next()
 
     def available(self, want: Want, end: int) -> Offsets:
-        """Returns the next offsets for a pull, below `end`, in order; none where it is another consumer's turn. It is
-        asked several times in a pull: where nothing has changed, what is below a smaller end is known."""
-        asked = (want, self.rules, self.read_to, self._window.changes)
-        if self._asked == asked and end <= self._asked_to:
+        """Returns the next offsets for a pull, below `end`, in order; none if it is another consumer's turn. It is
+        asked several times in a pull: if nothing has changed, what is below a smaller end is known."""
+        window = self.window
+        read_to = max(self._read_to, window.acked_to)
+        if self._asked == (want, self.rules, read_to, window.changes) and end <= self._asked_to:
             return self._found[: int(np.searchsorted(self._found, end))]
-        self._found = self._available(want, end)
-        self._asked, self._asked_to = (*asked[:3], self._window.changes), end
+        self._found = self._available(want, end, read_to)
+        self._asked, self._asked_to = (want, self.rules, read_to, window.changes), end
         return self._found
 
-    def _available(self, want: Want, end: int) -> Offsets:
-        low = max(self._position, self.acked_to)
-        high = min(end, self.delivered_to if self._is_ragged(want.max_runs) else self.acked_to + WINDOW)
+    def _available(self, want: Want, end: int, read_to: int) -> Offsets:
+        window, rules = self.window, self.rules
+        low = max(window.free_from, window.acked_to)
+        high = min(end, window.delivered_to if window.is_ragged(want.max_runs) else window.acked_to + WINDOW)
         if low >= high:
             return EMPTY
-        if self.rules.mode == "ordered":
+        if rules.mode == "ordered":
             high = min(high, self._end_of_turn(want.consumer))
-        if self.rules.reads_ahead:
-            high = min(high, self.read_to)
-        free = self._unleased(low, high, want.limit)
-        free = self._of_free_keys(free)
+        if rules.reads_ahead:
+            high = min(high, read_to)
+        free = window.unleased(low, high, want.limit)
+        if window.busy is not None:
+            free = free[window.busy.free(window.of("slot", free))]
         if not len(free):
             return EMPTY
         free = free[: want.limit]
-        return of_one_kind(self.rules, free, self.attempts_of(free), self._window.of("slot", free), want.kind)
+        return of_one_kind(rules, free, window.of("attempts", free), window.of("slot", free), want.kind)
 
     def is_drained(self, end: int) -> bool:
         """Tells whether it is known, without a look at the offsets, that nothing below `end` is available. An ack
         changes nothing about that."""
-        return max(self._position, self.acked_to) >= end
+        return max(self.window.free_from, self.window.acked_to) >= end
 
     def kind_of(self, offset: int) -> int:
-        """Returns the kind (choosing) that the next delivery of an offset would be."""
-        return int(self.rules.kinds(self.attempts_of(np.array([offset])))[0])
+        """Returns the kind (policy) that the next delivery of an offset would be."""
+        return int(self.rules.kinds(self.window.of("attempts", np.array([offset])))[0])
 
     def know(self, first: int, slots: Array) -> None:
-        """Takes in the slots of the keys of the offsets from `first` on, which is not above `read_to`; where keys do
+        """Takes in the slots of the keys of the offsets from `first` on, which is not above `read_to`; if keys do
         not matter any slots."""
         if first + len(slots) > self.read_to:
-            self._window.know(self.read_to, slots[self.read_to - first :])
+            self.window.know(self.read_to, slots[self.read_to - first :])
             self._read_to = first + len(slots)
 
     def leave_out(self, offsets: Offsets) -> None:
         """Counts offsets as acked that the filter leaves out."""
-        offsets = offsets[offsets >= self.acked_to]
-        if len(offsets) == self._read_to - self.acked_to and len(offsets):  # all that is known
-            self.pass_over(self.acked_to, self._read_to)
+        acked_to = self.window.acked_to
+        offsets = offsets[offsets >= acked_to]
+        if len(offsets) == self._read_to - acked_to and len(offsets):  # all that is known
+            self.window.pass_over(acked_to, self._read_to)
         else:
-            self.settle(offsets)
-
-    def lease(self, offsets: Offsets, lease: int, consumer: int, due_s: float = inf) -> None:
-        """Leases offsets that are `available`, and counts an attempt of each. Without a deadline the leases are to be
-        begun, or to be cancelled, by the caller."""
-        self._hold(offsets, lease, consumer, due_s)
-        self._window.count(offsets, 1)
-        first, end = int(offsets[0]), int(offsets[-1]) + 1
-        self.delivered_to = max(self.delivered_to, end)
-        if end - first == len(offsets) and first == max(self._position, self.acked_to):
-            self._position = end
-        if due_s == inf:
-            self._pending.append(offsets)
+            self.window.settle(offsets)
 
     def take_dying(self, offsets: Offsets, death: Death, now_s: float) -> None:
         """Takes over what was dying at the dispatcher before."""
-        offsets = self._here(offsets)
-        self.deaths.take(offsets[self._window.of("state", offsets) == FREE], death, now_s)
-
-    def cancel_leases(self) -> None:
-        """Takes the leases back that have no deadline: nobody got those messages. A consumer that was to have them
-        again has had them last."""
-        for offsets in self._not_begun():
-            before = self._window.of("before", offsets)
-            self._window.put("lease", offsets, before)
-            self._window.put("consumer", offsets[before == NOBODY], NOBODY)
-            self._window.count(offsets, -1)
-            self._free(offsets)
+        offsets = self.window.within(offsets)
+        self.dying.take(offsets[self.window.of("state", offsets) == FREE], death, now_s)
 
     def nack(self, held: Offsets, now_s: float, delay_s: float | None = None, reason: str = "") -> None:
         """Ends the lease of leased offsets, which are delivered again after `delay_s`; None is the backoff. Those whose
@@ -296,34 +284,32 @@ class Delivery(Holds):
     def give_back(self, held: Offsets) -> None:
         """Ends the lease of leased offsets that nobody has tried to handle: they are delivered again at once, and these
         deliveries do not count."""
-        self._window.count(held, -1)
+        self.window.count_attempts(held, -1)
         self._drag(held)
-        self._free(held)
+        self.window.free(held)
 
     def give_again(self, consumer: int) -> bool:
         """Ends the leases of a consumer, so that it gets their messages again: it has come back. These deliveries
         count, and so do acks of those leases, until others are acked or somebody else has the messages. What has had
         its last attempt stays leased, since it does not come again. Returns whether there is anything."""
-        held = self._window.find(self.acked_to, HELD)
-        mine = held[self._window.of("consumer", held) == consumer]
-        mine = mine[~self.rules.gives_up(self.attempts_of(mine))]
+        window = self.window
+        held = window.find(window.acked_to, HELD)
+        mine = held[window.of("consumer", held) == consumer]
+        mine = mine[~self.rules.gives_up(window.of("attempts", mine))]
         if len(mine):
-            self.has_given_again = True
-            self._window.put("before", mine, self._window.of("lease", mine))
-            self._free(mine)
+            self.leases.has_given_again = True
+            window.give_again(mine)
         return len(mine) > 0
 
     def reject(self, held: Offsets, now_s: float, reason: str = "") -> None:
         """Lets leased offsets die."""
-        self.deaths.take(held, Death(REJECTED, reason), now_s)
+        self.dying.take(held, Death(REJECTED, reason), now_s)
 
     def hold_last(self, due_s: float) -> None:
         """Lets what is available, though its attempts are over, wait for late acks until `due_s`; then it dies."""
-        free = self._window.find(self.acked_to, FREE, last=min(self.delivered_to, self._window.end))
-        over = free[self.rules.gives_up(self.attempts_of(free))]
-        self._window.move(over, DELAYED)
-        self._window.put("due_s", over, due_s)
-        self._next_s = min(self._next_s, due_s) if len(over) else self._next_s
+        window = self.window
+        free = window.find(window.acked_to, FREE, last=min(window.delivered_to, window.end))
+        self.leases.delay(free[self.rules.gives_up(window.of("attempts", free))], due_s)
 
     # Acks
 
@@ -333,84 +319,72 @@ class Delivery(Holds):
         An offset whose ack is on its way to the journal goes there once more, so that the repeated request waits for
         durability too. `end` of the segment bounds what an asker may ack that may ack anything.
         """
-        wanted = distinct(offsets)
+        window, wanted = self.window, distinct(offsets)
         if asker.anything:
-            self._window.reach(min(end, self.acked_to + WINDOW))
-        here = self._here(wanted)
-        state, mine = self._window.of("state", here), self._is_of(here, asker)
+            window.reach(min(end, window.acked_to + WINDOW))
+        here = window.within(wanted)
+        state, mine = window.of("state", here), self.leases.is_of(here, asker)
         if len(here) == len(wanted) and (state == HELD).all() and mine.all():
             return AckResult(here, len(here))
         late = ((state == FREE) | (state == DELAYED)) & mine
         taken = late | (state == ACKING) | (state == HELD) & mine
-        unknown = np.concatenate([here[~taken & (state != ACKED)], wanted[wanted >= self._window.end]]).tolist()
+        unknown = np.concatenate([here[~taken & (state != ACKED)], wanted[wanted >= window.end]]).tolist()
         return AckResult(here[taken], len(wanted) - len(unknown), int(late.sum()), unknown)
 
-    def newly_acked_leases(self, taken: Offsets) -> Array:
-        """Returns the lease of each offset whose ack is not yet on its way."""
-        return self._window.of("lease", taken[self._window.of("state", taken) != ACKING])
+    def judge_lease(self, asker: Asker) -> AckResult:
+        """As `judge`, of all that a lease may ack."""
+        mine = self.leases.last_had_by(asker)
+        state = self.window.of("state", mine)
+        return AckResult(mine, len(mine), int(((state == FREE) | (state == DELAYED)).sum()))
 
-    def begin_ack(self, taken: Offsets) -> None:
-        """Marks offsets whose ack is on its way to the journal."""
-        self._window.move(taken, ACKING)
-        if len(taken):
-            self.delivered_to = max(self.delivered_to, int(taken[-1]) + 1)
+    def begin_ack(self, taken: Offsets) -> Array:
+        """Marks offsets whose ack is on its way to the journal. Returns the lease of each one whose ack was not."""
+        leases = self.window.of("lease", taken[self.window.of("state", taken) != ACKING])
+        self.window.begin_ack(taken)
+        return leases
 
     def end_ack(self, taken: Offsets, durable: bool) -> None:
         """Takes in the outcome of an ack: `durable`, or the offsets are delivered again."""
-        taken = taken[taken >= self.acked_to]
+        taken = taken[taken >= self.window.acked_to]
         if not len(taken):
             return
         if durable:
-            self._settle(taken)
+            self.window.settle(taken)
             return
-        failed = self.deaths.take_again(taken[self._window.of("state", taken) == ACKING])
-        self._free(failed)
+        failed = self.dying.take_again(taken[self.window.of("state", taken) == ACKING])
+        self.window.free(failed)
         self._drag(failed)
 
     def uncounted(self, record: CursorRecord) -> CursorRecord:
         """Returns a record of this state in which what is leased was not delivered: its lease ends, and did not
         fail."""
-        held = self._window.find(self.acked_to, HELD)
+        held, _ = self.leases.held()
         if not len(held):
             return record
-        before = (self.attempts_of(held).astype(np.int64) - 1).clip(0).tolist()
+        before = (self.window.of("attempts", held).astype(np.int64) - 1).clip(0).tolist()
         attempts = {**record.attempts, **dict(zip(map(str, held.tolist()), before, strict=True))}
         return replace(record, attempts={offset: count for offset, count in attempts.items() if count != 1})
 
-    # Steps
-
-    def _unleased(self, low: int, high: int, limit: int) -> Offsets:
-        """Returns the FREE offsets of [low, high), or about `limit` of them where the arrays do not reach so far."""
-        known = max(low, min(high, self._window.end))
-        free = self._window.find(low, FREE, last=known) if low < known else EMPTY
-        self._position = int(free[0]) if len(free) else known
-        if len(free) < limit and known < high:
-            reached = min(high, known + limit - len(free))
-            self._window.reach(reached)
-            free = np.concatenate([free, np.arange(known, reached, dtype=np.int64)])
-        return free
+    # Ends of deliveries
 
     def _end_of_turn(self, consumer: int) -> int:
         """Returns the end of what this consumer may get in order: nothing of a segment that is with another one, and
         nothing behind a delayed message."""
-        waiting = self._window.find(self.acked_to, HELD, DELAYED)
+        window = self.window
+        waiting = window.find(window.acked_to, HELD, DELAYED)
         if not len(waiting):
-            return self.acked_to + WINDOW
-        whose = self._window.of("consumer", waiting)
+            return window.acked_to + WINDOW
+        whose = window.of("consumer", waiting)
         if ((whose != consumer) & (whose != NOBODY)).any():
-            return self.acked_to
-        delayed = waiting[self._window.of("state", waiting) == DELAYED]
-        return int(delayed[0]) if len(delayed) else self.acked_to + WINDOW
-
-    def _of_free_keys(self, free: Offsets) -> Offsets:
-        busy = self._window.busy
-        return free if busy is None else free[busy.free(self._window.of("slot", free))]
+            return window.acked_to
+        delayed = waiting[window.of("state", waiting) == DELAYED]
+        return int(delayed[0]) if len(delayed) else window.acked_to + WINDOW
 
     def _give_up(self, offsets: Offsets, now_s: float, why: str) -> Offsets:
         """Lets those die whose attempts are over. Returns the others."""
-        over = self.rules.gives_up(self.attempts_of(offsets))
+        over = self.rules.gives_up(self.window.of("attempts", offsets))
         if over.any():
-            self.deaths.take(offsets[over], Death(MAX_ATTEMPTS, why), now_s)
+            self.dying.take(offsets[over], Death(MAX_ATTEMPTS, why), now_s)
         return offsets[~over]
 
     def _fail(self, failed: Offsets, now_s: float, delay_s: float | None, why: str) -> None:
@@ -419,28 +393,25 @@ class Delivery(Holds):
         failed = self._give_up(failed, now_s, why)
         if not len(failed):
             return
-        attempts = self.attempts_of(failed)
+        attempts = self.window.of("attempts", failed)
         delays_s = self.rules.delays_s(attempts) if delay_s is None else np.full(len(failed), delay_s)
         self._drag(failed)
-        self._free(failed)
         is_delayed = delays_s > 0
-        delayed, due_s = failed[is_delayed], now_s + delays_s[is_delayed]
-        self._window.move(delayed, DELAYED)
-        self._window.put("due_s", delayed, due_s)
-        self._next_s = min(self._next_s, float(due_s.min(initial=inf)))
+        self.window.free(failed[~is_delayed])
+        self.leases.delay(failed[is_delayed], now_s + delays_s[is_delayed])
 
     def _drag(self, failed: Offsets) -> None:
         """Ends the leases of what must come after offsets that are delivered again; those deliveries do not count. In
         `keyed` those whose keys are not known, which were taken over from the dispatcher before, stay: what of their
         keys is before them waits for them once the keys are read."""
+        window = self.window
         if self.rules.mode == "keyed":
             failed = failed[failed < self.read_to]
         if not len(failed) or self.rules.mode == "shared":
             return
-        held = np.setdiff1d(self._window.find(int(failed[0]), HELD), failed, assume_unique=True)
+        held = np.setdiff1d(window.find(int(failed[0]), HELD), failed, assume_unique=True)
         if self.rules.mode == "keyed":
             held = held[held < self.read_to]
-            slots = self._window.of("slot", held), self._window.of("slot", failed)
-            held = held[later_of_slots(held, slots[0], failed, slots[1])]
-        self._window.count(held, -1)
-        self._free(held)
+            held = held[later_of_slots(held, window.of("slot", held), failed, window.of("slot", failed))]
+        window.count_attempts(held, -1)
+        window.free(held)

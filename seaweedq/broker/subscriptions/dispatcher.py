@@ -164,7 +164,7 @@ class Dispatcher:
         cursor = subscription.cursors.get(segment)
         if cursor is None or subscription.record.epoch != epoch:
             return
-        if len(left := cursor.delivery.deaths.still(dying)):
+        if len(left := cursor.delivery.dying.still(dying)):
             await self._answering.bury(subscription, segment, cursor, left)
 
     async def note_letters(self, subscription: Subscription, segment: int, sent: Sent) -> None:

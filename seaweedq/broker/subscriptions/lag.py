@@ -61,10 +61,10 @@ def backlog_of(subscription: Subscription, segment: int, end: int) -> Backlog:
     found = subscription.cursors.get(segment)
     if found is None:
         return Backlog(segment, 0, end, end, waiting=end)
-    acked_to = found.delivery.acked_to
+    acked_to = found.delivery.window.acked_to
     end = max(end, acked_to)
     messages = _unacked(subscription, segment, end)
-    counts = found.delivery.counts()
+    counts = found.delivery.window.counts()
     taken = counts[HELD], counts[DELAYED], counts[DYING]
     waiting = max(0, messages - sum(taken) - counts[ACKING])
     return Backlog(segment, acked_to, end, messages, *taken, waiting, found.delivery.is_full(end))
@@ -73,7 +73,7 @@ def backlog_of(subscription: Subscription, segment: int, end: int) -> Backlog:
 def _unacked(subscription: Subscription, segment: int, end: int) -> int:
     """Returns how many messages are not acked of a segment that is not done and ends at `end`."""
     found = subscription.cursors.get(segment)
-    return max(0, end - found.delivery.acked_to - found.delivery.acked_count) if found else end
+    return max(0, end - found.delivery.window.acked_to - found.delivery.window.acked_count) if found else end
 
 
 def stalled(segments: Iterable[Stall | None]) -> Stall | None:

@@ -1,11 +1,11 @@
 """The leases of one subscription at its dispatcher: which offsets of a segment they hold, and their names. Pure: the
 time is an argument.
 
-A lease may have offsets of many segments. In each segment it is a number at each offset, with a deadline (`Holds`); a
-delay is a hold of nobody's. Names belong to the subscription (`Leases`). A lease is *open* as long as it holds a
-message that is neither answered nor over its deadline. One that has ended is remembered for a while, so that its name
-gets nothing else, and its late acks count; of very many the last MOST_ENDED, so that their memory is bounded. A seek
-ends all leases, and forgets them but for their names, which get nothing in the new epoch for as long.
+A lease may have offsets of many segments. In each segment it is a number at each offset, with a deadline
+(`LeaseTable`); a delay is a hold of nobody's. Names belong to the subscription (`Leases`). A lease is *open* as long as
+it holds a message that is neither answered nor over its deadline. One that has ended is remembered for a while, so that
+its name gets nothing else, and its late acks count; of very many the last MOST_ENDED, so that their memory is bounded.
+A seek ends all leases, and forgets them but for their names, which get nothing in the new epoch for as long.
 
 A stream takes one lease after another, each of which is named `{stream}.{serial}`. A client that comes back names the
 last message that it has. The messages that the stream's leases hold behind that go first, in the order in which they
@@ -14,14 +14,14 @@ request under the same position gets the same messages, at any broker.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
 
-from seaweedq.broker.log.intervals import Offsets, Run
-from seaweedq.broker.subscriptions.window import ACKING, DELAYED, FREE, HELD, NOBODY, STATES, Array, Asker, Progress
+from seaweedq.broker.log.intervals import Offsets
+from seaweedq.broker.subscriptions.window import ACKING, DELAYED, FREE, HELD, NOBODY, Array, Window
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import LeaseEnded, LeaseOfAnother
 
@@ -32,161 +32,155 @@ ANYBODY = ""  # pulls without a consumer count as one
 MOST_ENDED = 100_000  # leases of about 0.5 KB: an hour's deadline and short leases would make millions
 
 
-class Holds(Progress):
-    """The offsets of a segment that are leased or delayed, beside its progress."""
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The consumer or lease in whose name something is acked, nacked or extended; None for any. A lease comes with its
+    consumer. `anything`: it may ack whatever lies in the window, delivered by this dispatcher or not, unless it may
+    have been delivered before a seek."""
 
-    def __init__(
-        self, acked_to: int, acked: Iterable[Run], attempts: Mapping[int, int] | None, delivered_to: int
-    ) -> None:
-        self._position = acked_to  # no offset between `acked_to` and this one is FREE
-        self._next_s = inf  # no lease and no delay ends before
-        self._pending: list[Offsets] = []  # leases that are not begun
+    consumer: int | None = None
+    lease: int | None = None
+    anything: bool = False
+
+
+class LeaseTable:
+    """The offsets of a window that are leased or delayed, and when the next of them is due."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.next_s = inf  # no lease and no delay ends before (monotonic)
         self.has_given_again = False  # else no offset has a lease *before*, which an ack need not look for
-        super().__init__(acked_to, acked, attempts, delivered_to)
+        self._pending: list[Offsets] = []  # leases that are not begun
 
-    @property
-    def in_flight(self) -> int:
-        """Returns how many offsets are leased."""
-        return self.count(HELD)
+    def lease(self, offsets: Offsets, lease: int, consumer: int, due_s: float = inf, attempts: int = 1) -> None:
+        """Leases available offsets. Without a deadline (inf) the leases are to be begun, or cancelled, by the
+        caller."""
+        self.window.lease(offsets, lease, consumer, due_s, attempts)
+        if due_s == inf:
+            self._pending.append(offsets)
+        else:
+            self.next_s = min(self.next_s, due_s)
 
-    def count(self, state: int) -> int:
-        """Returns how many offsets are in a state."""
-        if self.is_idle:
-            return 0
-        return int(np.count_nonzero(self._window.span("state", self.acked_to) == state))
+    def delay(self, offsets: Offsets, due_s: float | Array) -> None:
+        """Holds offsets back for nobody until `due_s`."""
+        if len(offsets):
+            self.window.delay(offsets, due_s)
+            self.next_s = min(self.next_s, float(np.min(due_s)))
 
-    def counts(self) -> list[int]:
-        """Returns how many offsets beyond `acked_to` are in each state (window)."""
-        if self.is_idle:
-            return [0] * STATES
-        counts: list[int] = np.bincount(self._window.span("state", self.acked_to), minlength=STATES).tolist()
-        return counts
-
-    def next_deadline(self) -> float | None:
-        """Returns a time before which no lease and no delay ends (monotonic seconds), or None."""
-        return None if self._next_s == inf else self._next_s
-
-    def hold_again(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
-        """Takes over a lease of the dispatcher before, which has counted its attempt; a delay where it is nobody's."""
-        offsets = offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
-        offsets = offsets[self._window.of("state", offsets) == FREE]
-        self._hold(offsets, lease, consumer, due_s)
+    def take_over(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
+        """Takes over a lease of the dispatcher before, which has counted its attempt; a delay if it is nobody's."""
+        offsets = offsets[(offsets >= self.window.acked_to) & (offsets < self.window.end)]
+        offsets = offsets[self.window.of("state", offsets) == FREE]
+        self.lease(offsets, lease, consumer, due_s, attempts=0)
         if lease == NOBODY:
-            self._window.move(offsets, DELAYED)
+            self.delay(offsets, due_s)
 
-    def begin_leases(self, due_s: float) -> None:
+    def begin(self, due_s: float) -> None:
         """Gives the leases that have no deadline this one."""
         for offsets in self._not_begun():
-            self._window.put("due_s", offsets, due_s)
-            self._next_s = min(self._next_s, due_s)
+            self.extend(offsets, due_s)
 
-    def held_by(self, lease: int) -> Offsets:
-        """Returns what a lease has and did not answer."""
-        held = self._window.find(self.acked_to, HELD)
-        mine: Offsets = held[self._window.of("lease", held) == lease]
-        return mine
-
-    def held(self) -> tuple[Offsets, Array]:
-        """Returns what is leased, and the lease of each."""
-        held = self._window.find(self.acked_to, HELD)
-        return held, self._window.of("lease", held)
-
-    def leases_of(self, offsets: Offsets) -> Array:
-        """Returns the lease that each of these offsets had last."""
-        return self._window.of("lease", offsets)
-
-    def last_had_by(self, asker: Asker) -> Offsets:
-        """Returns what a lease may ack: what it has, what it had last and is with nobody, or again with its consumer,
-        and what is being acked."""
-        here = self._window.find(self.acked_to, HELD, FREE, DELAYED, ACKING)
-        mine: Offsets = here[self._is_of(here, asker)]
-        return mine
-
-    def holders(self) -> set[int]:
-        """Returns the numbers of the leases that have something."""
-        return set(np.unique(self._window.of("lease", self._window.find(self.acked_to, HELD))).tolist())
-
-    def consumers(self) -> set[int]:
-        """Returns the numbers of the consumers that have leased something."""
-        if self.is_idle:
-            return set()
-        return set(np.unique(self._window.of("consumer", self._window.find(self.acked_to, HELD))).tolist())
-
-    def consumer(self) -> int:
-        """Returns the consumer that has leased messages, or had those that are delayed, in `ordered`; or NOBODY."""
-        if self.is_idle:
-            return NOBODY
-        waiting = self._window.of("consumer", self._window.find(self.acked_to, HELD, DELAYED))
-        return int(waiting.max(initial=NOBODY))
-
-    def waiting(self) -> Offsets:
-        """Returns the offsets that are leased or delayed."""
-        return self._window.find(self.acked_to, HELD, DELAYED)
-
-    def holds_of(self, offsets: Offsets) -> tuple[Array, Array, Array]:
-        """Returns lease, consumer and deadline of `waiting` offsets; a delayed one has no lease and no consumer."""
-        nobody = self._window.of("state", offsets) == DELAYED
-        lease, consumer = self._window.of("lease", offsets), self._window.of("consumer", offsets)
-        lease[nobody] = consumer[nobody] = NOBODY
-        return lease, consumer, self._window.of("due_s", offsets)
-
-    def held_among(self, offsets: Offsets, asker: Asker) -> Offsets:
-        """Returns those of these offsets that the asker holds, sorted: not what its consumer has again by now."""
-        here = self._here(np.unique(offsets))
-        mine: Offsets = here[(self._window.of("state", here) == HELD) & self._is_of(here, asker)]
-        return mine if asker.lease is None else mine[self._window.of("lease", mine) == asker.lease]
+    def cancel(self) -> None:
+        """Takes the leases back that have no deadline: nobody got those messages."""
+        for offsets in self._not_begun():
+            self.window.take_back(offsets)
 
     def extend(self, held: Offsets, due_s: float) -> None:
         """Gives leased offsets another deadline."""
         if len(held):
-            self._window.put("due_s", held, due_s)
-            self._next_s = min(self._next_s, due_s)
+            self.window.extend(held, due_s)
+            self.next_s = min(self.next_s, due_s)
 
-    def _hold(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
-        if len(offsets):
-            self._window.reach(int(offsets[-1]) + 1)
-        self._window.move(offsets, HELD)
-        others = offsets[self._window.of("consumer", offsets) != consumer]
-        if len(others):
-            self._window.put("before", others, NOBODY)
-        for name, value in (("lease", lease), ("consumer", consumer), ("due_s", due_s)):
-            self._window.put(name, offsets, value)
-        self._next_s = min(self._next_s, due_s)
+    def next_deadline(self) -> float | None:
+        """Returns a time before which no lease and no delay ends (monotonic seconds), or None."""
+        return None if self.next_s == inf else self.next_s
 
-    def _free(self, offsets: Offsets) -> None:
-        if len(offsets):
-            self._window.move(offsets, FREE)
-            self._position = min(self._position, int(offsets[0]))
+    def over(self, now_s: float) -> tuple[Offsets, Offsets]:
+        """Returns the offsets whose leases are over, and those whose delays are."""
+        waiting = self.waiting()
+        over = waiting[self.window.of("due_s", waiting) <= now_s]
+        is_held = self.window.of("state", over) == HELD
+        return over[is_held], over[~is_held]
+
+    def find_next(self) -> None:
+        """Finds the time at which the next lease or delay ends."""
+        self.next_s = float(self.window.of("due_s", self.waiting()).min(initial=inf))
+
+    def held_by(self, lease: int) -> Offsets:
+        """Returns what a lease has and did not answer."""
+        held = self.window.find(self.window.acked_to, HELD)
+        mine: Offsets = held[self.window.of("lease", held) == lease]
+        return mine
+
+    def held(self) -> tuple[Offsets, Array]:
+        """Returns what is leased, and the lease of each."""
+        held = self.window.find(self.window.acked_to, HELD)
+        return held, self.window.of("lease", held)
+
+    def last_had_by(self, asker: Asker) -> Offsets:
+        """Returns what a lease may ack: what it has, what it had last and is with nobody, or again with its consumer,
+        and what is being acked."""
+        here = self.window.find(self.window.acked_to, HELD, FREE, DELAYED, ACKING)
+        mine: Offsets = here[self.is_of(here, asker)]
+        return mine
+
+    def holders(self) -> set[int]:
+        """Returns the numbers of the leases that have something."""
+        return set(np.unique(self.held()[1]).tolist())
+
+    def consumers(self) -> set[int]:
+        """Returns the numbers of the consumers that have leased something."""
+        if self.window.is_idle:
+            return set()
+        return set(np.unique(self.window.of("consumer", self.held()[0])).tolist())
+
+    def consumer(self) -> int:
+        """Returns the consumer that has leased messages, or had those that are delayed, in `ordered`; or NOBODY."""
+        window = self.window
+        if window.end <= window.acked_to:
+            return NOBODY
+        return int(window.of("consumer", window.find(window.acked_to, HELD, DELAYED)).max(initial=NOBODY))
+
+    def waiting(self) -> Offsets:
+        """Returns the offsets that are leased or delayed."""
+        return self.window.find(self.window.acked_to, HELD, DELAYED)
+
+    def holds_of(self, offsets: Offsets) -> tuple[Array, Array, Array]:
+        """Returns lease, consumer and deadline of `waiting` offsets; a delayed one has no lease and no consumer."""
+        nobody = self.window.of("state", offsets) == DELAYED
+        lease, consumer = self.window.of("lease", offsets), self.window.of("consumer", offsets)
+        lease[nobody] = consumer[nobody] = NOBODY
+        return lease, consumer, self.window.of("due_s", offsets)
+
+    def held_among(self, offsets: Offsets, asker: Asker) -> Offsets:
+        """Returns those of these offsets that the asker holds, sorted: not what its consumer has again by now."""
+        here = self.window.within(np.unique(offsets))
+        mine: Offsets = here[(self.window.of("state", here) == HELD) & self.is_of(here, asker)]
+        return mine if asker.lease is None else mine[self.window.of("lease", mine) == asker.lease]
+
+    def is_of(self, offsets: Offsets, asker: Asker) -> Array:
+        """Tells which of these offsets the asker had last."""
+        consumer = self.window.of("consumer", offsets)
+        mine: Array = consumer != NOBODY if asker.anything or asker.consumer is None else consumer == asker.consumer
+        if asker.anything:
+            return mine | (offsets >= self.window.sought_below)
+        if asker.lease is None:
+            return mine
+        named: Array = self.window.of("lease", offsets) == asker.lease
+        if self.has_given_again:
+            named |= self.window.of("before", offsets) == asker.lease
+        return mine & named
 
     def _not_begun(self) -> list[Offsets]:
         """Returns the leases without a deadline that did not end, and forgets them."""
         pending, self._pending = self._pending, []
         found = []
         for given in pending:
-            offsets = self._here(given)
-            mask = (self._window.of("state", offsets) == HELD) & (self._window.of("due_s", offsets) == inf)
+            offsets = self.window.within(given)
+            mask = (self.window.of("state", offsets) == HELD) & (self.window.of("due_s", offsets) == inf)
             if mask.any():
                 found.append(offsets[mask])
         return found
-
-    def _here(self, offsets: Offsets) -> Offsets:
-        """Returns those of sorted offsets that are in the window."""
-        if len(offsets) and self.acked_to <= offsets[0] and offsets[-1] < self._window.end:
-            return offsets
-        return offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
-
-    def _is_of(self, offsets: Offsets, asker: Asker) -> Array:
-        if asker.anything:
-            given: Array = self._window.of("consumer", offsets) != NOBODY
-            return given | (offsets >= self.sought_below)
-        consumer = self._window.of("consumer", offsets)
-        mine: Array = consumer != NOBODY if asker.consumer is None else consumer == asker.consumer
-        if asker.lease is None:
-            return mine
-        named: Array = self._window.of("lease", offsets) == asker.lease
-        if self.has_given_again:
-            named |= self._window.of("before", offsets) == asker.lease
-        return mine & named
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.log.reader import Pieces
 from seaweedq.broker.read.readable_segments import Readable
-from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Lease
 from seaweedq.broker.subscriptions.policy import NORMAL, Want, left_out
 from seaweedq.broker.subscriptions.subscription import Subscription
@@ -112,11 +112,11 @@ class Round:
     patience: Deadline
     kind: int | None = None
     found: list[Delivered] = field(default_factory=list)
-    touched: list[Delivery] = field(default_factory=list)  # the segments' that were looked at
+    touched: list[SegmentDelivery] = field(default_factory=list)  # the segments' that were looked at
     waits_s: float = READ_S  # for another broker
     frees: bool = False  # messages that may have held streams back are due no more
 
-    def is_enough(self, delivery: Delivery, end: int) -> bool:
+    def is_enough(self, delivery: SegmentDelivery, end: int) -> bool:
         """Tells whether a segment, which ends at `end`, is not looked at any further."""
         if self.count <= 0 or self.max_bytes <= 0 or self.kind not in (None, NORMAL):
             return True
@@ -131,7 +131,7 @@ class Round:
             self.waits_s = 0.0
             raise
 
-    def due(self, delivery: Delivery, end: int) -> Offsets:
+    def due(self, delivery: SegmentDelivery, end: int) -> Offsets:
         """Returns the offsets below `end` that are due."""
         return delivery.available(Want(self.lease.consumer, self.count, self.kind, self.max_runs), end)
 
@@ -157,20 +157,20 @@ async def take(segment: Readable, round: Round) -> list[Part] | None:
         given = round.due(delivery, read_to)
         if len(given) and given[0] == low:
             round.kind = delivery.kind_of(low)
-            delivery.lease(given, lease.number, lease.consumer)
+            delivery.leases.lease(given, lease.number, lease.consumer)
             return list(_rows_at(pieces, given))
         # Leases ended, or an ack failed, during the read: the offsets that became due go first.
 
 
-async def _read_ahead(segment: Readable, delivery: Delivery, round: Round) -> None:
+async def _read_ahead(segment: Readable, delivery: SegmentDelivery, round: Round) -> None:
     """Reads on, until enough messages are due whose keys are free, or all of the window are known, or the round has
     filtered enough; in any case up to the last lease that was taken over, where keys matter."""
     wanted, is_keyed = round.subscription.record.filter, delivery.rules.mode == "keyed"
     ahead = KEYS_AHEAD
-    while (first := delivery.read_to) < (end := min(segment.end, delivery.acked_to + WINDOW)):
+    while (first := delivery.read_to) < (end := min(segment.end, delivery.window.acked_to + WINDOW)):
         may_stop = not is_keyed or first >= delivery.needed_keys_to
         due = len(round.due(delivery, segment.end)) if may_stop else 0
-        if due >= round.count or (due and first >= delivery.delivered_to + KEYS_AHEAD):
+        if due >= round.count or (due and first >= delivery.window.delivered_to + KEYS_AHEAD):
             return
         if wanted and may_stop and round.rows_left > 0 and round.patience.is_over:
             round.rows_left = 0  # the next look goes on
@@ -199,20 +199,20 @@ def _slots(rows: pa.RecordBatch) -> Array:
     return slots
 
 
-async def read_all(segment: Readable, subscription: Subscription, delivery: Delivery, lease: int) -> list[Part]:
+async def read_all(segment: Readable, subscription: Subscription, delivery: SegmentDelivery, lease: int) -> list[Part]:
     """Reads all that a lease holds of a segment. What ends meanwhile is left out."""
     parts: list[Part] = []
-    held = delivery.held_by(lease)
+    held = delivery.leases.held_by(lease)
     while len(held):
         low, high = int(held[0]), _end_of_span(held)
         try:
             pieces = await segment.read(low, high - low, PULL_BYTES)
         except BelowRetention as error:
             _retire(subscription, segment.id, int(error.fields["start_offset"]))
-            held = delivery.held_by(lease)
+            held = delivery.leases.held_by(lease)
             continue
         read_to = low + sum(rows.num_rows for _, rows in pieces)
-        still = delivery.held_by(lease)
+        still = delivery.leases.held_by(lease)
         parts += _rows_at(pieces, still[(still >= low) & (still < read_to)])
         held = still[still >= read_to]
     return parts

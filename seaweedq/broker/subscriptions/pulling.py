@@ -22,7 +22,7 @@ import pyarrow as pa
 from seaweedq.broker.log.reader import expired
 from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
-from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import ANYBODY, Lease, Position, of_another
 from seaweedq.broker.subscriptions.open_subscriptions import OpenSubscriptions
 from seaweedq.broker.subscriptions.policy import FILTERED_ROWS, NORMAL
@@ -142,7 +142,7 @@ class Leasing:
     def _extend(self, subscription: Subscription, lease: Lease, now_s: float) -> None:
         subscription.expire(lease.segments, now_s)
         for segment, offsets in subscription.held_by(lease).items():
-            subscription.cursors[segment].delivery.extend(offsets, now_s + subscription.record.ack_deadline_s)
+            subscription.cursors[segment].delivery.leases.extend(offsets, now_s + subscription.record.ack_deadline_s)
 
     async def _lease(self, subscription: Subscription, wanted: Pull, now_s: float, rows_left: int) -> Look:
         """Goes round the segments, beginning with another one each time, until there are enough messages, or some after
@@ -173,7 +173,7 @@ class Leasing:
         await self._fill(round, wanted, turns, missing)
         deadline_s = self._clock.monotonic_s() + record.ack_deadline_s
         for delivery in round.touched:
-            delivery.begin_leases(deadline_s)
+            delivery.leases.begin(deadline_s)
         if round.frees or (round.found and round.kind != NORMAL):  # what held streams back is gone, or with this one
             subscription.leases.streams.wake_all()
         if not round.found:
@@ -200,7 +200,7 @@ class Leasing:
             _check_connection(subscription, wanted)  # what begins now would be with nobody until its deadline
         except BaseException:
             for delivery in round.touched:
-                delivery.cancel_leases()
+                delivery.leases.cancel()
             subscription.leases.streams.wake_all()
             raise
 
@@ -214,7 +214,7 @@ class Leasing:
                 return False
         return True
 
-    async def _gather(self, round: Round, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> None:
+    async def _gather(self, round: Round, segment: Readable, delivery: SegmentDelivery, taken: Sequence[Part]) -> None:
         alive = await self._without_expired(segment, delivery, taken)
         round.found += alive
         round.lease.segments.add(segment.id)
@@ -225,7 +225,9 @@ class Leasing:
         if not round.found:
             round.kind = None
 
-    async def _without_expired(self, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> list[Delivered]:
+    async def _without_expired(
+        self, segment: Readable, delivery: SegmentDelivery, taken: Sequence[Part]
+    ) -> list[Delivered]:
         """Returns the rows whose time is not over; the others get to nobody, so they count as acked. This broker's
         clock does not decide that alone. During a read, or while others are asked, acks and retention may have moved
         the cursor up."""
@@ -233,13 +235,13 @@ class Leasing:
         now_us = time.own_us()
         if some_are_over := any(expired(rows, now_us) is not None for _, rows in taken):
             now_us = await time.now_us()
-        for offsets, rows in _rows_from(taken, delivery.acked_to):
+        for offsets, rows in _rows_from(taken, delivery.window.acked_to):
             over = expired(rows, now_us) if some_are_over else None
             if over is not None:
-                delivery.settle(offsets[over])
+                delivery.window.settle(offsets[over])
                 offsets, rows = offsets[~over], rows.filter(pa.array(~over))
             if len(offsets):
-                found.append(Delivered(segment, offsets, delivery.attempts_of(offsets), rows))
+                found.append(Delivered(segment, offsets, delivery.window.of("attempts", offsets), rows))
         return found
 
 

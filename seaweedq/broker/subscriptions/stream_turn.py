@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets
-from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import FEW, Lease, Position, name_lease
 from seaweedq.broker.subscriptions.policy import NORMAL, Want
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.subscriptions.window import Array
 
-Held = dict[int, tuple[Delivery, Offsets, Array]]  # by segment: what a stream holds, and the lease of each
+Held = dict[int, tuple[SegmentDelivery, Offsets, Array]]  # by segment: what a stream holds, and the lease of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ def held_by(subscription: Subscription, stream: str) -> Held:
     leases = subscription.leases.streams.of(stream)
     found: Held = {}
     for segment, cursor in subscription.cursors.items():
-        if cursor.delivery.is_idle or not leases.serials:
+        if cursor.delivery.window.is_idle or not leases.serials:
             continue
-        offsets, numbers = cursor.delivery.held()
+        offsets, numbers = cursor.delivery.leases.held()
         mine = leases.mine(numbers)
         if mine.any():
             found[segment] = cursor.delivery, offsets[mine], numbers[mine]
@@ -94,18 +94,18 @@ def _unused(subscription: Subscription, position: Position, last: int) -> str:
 def _has_to_empty(subscription: Subscription, held: Held, consumer: str) -> bool:
     """Tells whether a stream that holds something gets nothing more until it holds nothing."""
     for delivery, offsets, _ in held.values():
-        if delivery.rules.kinds(delivery.attempts_of(offsets) - np.uint16(1)).any():
+        if delivery.rules.kinds(delivery.window.of("attempts", offsets) - np.uint16(1)).any():
             return True
     number = subscription.leases.consumer(consumer)
     return any(delivery.kind_of(first) != NORMAL for delivery, first in _due(subscription, number))
 
 
-def _due(subscription: Subscription, consumer: int) -> Iterator[tuple[Delivery, int]]:
+def _due(subscription: Subscription, consumer: int) -> Iterator[tuple[SegmentDelivery, int]]:
     """Yields the first message of each segment that is due, of those that were delivered before."""
     for segment in subscription.frontier.open:
         cursor = subscription.cursors.get(segment)
-        if cursor is None or cursor.delivery.is_drained(cursor.delivery.delivered_to):
+        if cursor is None or cursor.delivery.is_drained(cursor.delivery.window.delivered_to):
             continue
-        due = cursor.delivery.available(Want(consumer, 1), cursor.delivery.delivered_to)
+        due = cursor.delivery.available(Want(consumer, 1), cursor.delivery.window.delivered_to)
         if len(due):
             yield cursor.delivery, int(due[0])

@@ -21,12 +21,13 @@ import msgspec
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
+from seaweedq.broker.subscriptions.delivery import AckResult
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.subscriptions.leases import Lease, Leases
 from seaweedq.broker.subscriptions.policy import Rules
 from seaweedq.broker.subscriptions.pull_queue import ALL, Elsewhere, Place, Room
 from seaweedq.broker.subscriptions.shares import Turns
-from seaweedq.broker.subscriptions.window import DYING, HELD, NOBODY, AckResult
+from seaweedq.broker.subscriptions.window import DYING, HELD, NOBODY
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
@@ -194,7 +195,7 @@ class Subscription:
     def acked_to(self, segment: int) -> int:
         """Returns the offset below which everything is acked, in a segment that is not done."""
         found = self.cursors.get(segment)
-        return found.delivery.acked_to if found else 0
+        return found.delivery.window.acked_to if found else 0
 
     def stands_at(self, segment: int, end: int) -> int:
         """Returns the offset below which everything is acked, in any segment that ends at `end`."""
@@ -211,7 +212,7 @@ class Subscription:
         read."""
         fixed = segment in self.frontier.done or segment in self.frontier.hidden | self.unreadable
         if not fixed and below > self.acked_to(segment):
-            self.skipped[segment] += self.cursor(segment).delivery.retire(below)
+            self.skipped[segment] += self.cursor(segment).delivery.window.retire(below)
             self.leases.streams.wake_all()  # perhaps one held that
 
     def forget(self, removed: Collection[int]) -> None:
@@ -257,19 +258,19 @@ class Subscription:
     @property
     def in_flight(self) -> int:
         """Returns how many messages are leased."""
-        return sum(cursor.delivery.count(HELD) for cursor in self.cursors.values())
+        return sum(cursor.delivery.window.count(HELD) for cursor in self.cursors.values())
 
     @property
     def dying(self) -> int:
         """Returns how many messages are given up, and not acked yet."""
-        return sum(cursor.delivery.count(DYING) for cursor in self.cursors.values() if cursor.delivery.deaths)
+        return sum(cursor.delivery.window.count(DYING) for cursor in self.cursors.values() if cursor.delivery.dying)
 
     def due_letters(self, now_s: float) -> dict[int, Offsets]:
         """Returns the messages that are dying, and whose dead letters are to be published now, by segment."""
         due: dict[int, Offsets] = {}
         for number, cursor in self.cursors.items():
             cursor.delivery.expire(now_s)
-            if cursor.delivery.deaths and len(offsets := cursor.delivery.deaths.due(now_s)):
+            if cursor.delivery.dying and len(offsets := cursor.delivery.dying.due(now_s)):
                 due[number] = offsets
         return due
 
@@ -282,13 +283,15 @@ class Subscription:
     def held_by(self, lease: Lease) -> dict[int, Offsets]:
         """Returns what a lease still holds, by segment."""
         cursors = {number: cursor for number in lease.segments if (cursor := self.cursors.get(number))}
-        held = {number: cursor.delivery.held_by(lease.number) for number, cursor in cursors.items()}
+        held = {number: cursor.delivery.leases.held_by(lease.number) for number, cursor in cursors.items()}
         return {number: offsets for number, offsets in held.items() if len(offsets)}
 
     def give_again(self, consumer: int) -> None:
         """Lets a consumer that has come back get again what it holds, before anything else."""
         again = [
-            cursor.delivery.give_again(consumer) for cursor in self.cursors.values() if not cursor.delivery.is_idle
+            cursor.delivery.give_again(consumer)
+            for cursor in self.cursors.values()
+            if not cursor.delivery.window.is_idle
         ]
         if any(again):
             self.room.event()
@@ -299,13 +302,13 @@ class Subscription:
         held, consumers = set[int](), set[int]()
         holding_up = dict[int, int]()
         for number, cursor in self.cursors.items():
-            if cursor.delivery.is_idle:
+            if cursor.delivery.window.is_idle:
                 continue
             cursor.delivery.expire(now_s)
-            held |= cursor.delivery.holders()
-            consumers |= cursor.delivery.in_use("consumer")
+            held |= cursor.delivery.leases.holders()
+            consumers |= cursor.delivery.window.numbers("consumer")
             if self._holds_up(number, records):
-                holding_up[number] = cursor.delivery.acked_to
+                holding_up[number] = cursor.delivery.window.acked_to
         self.leases.sweep(held, consumers | self.turns.active(now_s), now_s, self.record.ack_deadline_s)
         self._warn_of_idle(self.idle_consumers(now_s))
         patience_s = max(HELD_UP_S, 3 * self.record.ack_deadline_s)
@@ -340,12 +343,14 @@ class Subscription:
     def _holders(self) -> dict[int, int]:
         """Returns the consumers of the open segments that have leased or delayed messages."""
         cursors = {number: self.cursors[number] for number in self.frontier.open if number in self.cursors}
-        return {number: holder for number, one in cursors.items() if (holder := one.delivery.consumer()) != NOBODY}
+        return {
+            number: holder for number, one in cursors.items() if (holder := one.delivery.leases.consumer()) != NOBODY
+        }
 
     def consumers(self, now_s: float) -> int:
         """Returns how many consumers there are: they wait, here or at another broker, pulled lately, or hold
         messages."""
-        here = self.turns.active(now_s).union(*(cursor.delivery.consumers() for cursor in self.cursors.values()))
+        here = self.turns.active(now_s).union(*(cursor.delivery.leases.consumers() for cursor in self.cursors.values()))
         return len(here) + sum(self.leases.known_consumer(name) not in here for name in self.elsewhere.consumers(now_s))
 
     def waiting_pulls(self, now_s: float) -> int:
@@ -393,7 +398,7 @@ class Subscription:
     def deadlines(self) -> list[float]:
         """Returns the times at which leases end (monotonic seconds); at least the next one of each segment."""
         cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
-        return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
+        return [deadline for cursor in cursors if (deadline := cursor.delivery.leases.next_deadline()) is not None]
 
     def sharers(self, now_s: float) -> Collection[int] | None:
         """Returns the consumers that have a share of the segments in `ordered`; None where all may get any message."""

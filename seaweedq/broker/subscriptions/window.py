@@ -12,6 +12,8 @@ Offsets from `end` on were never given to anybody in this epoch, and are FREE.
 | ACKING | acked, and its frame is on its way to the journal |
 | ACKED | acked durably |
 
+The steps between them are the methods of `Window`, and those of docs/states.md. Only this module writes states.
+
 The progress is all that becomes durable (`CursorRecord`): acked below `acked_to`, and which offsets beyond it. The
 frames of acks come first, then a checkpoint. Leases and delays (leases) do not become durable.
 
@@ -21,7 +23,6 @@ somebody: leased, delayed, or acked and not durable yet.
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -87,26 +88,52 @@ class BusySlots:
 
 
 class Window:
-    """Arrays over [low, end), one for each name in TYPES.
+    """Arrays over [`acked_to`, `end`), one for each name in TYPES, and the progress.
 
-    A slice of an array is a view, for `low <= first <= last <= end`. `changes` counts what was changed. `busy` is there
-    where keys matter.
+    Everything below `acked_to` is acked, and `acked_count` offsets beyond it; offsets from `delivered_to` on were never
+    delivered. Those below `sought_below` may have been delivered before a seek. No offset of the window below
+    `free_from` is FREE. `changes` counts changes. `busy` is there if keys matter.
     """
 
-    def __init__(self, low: int) -> None:
+    def __init__(
+        self,
+        acked_to: int,
+        acked: Iterable[Run] = (),
+        attempts: Mapping[int, int] | None = None,
+        delivered_to: int = 0,
+    ) -> None:
+        acked = list(acked)
         self.changes = 0
         self.busy: BusySlots | None = None
-        self._empty(low)
+        self._empty(acked_to)
+        self.free_from = acked_to
+        self.acked_count = 0
+        self.sought_below = 0
+        # After a crash acks are newer than the checkpoint.
+        self.delivered_to = max(delivered_to, acked_to, *(high for _, high in acked))
+        self.reach(self.delivered_to)
+        self.span("attempts", acked_to)[:] = 1
+        for offset, count in (attempts or {}).items():
+            if acked_to <= offset < self.delivered_to:
+                self._put("attempts", np.array([offset]), min(count, MOST_ATTEMPTS))
+        self.pass_over_all(acked)
 
-    def _empty(self, low: int) -> None:
-        self.low = self.end = low
-        self._origin = low  # the offset at index 0
+    def _empty(self, acked_to: int) -> None:
+        self.acked_to = self.end = acked_to
+        self._origin = acked_to  # the offset at index 0
         if self.busy is not None:
             self.busy.clear()
         self._arrays: dict[str, Array] = {name: np.zeros(0, kind) for name, kind in TYPES.items()}
 
+    # Values
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing beyond `acked_to` is leased, delayed or acked. Most segments of most subscriptions are."""
+        return self.end <= self.acked_to
+
     def span(self, name: str, first: int, last: int | None = None) -> Array:
-        """Returns the values of [first, last), by default up to the end."""
+        """Returns a view of the values of [first, last), by default up to the end."""
         last = self.end if last is None else last
         return self._arrays[name][first - self._origin : max(first, last) - self._origin]
 
@@ -114,21 +141,64 @@ class Window:
         """Returns the values of these offsets."""
         return self._arrays[name][offsets - self._origin]
 
-    def put(self, name: str, offsets: Offsets, value: Any) -> None:
-        """Sets the values of these offsets; states are set by `move`."""
-        self._arrays[name][offsets - self._origin] = value
-        self.changes += 1
+    def find(self, first: int, *states: int, last: int | None = None) -> Offsets:
+        """Returns the offsets of [first, last) in one of these states."""
+        found = self.span("state", first, last)
+        mask = found == states[0]
+        for state in states[1:]:
+            mask |= found == state
+        return np.flatnonzero(mask) + first
 
-    def move(self, offsets: Offsets, state: int) -> None:
-        """Sets the state of these offsets, each of which is there once."""
-        if self.busy is not None:
-            self._count_busy(self.busy, offsets, _BUSY[state])
-        self.put("state", offsets, state)
+    def unleased(self, low: int, high: int, limit: int) -> Offsets:
+        """Returns the FREE offsets of [low, high), or about `limit` of them if the arrays do not reach so far; below
+        `low` nothing is FREE."""
+        known = max(low, min(high, self.end))
+        free = self.find(low, FREE, last=known) if low < known else EMPTY
+        self.free_from = int(free[0]) if len(free) else known
+        if len(free) < limit and known < high:
+            reached = min(high, known + limit - len(free))
+            self.reach(reached)
+            free = np.concatenate([free, np.arange(known, reached, dtype=np.int64)])
+        return free
 
-    def _count_busy(self, busy: BusySlots, offsets: Offsets, is_busy: bool) -> None:
-        known = offsets[offsets < busy.known_to]
-        changed = known[_IS_BUSY[self.of("state", known)] != is_busy]
-        (busy.add if is_busy else busy.remove)(self.of("slot", changed))
+    def within(self, offsets: Offsets) -> Offsets:
+        """Returns those of sorted offsets that are in the window."""
+        if len(offsets) and self.acked_to <= offsets[0] and offsets[-1] < self.end:
+            return offsets
+        return offsets[(offsets >= self.acked_to) & (offsets < self.end)]
+
+    def count(self, state: int) -> int:
+        """Returns how many offsets are in a state."""
+        if self.end <= self.acked_to:
+            return 0
+        return int(np.count_nonzero(self.span("state", self.acked_to) == state))
+
+    def counts(self) -> list[int]:
+        """Returns how many offsets beyond `acked_to` are in each state."""
+        if self.is_idle:
+            return [0] * STATES
+        counts: list[int] = np.bincount(self.span("state", self.acked_to), minlength=STATES).tolist()
+        return counts
+
+    def numbers(self, name: str) -> set[int]:
+        """Returns all values of an array that some unacked offset has."""
+        unacked = self.span("state", self.acked_to) != ACKED
+        return set(np.unique(self.span(name, self.acked_to)[unacked]).tolist())
+
+    def reach(self, end: int) -> None:
+        """Extends the arrays up to `end`, unless they reach further."""
+        if end <= self.end:
+            return
+        if end - self._origin > len(self._arrays["state"]):
+            size = FIRST_SIZE
+            while size < 2 * (end - self.acked_to):
+                size *= 2
+            shift, used = self.acked_to - self._origin, self.end - self.acked_to
+            for name, old in self._arrays.items():
+                new = self._arrays[name] = np.zeros(size, old.dtype)
+                new[:used] = old[shift : shift + used]
+            self._origin = self.acked_to
+        self.end = end
 
     def know(self, first: int, slots: Array) -> None:
         """Takes in the slots of the offsets from `first` on, which were not known."""
@@ -139,90 +209,117 @@ class Window:
             self.busy.known_to = first + len(slots)
             self.busy.add(slots[_IS_BUSY[self.span("state", first, first + len(slots))]])
 
-    def count(self, offsets: Offsets, step: int) -> None:
+    # Steps
+
+    def lease(self, offsets: Offsets, lease: int, consumer: int, due_s: float, attempts: int = 1) -> None:
+        """available → leased. It counts as so many attempts."""
+        if not len(offsets):
+            return
+        first, end = int(offsets[0]), int(offsets[-1]) + 1
+        self.reach(end)
+        self._move(offsets, HELD)
+        at, arrays = offsets - self._origin, self._arrays
+        arrays["before"][at[arrays["consumer"][at] != consumer]] = NOBODY
+        arrays["lease"][at], arrays["consumer"][at], arrays["due_s"][at] = lease, consumer, due_s
+        arrays["attempts"][at] = (arrays["attempts"][at].astype(np.int32) + attempts).clip(0, MOST_ATTEMPTS)
+        self.delivered_to = max(self.delivered_to, end)
+        if end - first == len(offsets) and first == max(self.free_from, self.acked_to):
+            self.free_from = end
+
+    def free(self, offsets: Offsets) -> None:
+        """leased, delayed or acking → available."""
+        if len(offsets):
+            self._move(offsets, FREE)
+            self.free_from = min(self.free_from, int(offsets[0]))
+
+    def take_back(self, offsets: Offsets) -> None:
+        """leased → available, as if it had not been: nobody got those messages. A consumer that was to have them again
+        has had them last."""
+        before = self.of("before", offsets)
+        self._put("lease", offsets, before)
+        self._put("consumer", offsets[before == NOBODY], NOBODY)
+        self.count_attempts(offsets, -1)
+        self.free(offsets)
+
+    def give_again(self, offsets: Offsets) -> None:
+        """leased → available, for the same consumer: acks of those leases count too."""
+        self._put("before", offsets, self.of("lease", offsets))
+        self.free(offsets)
+
+    def delay(self, offsets: Offsets, due_s: float | Array) -> None:
+        """leased or available → delayed."""
+        if len(offsets):
+            self._move(offsets, DELAYED)
+            self._put("due_s", offsets, due_s)
+
+    def extend(self, offsets: Offsets, due_s: float) -> None:
+        """Sets the time at which leases and delays end, and at which dead letters are due."""
+        self._put("due_s", offsets, due_s)
+
+    def give_up(self, offsets: Offsets, due_s: float | None = None) -> None:
+        """leased, delayed, available or acking → dying: it is with nobody any more."""
+        self._move(offsets, DYING)
+        self._put("lease", offsets, NOBODY)
+        self._put("consumer", offsets, NOBODY)
+        if due_s is not None:
+            self._put("due_s", offsets, due_s)
+
+    def begin_ack(self, offsets: Offsets) -> None:
+        """leased, available, delayed or dying → acking."""
+        self._move(offsets, ACKING)
+        if len(offsets):
+            self.delivered_to = max(self.delivered_to, int(offsets[-1]) + 1)
+
+    def settle(self, offsets: Offsets) -> None:
+        """acking → acked. The same of offsets that nobody will get, since they have expired, were filtered out or
+        removed: those need not become durable."""
+        if not len(offsets):
+            return
+        self.acked_count += int((self.of("state", offsets) != ACKED).sum())
+        self._move(offsets, ACKED)
+        self.delivered_to = max(self.delivered_to, int(offsets[-1]) + 1)
+        span = self.span("state", self.acked_to)
+        if len(span) and span[0] == ACKED:
+            others = span != ACKED
+            count = int(others.argmax()) if others.any() else len(span)
+            self.acked_count -= count
+            self._forget(self.acked_to + count)
+
+    def pass_over(self, low: int, high: int) -> None:
+        """As `settle`, of all offsets of [low, high)."""
+        low = max(low, self.acked_to)
+        if low == self.acked_to and high >= self.end:  # a recovery passes over millions at a time
+            self.acked_count = 0
+            self.delivered_to = max(self.delivered_to, high)
+            self._forget(max(low, high))
+        elif low < high:
+            self.reach(high)
+            self.settle(np.arange(low, high, dtype=np.int64))
+
+    def pass_over_all(self, runs: Iterable[Run]) -> None:
+        """As `pass_over`, of rising runs, which may be very many: what lies behind a hole is settled at once."""
+        left = deque(runs)
+        while left and left[0][0] <= self.acked_to:
+            self.pass_over(*left.popleft())
+        if left:
+            self.reach(left[-1][1])
+            self.settle(np.concatenate([np.arange(low, high, dtype=np.int64) for low, high in left]))
+
+    def retire(self, below: int) -> int:
+        """Counts what is below an offset as acked, since retention has removed it. Returns how many of them nobody had
+        acked."""
+        span = self.span("state", self.acked_to, max(self.acked_to, min(below, self.end)))
+        acked = int((span >= ACKING).sum())
+        skipped = max(0, below - self.acked_to) - acked
+        self.pass_over(self.acked_to, below)
+        return skipped
+
+    def count_attempts(self, offsets: Offsets, step: int) -> None:
         """Adds to the attempts of these offsets."""
         changed = self.of("attempts", offsets).astype(np.int32) + step
-        self.put("attempts", offsets, changed.clip(0, MOST_ATTEMPTS))
+        self._put("attempts", offsets, changed.clip(0, MOST_ATTEMPTS))
 
-    def find(self, first: int, *states: int, last: int | None = None) -> Offsets:
-        """Returns the offsets of [first, last) in one of these states."""
-        found = self.span("state", first, last)
-        mask = found == states[0]
-        for state in states[1:]:
-            mask |= found == state
-        return np.flatnonzero(mask) + first
-
-    def numbers(self, name: str) -> set[int]:
-        """Returns all values of an array that some unacked offset has."""
-        unacked = self.span("state", self.low) != ACKED
-        return set(np.unique(self.span(name, self.low)[unacked]).tolist())
-
-    def reach(self, end: int) -> None:
-        """Extends the arrays up to `end`, unless they reach further."""
-        if end <= self.end:
-            return
-        if end - self._origin > len(self._arrays["state"]):
-            size = FIRST_SIZE
-            while size < 2 * (end - self.low):
-                size *= 2
-            shift, used = self.low - self._origin, self.end - self.low
-            for name, old in self._arrays.items():
-                new = self._arrays[name] = np.zeros(size, old.dtype)
-                new[:used] = old[shift : shift + used]
-            self._origin = self.low
-        self.end = end
-
-    def forget(self, below: int) -> None:
-        """Forgets all offsets below this one; the arrays too where nothing is left. None of those that stay behind is
-        busy, unless all go."""
-        self.low = below
-        self.changes += 1
-        if self.low >= self.end:
-            self._empty(below)
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """The consumer or lease in whose name something is acked, nacked or extended; None for any. A lease comes with its
-    consumer. `anything`: it may ack whatever lies in the window, delivered by this dispatcher or not, unless it may
-    have been delivered before a seek."""
-
-    consumer: int | None = None
-    lease: int | None = None
-    anything: bool = False
-
-
-@dataclass(slots=True)
-class AckResult:
-    """The result of an ack of some offsets: `taken` (sorted) must be made durable, `known` counts the acked ones,
-    `late` those of them whose lease had ended, `unknown` are neither leased nor acked."""
-
-    taken: Offsets = field(default_factory=lambda: EMPTY)
-    known: int = 0
-    late: int = 0
-    unknown: list[int] = field(default_factory=list)
-
-
-class Progress:
-    """Everything below `acked_to` is acked, and `acked_count` offsets beyond it; offsets from `delivered_to` on were
-    never delivered. Those below `sought_below` may have been delivered before a seek."""
-
-    def __init__(
-        self, acked_to: int, acked: Iterable[Run], attempts: Mapping[int, int] | None, delivered_to: int
-    ) -> None:
-        acked = list(acked)
-        self.acked_to = acked_to
-        self.acked_count = 0
-        self.sought_below = 0
-        # After a crash acks are newer than the checkpoint.
-        self.delivered_to = max(delivered_to, acked_to, *(high for _, high in acked))
-        self._window = Window(acked_to)
-        self._window.reach(self.delivered_to)
-        self._window.span("attempts", acked_to)[:] = 1
-        for offset, count in (attempts or {}).items():
-            if acked_to <= offset < self.delivered_to:
-                self._window.put("attempts", np.array([offset]), min(count, MOST_ATTEMPTS))
-        self.pass_over_all(acked)
+    # What becomes durable
 
     def record(self, epoch: int, level: int = 1) -> CursorRecord:
         """Returns the state as a cursor's record of a level, without leases."""
@@ -235,83 +332,47 @@ class Progress:
             return record
         return replace(record, needs_level=SUBSCRIPTION_LEVEL, sought_below=self.sought_below)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing beyond `acked_to` is leased, delayed or acked. Most segments of most subscriptions are."""
-        return self._window.end <= self.acked_to
-
     def acked_runs(self) -> list[Run]:
         """Returns what is acked beyond `acked_to`."""
         if not self.acked_count:
             return []
-        return runs_of(self._window.find(self.acked_to, ACKED))
+        return runs_of(self.find(self.acked_to, ACKED))
 
-    def attempts_of(self, offsets: Offsets) -> Array:
-        """Returns how often each of these offsets was delivered."""
-        return self._window.of("attempts", offsets)
-
-    def in_use(self, name: str) -> set[int]:
-        """Returns the numbers of the leases, or consumers, that had some unacked offset last."""
-        return self._window.numbers(name)
-
-    def pass_over(self, low: int, high: int) -> None:
-        """Counts offsets that nobody will get (expired messages) as acked. They need not become durable."""
-        low = max(low, self.acked_to)
-        if low == self.acked_to and high >= self._window.end:  # a recovery passes over millions at a time
-            self.acked_count = 0
-            self.acked_to, self.delivered_to = max(low, high), max(self.delivered_to, high)
-            self._window.forget(self.acked_to)
-        elif low < high:
-            self._window.reach(high)
-            self._settle(np.arange(low, high, dtype=np.int64))
-
-    def retire(self, below: int) -> int:
-        """Counts what is below an offset as acked, since retention has removed it. Returns how many of them nobody had
-        acked."""
-        span = self._window.span("state", self.acked_to, max(self.acked_to, min(below, self._window.end)))
-        acked = int((span >= ACKING).sum())
-        skipped = max(0, below - self.acked_to) - acked
-        self.pass_over(self.acked_to, below)
-        return skipped
-
-    def pass_over_all(self, runs: Iterable[Run]) -> None:
-        """As `pass_over`, of rising runs, which may be very many: what lies behind a hole is settled at once."""
-        left = deque(runs)
-        while left and left[0][0] <= self.acked_to:
-            self.pass_over(*left.popleft())
-        if left:
-            self._window.reach(left[-1][1])
-            self._settle(np.concatenate([np.arange(low, high, dtype=np.int64) for low, high in left]))
-
-    def settle(self, offsets: Offsets) -> None:
-        """As `pass_over`, of some offsets of the window."""
-        if len(offsets):
-            self._settle(offsets)
-
-    def _settle(self, offsets: Offsets) -> None:
-        self.acked_count += int((self._window.of("state", offsets) != ACKED).sum())
-        self._window.move(offsets, ACKED)
-        self.delivered_to = max(self.delivered_to, int(offsets[-1]) + 1)
-        span = self._window.span("state", self.acked_to)
-        if len(span) and span[0] == ACKED:
-            others = span != ACKED
-            count = int(others.argmax()) if others.any() else len(span)
-            self.acked_to += count
-            self.acked_count -= count
-            self._window.forget(self.acked_to)
+    def is_ragged(self, max_runs: int) -> bool:
+        """Tells whether `max_runs` runs beyond `acked_to` are acked, or more."""
+        if self.acked_count < max_runs:
+            return False
+        acked = self.span("state", self.acked_to) == ACKED
+        return int((acked[1:] & ~acked[:-1]).sum()) + int(acked[0]) >= max_runs
 
     def _attempts(self, least: int) -> dict[str, int]:
         """Returns the attempts of unacked offsets below `delivered_to` that were not delivered just once."""
         if self.is_idle:
             return {}
-        span = slice(self.acked_to, self.delivered_to)
-        attempts = self._window.span("attempts", span.start, span.stop)
-        states = self._window.span("state", span.start, span.stop)
+        attempts = self.span("attempts", self.acked_to, self.delivered_to)
+        states = self.span("state", self.acked_to, self.delivered_to)
         at = np.flatnonzero((attempts != 1) & (attempts >= least) & (states != ACKED))
         return dict(zip(map(str, (at + self.acked_to).tolist()), attempts[at].tolist(), strict=True))
 
-    def _is_ragged(self, max_runs: int) -> bool:
-        if self.acked_count < max_runs:
-            return False
-        acked = self._window.span("state", self.acked_to) == ACKED
-        return int((acked[1:] & ~acked[:-1]).sum()) + int(acked[0]) >= max_runs
+    # Writes
+
+    def _move(self, offsets: Offsets, state: int) -> None:
+        """Sets the state of these offsets, each of which is there once."""
+        if self.busy is not None:
+            known = offsets[offsets < self.busy.known_to]
+            is_busy = _BUSY[state]
+            changed = known[_IS_BUSY[self.of("state", known)] != is_busy]
+            (self.busy.add if is_busy else self.busy.remove)(self.of("slot", changed))
+        self._put("state", offsets, state)
+
+    def _put(self, name: str, offsets: Offsets, value: Any) -> None:
+        self._arrays[name][offsets - self._origin] = value
+        self.changes += 1
+
+    def _forget(self, below: int) -> None:
+        """Forgets all offsets below this one; the arrays too if nothing is left. None of those that stay behind is
+        busy, unless all go."""
+        self.acked_to = below
+        self.changes += 1
+        if self.acked_to >= self.end:
+            self._empty(below)

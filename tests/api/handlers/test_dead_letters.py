@@ -18,6 +18,7 @@ from seaweedq.broker.recovery import replay
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import Sent
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.window import HELD
 from seaweedq.coordination.records.cursor_form import packed, unpacked
 from seaweedq.coordination.records.seek_plan import Sought, cursor_after
 from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
@@ -486,9 +487,9 @@ def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() 
     """It had nothing of what was being acked: a crash then had it delivered, and published, again."""
     cursor = SegmentCursor(Versioned.new(CursorRecord(7, 0, delivered_to=0)))
     offsets = np.arange(3)
-    cursor.delivery.lease(offsets, 1, 1, 9.0)
+    cursor.delivery.leases.lease(offsets, 1, 1, 9.0)
     cursor.delivery.reject(offsets, 0.0, "no")
-    cursor.delivery.deaths.sent = Sent("~letter.b.1", 40, (0, 2))
+    cursor.delivery.dying.sent = Sent("~letter.b.1", 40, (0, 2))
     for begins in (False, True):
         if begins:
             cursor.delivery.begin_ack(np.array([0, 2]))
@@ -496,9 +497,9 @@ def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() 
         assert record is not None
         after = SegmentCursor(Versioned.new(unpacked(packed(record))))
         after.take_over(0, 9, 0.0)
-        assert after.delivery.deaths.begun() == Sent("~letter.b.1", 40, (0, 2))
-        assert after.delivery.deaths.all().tolist() == [0, 1, 2]
-        assert after.delivery.deaths.why(2) == ("rejected", "no")
+        assert after.delivery.dying.begun() == Sent("~letter.b.1", 40, (0, 2))
+        assert after.delivery.dying.all().tolist() == [0, 1, 2]
+        assert after.delivery.dying.why(2) == ("rejected", "no")
     cursor.delivery.end_ack(np.array([0, 2]), durable=True)
     record = cursor.changed(7, 3)
     assert record is not None
@@ -507,16 +508,16 @@ def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() 
 
 def test_a_batch_stays_in_a_record_that_its_reasons_do_not_fit_into() -> None:
     cursor = SegmentCursor(Versioned.new(CursorRecord(7, 0, delivered_to=0)))
-    cursor.delivery.lease(np.arange(2_000), 1, 1, 9.0)
+    cursor.delivery.leases.lease(np.arange(2_000), 1, 1, 9.0)
     for offset in range(2_000):
         cursor.delivery.reject(np.array([offset]), 0.0, f"{offset} {'x' * 240}")
-    cursor.delivery.deaths.sent = sent = Sent("~letter.b.1", 0, tuple(range(1, 2_000, 20)))
+    cursor.delivery.dying.sent = sent = Sent("~letter.b.1", 0, tuple(range(1, 2_000, 20)))
     record = cursor.changed(7, 3)
     assert record is not None
     after = SegmentCursor(Versioned.new(unpacked(packed(record))))
     after.take_over(0, 9, 0.0)
-    assert after.delivery.deaths.begun() == sent
-    assert 100 < len(after.delivery.deaths.all()) < 2_000
+    assert after.delivery.dying.begun() == sent
+    assert 100 < len(after.delivery.dying.all()) < 2_000
 
 
 def topic_of(together: InLoop, number: int) -> Any:
@@ -533,7 +534,7 @@ def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
     assert (kept.held, moved.held) == ((dying,), UNSET)
     cursor = SegmentCursor(Versioned.new(kept))
     cursor.take_over(0, 8, 0.0)
-    assert (cursor.delivery.deaths.all().tolist(), cursor.delivery.in_flight) == ([3], 0)
+    assert (cursor.delivery.dying.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
 
 
 def test_what_is_dying_outlives_dispatchers_that_die_before_their_first_checkpoint() -> None:
@@ -542,7 +543,7 @@ def test_what_is_dying_outlives_dispatchers_that_die_before_their_first_checkpoi
     before = CursorRecord(7, 2, delivered_to=5, needs_level=3, held=(HeldLease("mine", "c", 9.0, ((2, 3),)), dying))
     cursor = SegmentCursor(Versioned.new(before))
     cursor.take_over(0, 9, 0.0)
-    assert (cursor.delivery.deaths.all().tolist(), cursor.delivery.in_flight) == ([3], 0)
+    assert (cursor.delivery.dying.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
     replayed = replay._with_dying(CursorRecord(8, 3, delivered_to=5), before)
     assert (replayed.held, replayed.needs_level) == ((dying,), 3)
 

@@ -109,7 +109,7 @@ async def test_after_a_deletion_in_doubt_the_next_of_that_name_is_opened_anew(tm
         assert await delivered(broker, topic) == [0, 1, 2]
         await ack(inside.dispatcher(broker), topic, "s", {0: [0, 1]}, None)
         await inside.dispatcher(broker).checkpoint()
-        assert (await inside.dispatcher(broker).open(topic, "s")).cursor(0).delivery.acked_to == 2
+        assert (await inside.dispatcher(broker).open(topic, "s")).cursor(0).delivery.window.acked_to == 2
 
 
 async def test_a_topic_deleted_during_an_opening_is_not_opened(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from seaweedq.broker.subscriptions import leases
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
-from seaweedq.broker.subscriptions.leases import UNKNOWN, Leases
-from seaweedq.broker.subscriptions.window import Asker
+from seaweedq.broker.subscriptions.leases import UNKNOWN, Asker, Leases
 from seaweedq.coordination.records.subscriptions import CursorRecord
 from seaweedq.coordination.records.versioned import Versioned
 

@@ -25,7 +25,7 @@ async def test_an_ack_that_became_durable_without_a_lease_counts_and_is_not_answ
             await ack(dispatcher, topic, "s", {0: [0]}, None)
         commit._may_acknowledge = lambda: True
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
-        assert delivery.acked_to == 1
+        assert delivery.window.acked_to == 1
         assert dispatcher.pin == commit.committed, "its commit stays until a checkpoint has the ack"
         await dispatcher.checkpoint()
         assert dispatcher.pin is None

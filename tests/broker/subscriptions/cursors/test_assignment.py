@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
-from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.leases import Asker, Leases
 from seaweedq.broker.subscriptions.policy import Want
 from seaweedq.broker.subscriptions.subscription import Subscription
-from seaweedq.broker.subscriptions.window import Asker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
@@ -137,14 +136,14 @@ async def test_one_that_was_declared_dead_takes_nothing_over(world: World) -> No
 async def test_a_checkpoint_of_a_dispatcher_that_was_succeeded_changes_nothing(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
     old = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
-    old.cursor(0).delivery.pass_over(0, 5)
+    old.cursor(0).delivery.window.pass_over(0, 5)
     assert await CursorStore(world.coordination, lambda: 2).save(old)
     await world.die("a")
     await world.journal("a", recovered=True)
     new = await world.subscription(await b.take(world.topic, "s"))
-    assert new.cursor(0).delivery.acked_to == 5
-    new.cursor(0).delivery.pass_over(5, 9)
-    old.cursor(0).delivery.pass_over(5, 7)
+    assert new.cursor(0).delivery.window.acked_to == 5
+    new.cursor(0).delivery.window.pass_over(5, 9)
+    old.cursor(0).delivery.window.pass_over(5, 7)
     assert not await CursorStore(world.coordination, lambda: 2).save(old)
     assert await CursorStore(world.coordination, lambda: 2).save(new)
     assert await world.acked_to() == 9
@@ -154,11 +153,11 @@ async def test_a_checkpoint_that_comes_late_takes_no_newer_one_back(world: World
     a = await world.join("a")
     open_here = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
     cursors = CursorStore(world.coordination, lambda: 2)
-    open_here.cursor(0).delivery.pass_over(0, 3)
+    open_here.cursor(0).delivery.window.pass_over(0, 3)
     world.coordination.lose_request = True
     with pytest.raises(CoordinationUnavailable):
         await cursors.save(open_here)
-    open_here.cursor(0).delivery.pass_over(3, 8)
+    open_here.cursor(0).delivery.window.pass_over(3, 8)
     assert await cursors.save(open_here)
     assert await world.coordination.commit(*world.coordination.late) is None
     assert await world.acked_to() == 8
@@ -167,11 +166,11 @@ async def test_a_checkpoint_that_comes_late_takes_no_newer_one_back(world: World
 async def test_a_checkpoint_that_came_through_unseen_is_followed_by_the_next(world: World) -> None:
     a = await world.join("a")
     open_here = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
-    open_here.cursor(0).delivery.pass_over(0, 3)
+    open_here.cursor(0).delivery.window.pass_over(0, 3)
     world.coordination.lose_answer = True
     with pytest.raises(CoordinationUnavailable):
         await CursorStore(world.coordination, lambda: 2).save(open_here)
-    open_here.cursor(0).delivery.pass_over(3, 8)
+    open_here.cursor(0).delivery.window.pass_over(3, 8)
     assert await CursorStore(world.coordination, lambda: 2).save(open_here)
     assert await world.acked_to() == 8
 
@@ -184,7 +183,7 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     lease = old.leases.make("mine", "c")
     lease.segments.add(0)
     old.leases.add(lease)
-    old.cursor(0).delivery.lease(np.arange(4), lease.number, lease.consumer, 30.0)
+    old.cursor(0).delivery.leases.lease(np.arange(4), lease.number, lease.consumer, 30.0)
     assert await CursorStore(world.coordination, lambda: level).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
     first = await world.subscription(await b.take(world.topic, "s"))
@@ -213,17 +212,17 @@ async def test_scattered_leases_and_delays_of_all_modes_are_handed_on(world: Wor
         lease = old.leases.make(name, "c")
         lease.segments.add(0)
         old.leases.add(lease)
-        delivery.lease(np.array(offsets), lease.number, lease.consumer, 30.0)
+        delivery.leases.lease(np.array(offsets), lease.number, lease.consumer, 30.0)
     delivery.nack(np.array([2]), 10.0, 5.0)
     assert await CursorStore(world.coordination, lambda: 3).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
     new = await world.subscription(await b.take(world.topic, "s"))
     delivery, found = new.cursor(0).delivery, [lease for name in "xy" if (lease := new.leases.find(name))]
     assert {one.name: new.held_by(one)[0].tolist() for one in found} == {"x": [0, 4], "y": [1, 3]}
-    assert delivery.waiting().tolist() == [0, 1, 2, 3, 4]
+    assert delivery.leases.waiting().tolist() == [0, 1, 2, 3, 4]
     delivery.expire(6.0)
     assert delivery.available(Want(1, 10), 6).tolist() == [2, 5]
-    assert delivery.attempts_of(np.arange(5)).tolist() == [1] * 5
+    assert delivery.window.of("attempts", np.arange(5)).tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("state", ["creating", "deleting"])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.intervals import Runs
 from seaweedq.broker.subscriptions.cursor import broken_by, broken_by_subscription
-from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
@@ -58,9 +58,9 @@ def test_what_was_broken_before_stops_no_recovery() -> None:
     """Brokers of before wrote acks of a recovery without what was delivered."""
     old = CursorRecord(5, 9, ((11, 12),), {}, 4)
     assert broken_by(old, replace(old, attempts={"10": 2})) == []
-    delivery = Delivery.of(old)
-    delivery.pass_over(9, 11)
-    assert broken_by(old, delivery.record(5)) == []
+    delivery = SegmentDelivery.from_record(old)
+    delivery.window.pass_over(9, 11)
+    assert broken_by(old, delivery.window.record(5)) == []
 
 
 RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
@@ -75,10 +75,10 @@ def test_acks_that_are_newer_than_the_checkpoint_keep_the_invariants(
     acked_to = acked.end_of(acked_to)
     acked.discard(0, acked_to)
     record = CursorRecord(5, acked_to, tuple(acked), {}, max(acked_to, acked.end, delivered))
-    delivery = Delivery.of(record)
+    delivery = SegmentDelivery.from_record(record)
     for low, high in newer:
-        delivery.pass_over(low, high)
-        assert broken_by(record, delivery.record(5)) == []
+        delivery.window.pass_over(low, high)
+        assert broken_by(record, delivery.window.record(5)) == []
 
 
 def test_the_epoch_of_a_subscription_never_falls() -> None:
@@ -108,8 +108,8 @@ async def test_a_cursor_that_may_not_be_written_keeps_its_acks_and_stops_no_othe
         await ack(inside.dispatcher(broker), topic, "s", acks, "c")
         subscription = await inside.dispatcher(broker).open(topic, "s")
         bad, good = sorted(acks)
-        delivered = subscription.cursors[bad].delivery.delivered_to
-        subscription.cursors[bad].delivery.delivered_to = 0  # as a defect would leave it
+        delivered = subscription.cursors[bad].delivery.window.delivered_to
+        subscription.cursors[bad].delivery.window.delivered_to = 0  # as a defect would leave it
         with caplog.at_level(logging.ERROR):
             await inside.dispatcher(broker).checkpoint()
         assert "below 1 is acked, and all below 0 was delivered" in caplog.text
@@ -121,7 +121,7 @@ async def test_a_cursor_that_may_not_be_written_keeps_its_acks_and_stops_no_othe
             await inside.dispatcher(broker).hand_over(topic, "s")
         assert inside.dispatcher(broker).has(topic, "s"), "whoever came next would not have its acks"
         await inside.publisher(broker).single(topic, single("1"), None)
-        subscription.cursors[bad].delivery.delivered_to = delivered
+        subscription.cursors[bad].delivery.window.delivered_to = delivered
         await inside.dispatcher(broker).checkpoint()
         assert (await cursor(broker, topic, bad)).acked_to == 1
         assert subscription.pin is None

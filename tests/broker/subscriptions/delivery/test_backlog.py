@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.subscriptions import delivery as delivery
-from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.policy import Want
 from seaweedq.broker.subscriptions.subscription import HoldUps
 from seaweedq.broker.subscriptions.window import HELD
@@ -20,12 +20,12 @@ S = f"{TOPIC}/subscriptions/s"
 
 def test_a_window_is_full_once_all_of_it_is_with_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "WINDOW", 10)
-    state = Delivery(0)
-    assert (state.counts()[HELD], state.is_full(100)) == (0, False)
+    state = SegmentDelivery(0)
+    assert (state.window.counts()[HELD], state.is_full(100)) == (0, False)
     for offset in range(10):
         assert not state.is_full(100)
-        state.lease(state.available(Want(1, 1), 100), 1, 1, 5.0)
-        assert state.counts()[HELD] == offset + 1
+        state.leases.lease(state.available(Want(1, 1), 100), 1, 1, 5.0)
+        assert state.window.counts()[HELD] == offset + 1
     assert not len(state.available(Want(1, 1), 100))
     assert state.is_full(11)
     assert not state.is_full(10), "there is nothing beyond it"

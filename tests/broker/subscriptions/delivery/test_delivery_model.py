@@ -13,10 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.subscriptions import delivery as module
 from seaweedq.broker.subscriptions.cursor import broken_by
-from seaweedq.broker.subscriptions.delivery import MAX_ATTEMPTS, REJECTED, Delivery
+from seaweedq.broker.subscriptions.delivery import MAX_ATTEMPTS, REJECTED, SegmentDelivery
+from seaweedq.broker.subscriptions.leases import Asker
 from seaweedq.broker.subscriptions.policy import Rules, Want
-from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD, Asker
+from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD, Window
 from seaweedq.coordination.records.seek_plan import Sought, cursor_after
+from tests.support.brokers.drawn_states import drawn
+from tests.support.delivery_steps import recorded_steps
 from tests.support.tiers import examples
 
 CONSUMERS = st.sampled_from([1, 2])
@@ -43,7 +46,7 @@ class One:
 
 @dataclass
 class Model:
-    """The same rules as Delivery's, offset by offset."""
+    """The same rules as SegmentDelivery's, offset by offset."""
 
     rules: Rules
     ones: dict[int, One]
@@ -157,10 +160,12 @@ class DeliveryMachine(RuleBasedStateMachine):
     ) -> None:
         self.patch = patch.object(module, "WINDOW", WINDOW)
         self.patch.start()
+        self.steps = recorded_steps()
+        self.made = self.steps.__enter__()
         rules = Rules(mode, backoff, most)  # type: ignore[arg-type]
-        self.delivery = Delivery(start, runs_of(acked), {}, 0, rules)
+        self.delivery = SegmentDelivery(start, runs_of(acked), {}, 0, rules)
         self.epoch = 1
-        self.checkpoint = self.delivery.record(1, 3)
+        self.checkpoint = self.delivery.window.record(1, 3)
         self.now_s, self.leases, self.before = 0.0, 0, start
         ones = {offset: One(slots[offset]) for offset in range(END)} | {END: One(-1)}
         self.model = Model(rules, ones, end=max(acked, default=start - 1) + 1, read_to=start)
@@ -171,6 +176,8 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.patch.stop()
+        self.steps.__exit__(None, None, None)
+        assert self.made <= drawn("Offset of a subscription")
 
     @rule(count=st.integers(1, 10))
     def publish(self, count: int) -> None:
@@ -204,21 +211,21 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         assert self.delivery.kind_of(given[0]) == model.kind(given[0])
         self.leases += 1
-        self.delivery.lease(found, self.leases, consumer)
+        self.delivery.leases.lease(found, self.leases, consumer)
         for offset in given:
             one = model.ones[offset]
             one.before = one.before if one.consumer == consumer else 0
             one.state, one.lease, one.consumer, one.due_s = "held", self.leases, consumer, self.now_s + DEADLINE_S
             one.attempts += 1
         if data.draw(st.integers(0, 9)) == 0:  # the client went before it got them
-            self.delivery.cancel_leases()
+            self.delivery.leases.cancel()
             for offset in given:
                 one = model.ones[offset]
                 one.state, one.lease, one.consumer = "free", one.before, consumer if one.before else 0
                 one.attempts -= 1
             return
-        self.delivery.begin_leases(self.now_s + DEADLINE_S)
-        assert self.delivery.attempts_of(found).tolist() == [model.ones[offset].attempts for offset in given]
+        self.delivery.leases.begin(self.now_s + DEADLINE_S)
+        assert self.delivery.window.of("attempts", found).tolist() == [model.ones[offset].attempts for offset in given]
 
     def draw_ids(self, data: st.DataObject) -> tuple[list[int], Asker]:
         model = self.model
@@ -235,7 +242,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         model = self.model
         offsets, asker = self.draw_ids(data)
         if whole and asker.lease is not None:
-            offsets = self.delivery.last_had_by(asker).tolist()
+            offsets = self.delivery.leases.last_had_by(asker).tolist()
             mine = model.those("held", "free", "delayed", "acking")
             assert offsets == [o for o in mine if model.is_of(o, asker) and o < model.end]
             offsets = [o for o in offsets if model.ones[o].state != "acking"]
@@ -310,7 +317,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def publish_letters(self, pause_s: float) -> None:
         """Those that are due are durable, and acked; or none is, and all wait."""
         self.expire()
-        ones, deaths = self.model.ones, self.delivery.deaths
+        ones, deaths = self.model.ones, self.delivery.dying
         due = deaths.due(self.now_s)
         assert due.tolist() == [offset for offset in self.model.those("dying") if ones[offset].due_s <= self.now_s]
         assert [deaths.why(offset).reason for offset in due.tolist()] == [ones[o].why for o in due.tolist()]
@@ -331,7 +338,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         model, backoff_s = self.model, self.model.rules.backoff_s
         model.rules = self.delivery.rules = Rules(model.rules.mode, backoff_s, most)
         self.delivery.hold_last(self.now_s + patience_s)
-        for offset in [offset for offset in model.those("free") if offset < self.delivery.delivered_to]:
+        for offset in [offset for offset in model.those("free") if offset < self.delivery.window.delivered_to]:
             one = model.ones[offset]
             if most and one.attempts >= most:
                 one.state, one.due_s = "delayed", self.now_s + patience_s
@@ -340,7 +347,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(data=st.data(), more_s=st.sampled_from([1.0, 5.0, 30.0]))
     def extend(self, data: st.DataObject, more_s: float) -> None:
         held = self.held_of(data)
-        self.delivery.extend(np.array(held, np.int64), self.now_s + more_s)
+        self.delivery.leases.extend(np.array(held, np.int64), self.now_s + more_s)
         for offset in held:
             self.model.ones[offset].due_s = self.now_s + more_s
 
@@ -348,7 +355,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         """What an asker has of some offsets."""
         self.expire()
         offsets, asker = self.draw_ids(data)
-        held = self.delivery.held_among(np.array(offsets, np.int64), asker).tolist()
+        held = self.delivery.leases.held_among(np.array(offsets, np.int64), asker).tolist()
         ones = self.model.ones
         here = [o for o in set(offsets) if o < END and ones[o].state == "held"]
         mine = [o for o in here if self.model.is_of(o, asker)]
@@ -361,14 +368,14 @@ class DeliveryMachine(RuleBasedStateMachine):
         below = min(below, self.model.end)
         gone = [offset for offset in range(below) if self.model.ones[offset].state != "acked"]
         skipped = [offset for offset in gone if self.model.ones[offset].state != "acking"]
-        assert self.delivery.retire(below) == len(skipped)
+        assert self.delivery.window.retire(below) == len(skipped)
         for offset in gone:
             self.model.ones[offset].state = "acked"
 
     @rule(to=st.none() | st.integers(0, END))
     def seek(self, to: int | None) -> None:
         """Once no ack is under way; the cursor goes elsewhere, or stays."""
-        model, before = self.model, self.delivery.record(self.epoch, 3)
+        model, before = self.model, self.delivery.window.record(self.epoch, 3)
         if model.acking:
             return
         self.epoch += 1
@@ -381,10 +388,10 @@ class DeliveryMachine(RuleBasedStateMachine):
                 one.state, one.attempts = "acked" if offset < to else "free", 0
             elif one.state != "acked":
                 one.state = "free"
-        self.delivery = Delivery.of(record or before, model.rules)
+        self.delivery = SegmentDelivery.from_record(record or before, model.rules)
         model.sought_below, model.read_to = model.end, model.acked_to
         self.before = model.acked_to
-        self.checkpoint = self.delivery.record(self.epoch, 3)
+        self.checkpoint = self.delivery.window.record(self.epoch, 3)
         assert broken_by(before, self.checkpoint, model.end) == []
         assert self.delivery.judge(range(model.acked_to, model.end), Asker(anything=True), model.end).known == sum(
             model.ones[offset].state == "acked" for offset in range(model.acked_to, model.end)
@@ -397,7 +404,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @invariant()
     def its_checkpoints_break_no_invariant(self) -> None:
         if hasattr(self, "delivery"):
-            now = self.delivery.record(self.epoch, 3)
+            now = self.delivery.window.record(self.epoch, 3)
             assert broken_by(self.checkpoint, now) == []
             self.checkpoint = now
             unacked = [offset for offset in range(now.acked_to, now.delivered_to) if self.is_unacked(offset)]
@@ -412,22 +419,22 @@ class DeliveryMachine(RuleBasedStateMachine):
         if not hasattr(self, "delivery"):
             return
         model, delivery = self.model, self.delivery
-        assert delivery.acked_to == model.acked_to >= self.before
-        self.before = delivery.acked_to
-        beyond = {offset for offset in model.those("acked") if offset >= delivery.acked_to}
-        assert {offset for low, high in delivery.acked_runs() for offset in range(low, high)} == beyond
-        assert delivery.acked_count == len(beyond)
+        assert delivery.window.acked_to == model.acked_to >= self.before
+        self.before = delivery.window.acked_to
+        beyond = {offset for offset in model.those("acked") if offset >= delivery.window.acked_to}
+        assert {offset for low, high in delivery.window.acked_runs() for offset in range(low, high)} == beyond
+        assert delivery.window.acked_count == len(beyond)
         for state, name in ((HELD, "held"), (DELAYED, "delayed"), (ACKING, "acking"), (DYING, "dying")):
-            assert delivery.count(state) == len(model.those(name))
-        assert delivery.deaths.all().tolist() == model.those("dying")
-        waiting = delivery.waiting()
+            assert delivery.window.count(state) == len(model.those(name))
+        assert delivery.dying.all().tolist() == model.those("dying")
+        waiting = delivery.leases.waiting()
         assert waiting.tolist() == model.those("held", "delayed")
-        leases, consumers, due_s = (found.tolist() for found in delivery.holds_of(waiting))
+        leases, consumers, due_s = (found.tolist() for found in delivery.leases.holds_of(waiting))
         for offset, *hold in zip(waiting.tolist(), leases, consumers, due_s, strict=True):
             one = model.ones[offset]
             assert hold == [one.lease, one.consumer, one.due_s] or hold == [0, 0, one.due_s]
             assert (hold[0] == 0) == (one.state == "delayed")
-        next_s = delivery.next_deadline()
+        next_s = delivery.leases.next_deadline()
         if waiting.size:
             assert next_s is not None
             assert next_s <= min(due_s)
@@ -444,8 +451,8 @@ test_delivery = DeliveryMachine.TestCase
 def test_very_many_acked_runs_are_taken_in_at_once() -> None:
     """Each alone took 30 us of the event loop: a cursor of 50,000 holds it for more than a second."""
     runs = [(n, n + 1) for n in range(0, 20_000, 2)]
-    with patch.object(Delivery, "_settle", autospec=True, side_effect=Delivery._settle) as settled:
-        found = Delivery(0, runs[1:])
+    with patch.object(Window, "settle", autospec=True, side_effect=Window.settle) as settled:
+        found = Window(0, runs[1:])
         found.pass_over_all(runs)
     assert settled.call_count < 10
     assert (found.acked_to, found.acked_runs(), found.delivered_to) == (1, runs[1:], 19_999)
@@ -456,7 +463,7 @@ def test_runs_taken_in_at_once_are_as_if_taken_in_one_after_another(
     start: int, before: set[int], more: set[int]
 ) -> None:
     acked = runs_of(offset for offset in before if offset > start)
-    at_once, alone = Delivery(start, acked), Delivery(start, acked)
+    at_once, alone = Window(start, acked), Window(start, acked)
     at_once.pass_over_all(runs_of(more))
     for low, high in runs_of(more):
         alone.pass_over(low, high)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from seaweedq.broker.subscriptions import policy, pull_reads
-from seaweedq.broker.subscriptions.delivery import Delivery
-from seaweedq.broker.subscriptions.leases import Position
+from seaweedq.broker.subscriptions.delivery import SegmentDelivery
+from seaweedq.broker.subscriptions.leases import Asker, Position
 from seaweedq.broker.subscriptions.policy import Rules, Want
 from seaweedq.broker.subscriptions.pulling import Pull
-from seaweedq.broker.subscriptions.window import Asker
+from seaweedq.broker.subscriptions.window import Window
 from seaweedq.coordination import keys
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
 from seaweedq.segments.rows import rows_of_singles
@@ -106,15 +106,15 @@ async def test_a_pull_counts_what_is_in_flight_once(tmp_path: Path, monkeypatch:
         topic = await make_topic(broker, segments=64)
         await publish(broker, topic, *map(str, range(64)))
         await subscribe(broker, topic)
-        dispatcher, counted, count = inside.dispatcher(broker), 0, Delivery.count
+        dispatcher, counted, count = inside.dispatcher(broker), 0, Window.count
 
-        def counting(delivery: Delivery, state: int) -> int:
+        def counting(window: Window, state: int) -> int:
             nonlocal counted
             counted += 1
-            return count(delivery, state)
+            return count(window, state)
 
         await pull(dispatcher, topic, "s", None, 1, 0)
-        monkeypatch.setattr(Delivery, "count", counting)
+        monkeypatch.setattr(Window, "count", counting)
         await pull(dispatcher, topic, "s", None, 1, 0)
         assert counted == 64, "once for each segment"
 
@@ -128,7 +128,7 @@ async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: 
         assert offsets(await pull(dispatcher, topic, "s", None, 10, 0)) == [*range(10)]
         await inside.subscription_admin(broker).change(topic, "s", {"paused": True})
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
-        delivery.extend(np.arange(10), broker.process.clock.monotonic_s())  # they end at once
+        delivery.leases.extend(np.arange(10), broker.process.clock.monotonic_s())  # they end at once
         look = dispatcher._pulling._leasing.look
 
         async def counted(*arguments: Any) -> Any:
@@ -143,11 +143,11 @@ async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: 
 
 def test_in_keyed_a_lease_of_unknown_keys_stays_when_another_one_ends() -> None:
     """Such leases were taken over from the dispatcher before: their rows are not read yet."""
-    delivery = Delivery(0, delivered_to=10, rules=Rules("keyed"))
-    delivery.hold_again(np.arange(5), 7, 1, 30.0)
-    delivery.hold_again(np.arange(5, 10), 8, 2, 30.0)
+    delivery = SegmentDelivery(0, delivered_to=10, rules=Rules("keyed"))
+    delivery.leases.take_over(np.arange(5), 7, 1, 30.0)
+    delivery.leases.take_over(np.arange(5, 10), 8, 2, 30.0)
     delivery.nack(np.array([0]), 1.0)
-    assert (delivery.held_by(7).tolist(), delivery.held_by(8).tolist()) == ([1, 2, 3, 4], [5, 6, 7, 8, 9])
+    assert (delivery.leases.held_by(7).tolist(), delivery.leases.held_by(8).tolist()) == ([1, 2, 3, 4], [5, 6, 7, 8, 9])
     assert delivery.needed_keys_to == 10
 
 
@@ -160,8 +160,8 @@ async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Pat
         await subscribe(broker, topic)
         dispatcher = inside.dispatcher(broker)
         cursor = (await dispatcher.open(topic, "s")).cursor(0)
-        cursor.delivery = Delivery(0, delivered_to=20, rules=Rules("keyed"))
-        cursor.delivery.hold_again(np.arange(10, 20), 7, 1, broker.process.clock.monotonic_s() + 60)
+        cursor.delivery = SegmentDelivery(0, delivered_to=20, rules=Rules("keyed"))
+        cursor.delivery.leases.take_over(np.arange(10, 20), 7, 1, broker.process.clock.monotonic_s() + 60)
         assert offsets(await pull(dispatcher, topic, "s", "other", 2, 0)) == []
         cursor.delivery.nack(np.arange(10, 20), broker.process.clock.monotonic_s())
         assert offsets(await pull(dispatcher, topic, "s", "other", 2, 0)) == [0, 1]
@@ -195,25 +195,25 @@ async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_
 
 def test_the_cost_of_an_ack_does_not_depend_on_the_leases() -> None:
     """Every other one of 20,000 messages is acked at once; the others are leased one by one, and acked at once."""
-    delivery, count = Delivery(0), 20_000
+    delivery, count = SegmentDelivery(0), 20_000
     _give(delivery, count, count, deadline_s=1.0)
     _ack(delivery, range(1, count, 2))
     delivery.expire(2.0)
-    while len(found := _give(delivery, count, 1, deadline_s=3.0 + delivery.acked_to)):
+    while len(found := _give(delivery, count, 1, deadline_s=3.0 + delivery.window.acked_to)):
         assert len(found) == 1
     calls = _calls(lambda: _ack(delivery, range(0, count, 2)))
-    assert delivery.acked_to == count
+    assert delivery.window.acked_to == count
     assert calls < 100
 
 
-def _give(delivery: Delivery, end: int, limit: int, deadline_s: float) -> list[int]:
+def _give(delivery: SegmentDelivery, end: int, limit: int, deadline_s: float) -> list[int]:
     found = delivery.available(Want(C, limit), end)
     if len(found):
-        delivery.lease(found, C, C, deadline_s)
+        delivery.leases.lease(found, C, C, deadline_s)
     return found.tolist()
 
 
-def _ack(delivery: Delivery, offsets: Iterable[int]) -> None:
+def _ack(delivery: SegmentDelivery, offsets: Iterable[int]) -> None:
     taken = delivery.judge(offsets, Asker(C)).taken
     delivery.begin_ack(taken)
     delivery.end_ack(taken, durable=True)
@@ -248,7 +248,7 @@ async def test_another_consumer_gets_its_turn_as_soon_as_all_is_acked(tmp_path: 
 
 
 def test_an_ack_repeated_while_the_first_is_on_its_way_waits_for_durability_too() -> None:
-    delivery = Delivery(0)
+    delivery = SegmentDelivery(0)
     _give(delivery, 3, 3, deadline_s=30)
     first = delivery.judge([0, 1, 2], Asker(C))
     delivery.begin_ack(first.taken)
@@ -260,7 +260,7 @@ def test_an_ack_repeated_while_the_first_is_on_its_way_waits_for_durability_too(
 def test_a_cursor_with_more_acked_runs_than_its_checkpoint_knows_goes_on() -> None:
     """A crash before the checkpoint: the acks come back from the journal, `delivered_to` is that of the checkpoint."""
     holes = [(offset, offset + 1) for offset in range(1, 4_000, 2)]
-    delivery = Delivery(0, holes, delivered_to=0)
+    delivery = SegmentDelivery(0, holes, delivered_to=0)
     given = []
     while found := _give(delivery, 10_000, 10_000, deadline_s=1.0):
         given += found
@@ -269,10 +269,10 @@ def test_a_cursor_with_more_acked_runs_than_its_checkpoint_knows_goes_on() -> No
 
 
 def test_a_recovery_passes_over_many_offsets_without_memory_for_each() -> None:
-    delivery = Delivery(0)
-    delivery.pass_over(0, 1_000_000_000)
-    delivery.pass_over(1_000_000_002, 1_000_000_003)
-    assert (delivery.acked_to, delivery.acked_runs()) == (1_000_000_000, [(1_000_000_002, 1_000_000_003)])
+    delivery = SegmentDelivery(0)
+    delivery.window.pass_over(0, 1_000_000_000)
+    delivery.window.pass_over(1_000_000_002, 1_000_000_003)
+    assert (delivery.window.acked_to, delivery.window.acked_runs()) == (1_000_000_000, [(1_000_000_002, 1_000_000_003)])
 
 
 async def test_leases_begin_when_all_is_read(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ async def test_a_late_ack_counts_unless_somebody_else_got_the_message(tmp_path: 
         assert (judged.known, judged.late, judged.unknown) == (2, 2, {0: [0, 1]})
         judged = await ack(dispatcher, topic, "s", {0: [0, 1]}, "b")
         assert (judged.known, judged.late, judged.unknown) == (2, 0, {})
-        assert (await dispatcher.open(topic, "s")).cursor(0).delivery.acked_to == 4
+        assert (await dispatcher.open(topic, "s")).cursor(0).delivery.window.acked_to == 4
 
 
 async def test_a_wait_that_a_stop_ends_is_no_empty_answer(tmp_path: Path) -> None:

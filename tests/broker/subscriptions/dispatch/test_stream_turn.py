@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
-from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Leases, Position, Streams, parse_lease
 from seaweedq.broker.subscriptions.policy import FEW, Rules, Want
 from seaweedq.broker.subscriptions.stream_turn import Again, Fresh, next_turn
@@ -50,7 +50,7 @@ class Shared:
             due = cursor.delivery.available(want, self.END) if fresh.count > len(found) else np.zeros(0, np.int64)
             if len(due):
                 kind = cursor.delivery.kind_of(int(due[0]))
-                cursor.delivery.lease(due, lease.number, lease.consumer, due_s=1e9)
+                cursor.delivery.leases.lease(due, lease.number, lease.consumer, due_s=1e9)
                 lease.segments.add(number)
                 found += [(number, int(offset)) for offset in due]
         if found:
@@ -63,11 +63,11 @@ class Shared:
         return [
             (number, int(offset))
             for number, cursor in self.cursors.items()
-            for offset in cursor.delivery.held_by(lease.number)
+            for offset in cursor.delivery.leases.held_by(lease.number)
         ]
 
     def ack(self, segment: int, offset: int) -> None:
-        delivery: Delivery = self.cursors[segment].delivery
+        delivery: SegmentDelivery = self.cursors[segment].delivery
         taken = np.array([offset])
         delivery.begin_ack(taken)
         delivery.end_ack(taken, durable=True)
