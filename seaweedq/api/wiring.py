@@ -43,7 +43,7 @@ def groups_of(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[A
 
 
 def _broker_calls(broker: Broker) -> BrokerCalls:
-    requested, greetings = broker.recovery.requested, broker.suspecting.greetings
+    requested, greetings = broker.recovery.requested, broker.suspecting.responder
     receiver, loads, clock = broker.publishing.receiver, broker.load.loads, broker.process.clock
     return BrokerCalls(receiver, loads, broker.budget, broker.log, requested, greetings, broker.accounts, clock)
 

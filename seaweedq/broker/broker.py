@@ -1,7 +1,10 @@
 """The life of a broker: its services are built, started and stopped in order.
 
+Its rooms are built on two stages: what the process chose for it (ProcessContext), and what a member of the cluster has
+(broker/context).
+
 Start: lock → probe → identity → membership → views → recovery of this folder's journals → journal → election → serve.
-The leader (broker/leader/leader), which may be this broker, does what is to be done for brokers that are gone.
+The leader (broker/cluster/leader), which may be this broker, does what is to be done for brokers that are gone.
 
 Stop: 1. what others can do is handed over, while others live; 2. nothing more is taken, and who waits is sent home;
 3. imports end with their batch, and the audit sends its rest; 4. the commits under way end, everything is flushed, and
@@ -15,6 +18,7 @@ is logged, and the next one follows.
 import asyncio
 import logging
 from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from typing import Any
 
 from seaweedq.access.accounts import Accounts
@@ -22,13 +26,15 @@ from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.audit.audit import Audit, mode_of
 from seaweedq.broker.audit.auditing import Auditing
-from seaweedq.broker.cluster_identity import check_secret, cluster_of
-from seaweedq.broker.cluster_level import ClusterLevel
-from seaweedq.broker.context import Context
-from seaweedq.broker.following import Following
+from seaweedq.broker.cluster.following import Following
+from seaweedq.broker.cluster.identity import check_secret, cluster_of
+from seaweedq.broker.cluster.leadership import Leadership
+from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.suspecting import Suspecting
+from seaweedq.broker.context import Context, Readiness
 from seaweedq.broker.imports.importing import Importing
+from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.imports.service import UploadClaims
-from seaweedq.broker.leader.leadership import Leadership
 from seaweedq.broker.letters.dead_lettering import DeadLettering
 from seaweedq.broker.load.loads import Load
 from seaweedq.broker.log.entry_writer import EntryWriter
@@ -36,32 +42,68 @@ from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.maintenance import Maintenance
-from seaweedq.broker.process import ProcessContext
 from seaweedq.broker.publish.publishing import Publishing
 from seaweedq.broker.read.reading import Reading
-from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.recovery.recovery import Recovery
 from seaweedq.broker.reshape.reshaping import Reshaping
 from seaweedq.broker.retention.retaining import Retaining
+from seaweedq.broker.retention.topic_deletion import TopicDeletion, refuse_more
+from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.peer_gate import PeerGate
+from seaweedq.broker.rpc.peer_keys import MakeKeys, make_keys
 from seaweedq.broker.rpc.peer_trust import Addresses, PeerTrust, secrets_of
 from seaweedq.broker.service import Service
 from seaweedq.broker.streams.streaming import Streaming
 from seaweedq.broker.subscriptions.subscribing import Subscribing
-from seaweedq.broker.suspicion.suspecting import Suspecting
-from seaweedq.broker.topic_deletion import TopicDeletion, refuse_more
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.uploading import Uploading
+from seaweedq.clock import Clock, Ids
+from seaweedq.concurrency.pools import Pools
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
+from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.thread_loop import Aside, StartAside
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
+from seaweedq.journal.interface import JournalSetup
 from seaweedq.levels import HIGHEST
+from seaweedq.settings import Settings
+from seaweedq.storage.counting import Counted
 from seaweedq.storage.level_marks import marked_level
 from seaweedq.storage.probe import probe
+
+
+@dataclass(frozen=True)
+class ProcessContext:
+    """The backends that a broker's process chose for it, and how it and others reach each other: clients at `url`,
+    brokers at `peer_url` if there is one.
+
+    `secret` is the setting by which brokers of the cluster know each other; an empty one matches nothing. `make_keys`
+    makes the keys of its secrets, which takes a while. `import_reader` starts the reader of an import. `aside` runs
+    what must go on while the event loop stands still; None runs it on the loop. `pools` are the threads of the process,
+    for its metrics. `revoked` remembers over all lives of the process which of its leases others have ended.
+    """
+
+    settings: Settings
+    store: Counted
+    coordination: Coordination
+    journals: JournalSetup
+    clock: Clock
+    ids: Ids
+    peers: Peers
+    url: str
+    revoked: OwnRevocations
+    secret: str = ""
+    import_reader: StartReader = no_reader
+    aside: StartAside | None = Aside
+    pools: Pools = field(default_factory=Pools)
+    peer_url: str = ""
+    make_keys: MakeKeys = make_keys
+
 
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
 logger = logging.getLogger(__name__)

@@ -1,30 +1,68 @@
-"""The member stage of a broker: what all its rooms are built on, once it knows its cluster.
+"""What all rooms of a broker are built on, once it is a member of its cluster, and whether it may answer.
 
-The stage before is its process (broker/process). A room's class takes the context and the rooms that it stands on, and
-builds all that is inside by itself.
+The stage before is what its process chose (broker/broker). A room's class takes the context and the rooms that it stands
+on, and builds all that is inside by itself.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from seaweedq.broker.access.callers import Callers
-from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
+from seaweedq.errors import NotReady
 from seaweedq.journal.interface import Journals
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
+
+
+class Readiness:
+    """The state of one broker's life, for requests to ask. `has_lease` says whether its lease is valid now."""
+
+    def __init__(self, has_lease: Callable[[], bool]) -> None:
+        self.ready = False
+        self.leaving = False  # new clients go elsewhere, and an answer ends its connection
+        self.draining = False
+        self.stopping = False
+        self._has_lease = has_lease
+
+    def is_stopping(self) -> bool:
+        """Returns whether the broker stops, so that no request may wait any longer."""
+        return self.stopping
+
+    @property
+    def can_take_work(self) -> bool:
+        """Whether new clients may come."""
+        return self.ready and not (self.leaving or self.draining or self.stopping) and self._has_lease()
+
+    def check_takes_work(self) -> None:
+        """Raises NotReady unless new clients may come."""
+        self.check_ready()
+        if self.draining or self.leaving:
+            raise NotReady("the broker is draining" if self.draining else "the broker stops soon")
+
+    def check_joined(self) -> None:
+        """Raises NotReady unless other brokers can talk to this one."""
+        if not self.ready or (self.stopping and not self.draining):
+            raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
+
+    def check_ready(self) -> None:
+        """Raises NotReady while the broker starts, stops or has no lease. One that drains serves to the end."""
+        self.check_joined()
+        if not self._has_lease():
+            raise NotReady("this broker's lease has expired")
 
 
 @dataclass(frozen=True)

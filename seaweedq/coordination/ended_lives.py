@@ -1,7 +1,7 @@
 """Ends the leases of brokers that are dead for certain: their process was seen to end, or their folder's lock is held.
 
 The end is certain, so nothing has to wait for a lease that such a broker might still believe in: the mark of an end on
-suspicion (broker/suspicion/revoker) is removed. Order: 1. The lease is revoked, and from here nobody puts a mark, since
+suspicion (broker/cluster/revoker) is removed. Order: 1. The lease is revoked, and from here nobody puts a mark, since
 that compares the broker's key. 2. The mark goes. A crash between them leaves a mark, which the leader removes later.
 """
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.following import Following
-from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.cluster.following import Following
+from seaweedq.broker.cluster.leader import Leader
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.recovery.journal_registration import JournalRegistration
 from seaweedq.cli.server.process.broker_process import started

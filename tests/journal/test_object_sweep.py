@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.broker.leader.journal_sweep import JournalSweep
+from seaweedq.broker.cluster.periodic_tasks import JournalSweep
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put

@@ -14,14 +14,14 @@ from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.api.parameters import DIGITS
 from seaweedq.api.request import query
 from seaweedq.api.services import given
-from seaweedq.broker.cluster_level import ClusterLevel
-from seaweedq.broker.level_rise import LevelRise
+from seaweedq.broker.cluster.level_rise import LevelRise
 from seaweedq.broker.retention.restored_coordination_repair import BEGINNING, Place, RestoredCoordinationRepair
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.left_behind import LeftBehind, left_behind
 from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.records.cluster import BrokerRecord
 from seaweedq.errors import InvalidRequest, Unavailable

@@ -13,6 +13,8 @@ from seaweedq.access.accounts import Accounts
 from seaweedq.api.access.peers import PREFIX, PeerRequests
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.request import Answer, Receive, Scope
+from seaweedq.broker.cluster.heartbeats import Responder
+from seaweedq.broker.context import Readiness
 from seaweedq.broker.load.histories import FoundHistory, Histories
 from seaweedq.broker.load.meters import LoadReport, Loads
 from seaweedq.broker.log.log import Log
@@ -20,7 +22,6 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.forwarder import ForwardReceiver
 from seaweedq.broker.read.positions import LocalPositions
 from seaweedq.broker.read.segment_reads import ReadServer
-from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.retention.empty_entries import EmptyEntries
 from seaweedq.broker.rpc import forward_frames
@@ -43,8 +44,6 @@ from seaweedq.broker.rpc.messages import (
 )
 from seaweedq.broker.streams.subscription_streams import LEAVE, NEXT, SubscriptionStreams
 from seaweedq.broker.subscriptions.relaying import WAITS, WaitReports
-from seaweedq.broker.suspicion.greetings import Greetings
-from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.clock import Clock
@@ -105,7 +104,7 @@ class BrokerCalls:
     budget: Budget
     log: Log
     recoveries: RequestedRecoveries
-    greetings: Greetings
+    greetings: Responder
     accounts: Accounts
     clock: Clock
 

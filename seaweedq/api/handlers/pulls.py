@@ -30,7 +30,6 @@ from seaweedq.api.handlers.fetch import Message
 from seaweedq.api.parameters import check_name
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Answer, ClientGone, Receive, Scope, accepts, header, names, until_gone
-from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
@@ -43,6 +42,7 @@ from seaweedq.clock import Ids
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import message_texts, separated
 from seaweedq.concurrency.deadline import Deadline
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
 from seaweedq.errors import ChainDamaged, InvalidRequest, LeaseEnded, NotAcceptable, NotOwner
 from seaweedq.segments.layout import PARTITION_COLUMN, Layout

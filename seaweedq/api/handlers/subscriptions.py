@@ -27,7 +27,6 @@ from seaweedq.api.parameters import check_name, in_utc, moment, told, whole_numb
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Answer, Scope, query
 from seaweedq.api.services import given
-from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.read.request_search import Search
 from seaweedq.broker.subscriptions.admin import AtOffsets, Listed, Place, Seeking, SubscriptionAdmin
@@ -38,6 +37,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Ids
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.keys import ID_BOUND
 from seaweedq.coordination.records.access import ACCESS_LEVEL
 from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord

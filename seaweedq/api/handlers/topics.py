@@ -27,15 +27,15 @@ from seaweedq.api.request import Scope, query
 from seaweedq.api.services import given
 from seaweedq.balancer.policy import Count as SegmentCount
 from seaweedq.balancer.policy import ScalingPolicy, Seconds, Target, scaling_policy
-from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.load.meters import policy_of
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.retention.files import Preview, TopicFiles
-from seaweedq.broker.topic_deletion import TopicDeletion
+from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.codec.bodies import JSON
 from seaweedq.codec.key_field import check_key_field
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.records.access import ACCESS_LEVEL
 from seaweedq.coordination.records.topics import BARE_LEVEL, RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound

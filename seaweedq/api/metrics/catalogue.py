@@ -40,7 +40,7 @@ def sources_of(broker: Broker) -> Sequence[Source]:
         SubscriptionMetrics(broker.subscribing.meter, broker.dead_lettering.letters, settings.metrics_subscriptions),
         ClusterMetrics(context.view, context.election, broker.level),
         JournalMetrics(context.view, broker.recovery.journals),
-        SuspicionMetrics(broker.suspecting.greeter, broker.suspecting.revoker, process.revoked),
+        SuspicionMetrics(broker.suspecting.prober, broker.suspecting.revoker, process.revoked),
         LoadMetrics(broker.load.loads, broker.leadership.autoscaler, context.election),
         ReshapeMetrics(broker.reshaping.reshaper),
         RetentionMetrics(broker.retaining.retention),

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import counter, gauge
-from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.cluster.heartbeats import Prober
+from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.revoker import Revoker
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.broker.suspicion.greeter import Greeter
-from seaweedq.broker.suspicion.own_revocations import OwnRevocations
-from seaweedq.broker.suspicion.revoker import Revoker
 from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.keys import CATALOGUE
 from seaweedq.coordination.unreadable import NOTED
@@ -119,7 +119,7 @@ class JournalMetrics:
 class SuspicionMetrics:
     """Metrics of brokers that seemed dead to others."""
 
-    greeter: Greeter
+    greeter: Prober
     revoker: Revoker
     own: OwnRevocations
 

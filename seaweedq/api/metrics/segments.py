@@ -8,7 +8,7 @@ from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import counter, gauge, histogram
 from seaweedq.balancer.rates import WINDOWS_S
-from seaweedq.broker.leader.autoscaler import Autoscaler
+from seaweedq.broker.cluster.autoscaler import Autoscaler
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.reshape.reshaper import KINDS, Reshaper
 from seaweedq.broker.retention.retention import Retention

@@ -18,9 +18,9 @@ from seaweedq.access.limits import Limits
 from seaweedq.access.tokens import digest_of, draw, id_of
 from seaweedq.broker.access.admin_token import ADMIN
 from seaweedq.broker.access.view import MAX_DEPTH, AccessView
-from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
 from seaweedq.coordination.records.access import ACCESS_LEVEL, PrincipalRecord, TokenRecord
 from seaweedq.coordination.records.versioned import Versioned

@@ -10,7 +10,7 @@ step does nothing where it was done before, and two brokers may do them at once.
 A journal that cannot be reached is unknown, never empty: its segments wait. So do those of a damaged one. But while
 one broker reads a journal another may finish, and delete what the first one misses then. It has marked the key before,
 so who finds damage looks at the key: what was recovered is not damaged. A journal of a later version is left for a
-broker that reads it (broker/leader/recoveries), and so is one that holds messages or acks of something whose record
+broker that reads it (broker/cluster/leader), and so is one that holds messages or acks of something whose record
 this broker cannot read. All else is replayed then, and the key says of which topics something is `left`: what X had of
 others changes hands. The journal stays as it is, and is replayed once more when those records can be read.
 """

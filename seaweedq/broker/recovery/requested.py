@@ -1,4 +1,4 @@
-"""Recoveries that the leader asks this broker for, since it cannot read a journal itself (broker/leader/recoveries).
+"""Recoveries that the leader asks this broker for, since it cannot read a journal itself (broker/cluster/leader).
 
 The recovery is the same as the leader's own, and several at once are safe (broker/recovery/journal_recovery). This
 broker looks itself whether the journal's broker is gone. One that was begun goes on, whether the leader waits or not.

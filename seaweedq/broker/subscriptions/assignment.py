@@ -10,7 +10,7 @@ it without a message. It takes a subscription over in one transaction, which com
 - that the last dispatcher's key is gone. A key never comes back, so a paused dispatcher cannot go on either.
 
 Where the last dispatcher's lease was ended on suspicion, its mark must be gone: its answers rest on the lease, which it
-may believe in for as long as that would have lasted (broker/suspicion/revoker).
+may believe in for as long as that would have lasted (broker/cluster/revoker).
 
 Before that its journal must be replayed: the journal's key is gone, or says `recovered`, or that nothing of the topic
 is `left`. Then all its acks are in the

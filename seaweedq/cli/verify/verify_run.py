@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.cluster_level import check_level
 from seaweedq.cli.server.backends.stores import OpenStore, open_store
 from seaweedq.cli.server.given_settings import settings_of
 from seaweedq.cli.verify.verify_payloads import PayloadAudit, payload_names
@@ -25,6 +24,7 @@ from seaweedq.client.core.effects import ARROW, Reply, Request, Steps
 from seaweedq.client.core.problems import check
 from seaweedq.client.sync.transport import SyncTransport
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.cluster_level import check_level
 from seaweedq.errors import (
     ClientError,
     Damaged,

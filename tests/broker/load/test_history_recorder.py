@@ -26,7 +26,9 @@ MIDDLE = KEY_SPACE // 2
 @pytest.fixture
 async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
     monkeypatch.setattr("seaweedq.broker.load.history_recorder.RECORD_S", 0.0)
-    monkeypatch.setattr("seaweedq.broker.leader.leadership.BALANCE_S", 3600.0)  # the leader looks when the test says so
+    monkeypatch.setattr(
+        "seaweedq.broker.cluster.leadership.BALANCE_S", 3600.0
+    )  # the leader looks when the test says so
     async with in_hand(tmp_path, monkeypatch) as found:
         yield found
 

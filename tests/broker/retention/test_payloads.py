@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.broker.leader.upload_sweep import UploadSweep
+from seaweedq.broker.cluster.upload_sweep import UploadSweep
 from seaweedq.broker.log import entry_writer
 from seaweedq.broker.retention import payloads as retained_payloads
 from seaweedq.coordination import keys

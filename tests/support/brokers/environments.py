@@ -1,9 +1,9 @@
 """The environment of a broker in a test's own process, with peers and a machine that a test may replace."""
 
+from seaweedq.broker.broker import ProcessContext
+from seaweedq.broker.cluster.own_revocations import OwnRevocations
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
-from seaweedq.broker.process import ProcessContext
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.cli.server.backends.journals import journal_setup
 from seaweedq.coordination.interface import Coordination
 from seaweedq.settings import Settings

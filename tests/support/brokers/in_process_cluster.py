@@ -13,9 +13,9 @@ import httpx
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.cluster.own_revocations import OwnRevocations
 from seaweedq.broker.rpc.client import Peers, Request
 from seaweedq.broker.rpc.transport import Headers, Relayed, Secured
-from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import Unavailable

@@ -8,13 +8,14 @@ from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.audit.audit import Audit
 from seaweedq.broker.audit.topic import AuditTopic
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.cluster.autoscaler import Autoscaler
+from seaweedq.broker.cluster.heartbeats import Prober, Responder
+from seaweedq.broker.cluster.leader import Leader
+from seaweedq.broker.cluster.level_rise import LevelRise
+from seaweedq.broker.cluster.limit_split import LimitSplit
+from seaweedq.broker.cluster.revoker import Revoker
 from seaweedq.broker.imports.service import Imports
-from seaweedq.broker.leader.autoscaler import Autoscaler
-from seaweedq.broker.leader.leader import Leader
-from seaweedq.broker.leader.limit_split import LimitSplit
 from seaweedq.broker.letters.letters import DeadLetters
-from seaweedq.broker.level_rise import LevelRise
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.histories import Histories
 from seaweedq.broker.load.meters import Loads
@@ -37,6 +38,7 @@ from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.retention.empty_entries import EmptyEntries
 from seaweedq.broker.retention.restored_coordination_repair import RestoredCoordinationRepair
 from seaweedq.broker.retention.retention import Retention
+from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.rpc.peer_trust import PeerTrust
 from seaweedq.broker.streams.feeds import Feeds
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
@@ -46,10 +48,6 @@ from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.lag import LagMeter
 from seaweedq.broker.subscriptions.relaying import RelayedWaits
-from seaweedq.broker.suspicion.greeter import Greeter
-from seaweedq.broker.suspicion.greetings import Greetings
-from seaweedq.broker.suspicion.revoker import Revoker
-from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.cluster_view import ClusterView
@@ -57,6 +55,7 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.service import Uploads
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
@@ -291,12 +290,12 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
     return broker.streaming.subscriptions
 
 
-def greeter(broker: Broker) -> Greeter:
-    return broker.suspecting.greeter
+def greeter(broker: Broker) -> Prober:
+    return broker.suspecting.prober
 
 
-def greetings(broker: Broker) -> Greetings:
-    return broker.suspecting.greetings
+def greetings(broker: Broker) -> Responder:
+    return broker.suspecting.responder
 
 
 def revoker(broker: Broker) -> Revoker:

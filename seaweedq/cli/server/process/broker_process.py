@@ -17,11 +17,10 @@ from functools import partial
 
 import typer
 
-from seaweedq.broker.broker import Broker
+from seaweedq.broker.broker import Broker, ProcessContext
+from seaweedq.broker.cluster.own_revocations import OwnRevocations
 from seaweedq.broker.imports.reader_process import ReaderProcess
-from seaweedq.broker.process import ProcessContext
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.cli.server.backends.coordinations import open_coordination
 from seaweedq.cli.server.backends.journals import journal_setup
 from seaweedq.cli.server.backends.stores import open_store

@@ -15,11 +15,11 @@ the end is certain: the parent of X, or the next owner of X's folder, removes it
 import asyncio
 import logging
 
-from seaweedq.broker.cluster_level import ClusterLevel
-from seaweedq.broker.suspicion.marks import Marks
-from seaweedq.broker.suspicion.rules import LEVEL, Verdict, may_be_suspected, revoker_of, suspects
+from seaweedq.broker.cluster.suspicion_reports import Marks
+from seaweedq.broker.cluster.suspicion_rules import LEVEL, Verdict, may_be_suspected, revoker_of, suspects
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election, leader_of
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.records.cluster import RevocationRecord

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.suspicion.own_revocations import OwnRevocations
-from seaweedq.broker.suspicion.rules import HELD_S, SPARED_S
+from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.suspicion_rules import HELD_S, SPARED_S
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import TopicConfig

@@ -1,5 +1,6 @@
 """A journal that the leader cannot read: a broker that lives and reads it recovers it, within a few rounds. Without one
-its segments alone answer that a newer broker is needed, which is said once."""
+its segments alone answer that a newer broker is needed, which is said once.
+"""
 
 import logging
 from collections.abc import Mapping

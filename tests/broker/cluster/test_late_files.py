@@ -1,6 +1,6 @@
 """A file that lands in a topic's folder after the topic went: readers of the directory see it only for a while."""
 
-from seaweedq.broker.leader.late_files import LATE_S, LateFiles
+from seaweedq.broker.cluster.periodic_tasks import LATE_S, LateFiles
 from seaweedq.coordination.records.topics import TopicConfig
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from seaweedq.access.accounts import MOST_REPORTED, NEXT_SHARE_S, Accounts, Wish
 from seaweedq.access.limits import Limits
 from seaweedq.access.shares import LAPSE_S, SPLIT_S
-from seaweedq.broker.leader.limit_split import splits
+from seaweedq.broker.cluster.limit_split import splits
 from seaweedq.broker.rpc.messages import UseReport
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until

@@ -12,7 +12,7 @@ from seaweedq.balancer.columns import Segment, TopicId
 from seaweedq.balancer.placement import Move, SegmentId
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Split, decide
-from seaweedq.broker.leader.rebalancer import Rebalancer, hosts_of
+from seaweedq.broker.cluster.rebalancer import Rebalancer, hosts_of
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import policy_of, segment_of
 from seaweedq.broker.reshape.planner import Planner

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from seaweedq.broker.cluster_identity import cluster_of
-from seaweedq.broker.cluster_level import ClusterLevel
-from seaweedq.broker.level_rise import COMPARED, LevelGuard, LevelRise
+from seaweedq.broker.cluster.identity import cluster_of
+from seaweedq.broker.cluster.level_rise import COMPARED, JoinGuard, LevelRise
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.interface import Entry, Put
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
@@ -224,7 +224,7 @@ async def test_it_waits_a_lease_also_where_it_finds_nobody_to_keep_out(
     async def sleep(seconds: float) -> None:
         slept.extend([seconds] if seconds else [])
 
-    monkeypatch.setattr("seaweedq.broker.level_rise.asyncio.sleep", sleep)
+    monkeypatch.setattr("seaweedq.broker.cluster.level_rise.asyncio.sleep", sleep)
     with crash_at("level.announced"):
         await world.rise.rise(2)
     await world.look()
@@ -240,7 +240,7 @@ async def test_while_it_rises_the_guard_ends_those_that_are_starting(world: Worl
     await world.join("old.1", starting=True)
     await world.join("served.1")
     await world.look()
-    guard = LevelGuard(world.coordination, world.level, world.roster)
+    guard = JoinGuard(world.coordination, world.level, world.roster)
     running = asyncio.create_task(guard.run())
     async with asyncio.timeout(5):
         while "old" in await world.brokers():
@@ -251,7 +251,7 @@ async def test_while_it_rises_the_guard_ends_those_that_are_starting(world: Worl
 
 async def test_one_that_comes_when_all_is_over_loses_its_lease(world: World) -> None:
     await world.rise.rise(2)
-    guard = LevelGuard(world.coordination, world.level, world.roster)
+    guard = JoinGuard(world.coordination, world.level, world.roster)
     running = asyncio.create_task(guard.run())
     await world.join("old.1")
     await world.join("other.1", highest=2)

@@ -13,10 +13,10 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from seaweedq.broker.cluster_level import check_level, read_cluster
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import check_level, read_cluster
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records.cluster import ClusterRecord
 from seaweedq.coordination.records.versioned import Versioned

@@ -7,8 +7,8 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.cluster_identity import cluster_of
-from seaweedq.broker.leader.rebalancer import Rebalancer
+from seaweedq.broker.cluster.identity import cluster_of
+from seaweedq.broker.cluster.rebalancer import Rebalancer
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from math import inf
 
-from seaweedq.broker.suspicion.rules import SPARED_S
+from seaweedq.broker.cluster.suspicion_rules import SPARED_S
 from seaweedq.clock import Clock
 from seaweedq.coordination.membership import Membership
 from seaweedq.errors import CoordinationUnavailable

@@ -23,9 +23,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from seaweedq.broker.cluster_level import ClusterLevel, Reads, read_cluster, reads_of
-from seaweedq.broker.suspicion.rules import LEVEL
+from seaweedq.broker.cluster.suspicion_rules import LEVEL
 from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import ClusterLevel, Reads, read_cluster, reads_of
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records.cluster import ClusterRecord, RevocationRecord
@@ -168,7 +168,7 @@ class LevelRise:
         return [(entry, reads_of(entry.value)) for entry in entries]
 
 
-class LevelGuard:
+class JoinGuard:
     """Ends the leases of brokers that have joined although they do not read the level; while it rises, of those that
     are starting."""
 
@@ -218,7 +218,7 @@ async def end_leases(coordination: Coordination, level: int, ready_too: bool = T
 
 async def _mark(coordination: Coordination, entry: Entry) -> bool:
     """Has nobody dispatch in place of a broker as long as it may believe in its lease, as with any that is ended early
-    (broker/suspicion/revoker). False: its record has changed."""
+    (broker/cluster/revoker). False: its record has changed."""
     (broker,) = keys.BROKERS.parse(entry.key)
     mark = keys.REVOCATIONS.encode(Versioned.new(RevocationRecord("", (), LONGEST_LEASE_S)))
     put = Put(keys.REVOCATIONS.key(broker), mark)

@@ -20,7 +20,7 @@ from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Unavailable
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind, mark_frame
-from tests.broker.leader.test_leader_is_not_held_up import leader
+from tests.broker.cluster.test_leader_is_not_held_up import leader
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.suspicion.rules import (
+from seaweedq.broker.cluster.suspicion_rules import (
     APART_S,
     LONGEST_S,
     Outcome,

@@ -1,6 +1,6 @@
 """The reports of suspicion, and the marks of ended leases, as coordination has them: watched, so possibly behind.
 
-A mark is written before a lease is ended on suspicion (broker/suspicion/revoker). As long as it is there, nobody
+A mark is written before a lease is ended on suspicion (broker/cluster/revoker). As long as it is there, nobody
 dispatches in that broker's place (broker/subscriptions/assignment).
 """
 

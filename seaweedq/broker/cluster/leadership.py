@@ -3,23 +3,20 @@
 from collections.abc import Sequence
 
 from seaweedq.access.accounts import Accounts
+from seaweedq.broker.cluster.autoscaler import Autoscaler
+from seaweedq.broker.cluster.leader import Leader, Recoveries
+from seaweedq.broker.cluster.level_rise import LevelRise
+from seaweedq.broker.cluster.limit_split import LimitSplit
+from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, LateFiles, PeriodicTask
+from seaweedq.broker.cluster.rebalancer import Rebalancer
+from seaweedq.broker.cluster.upload_sweep import UploadSweep
 from seaweedq.broker.context import Context
-from seaweedq.broker.leader.autoscaler import Autoscaler
-from seaweedq.broker.leader.journal_sweep import JournalSweep
-from seaweedq.broker.leader.late_files import LateFiles
-from seaweedq.broker.leader.leader import Leader
-from seaweedq.broker.leader.limit_split import LimitSplit
-from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
-from seaweedq.broker.leader.rebalancer import Rebalancer
-from seaweedq.broker.leader.recoveries import Recoveries
-from seaweedq.broker.leader.upload_sweep import UploadSweep
-from seaweedq.broker.level_rise import LevelRise
 from seaweedq.broker.load.loads import Load
 from seaweedq.broker.recovery.recovery import Recovery
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.retention.retaining import Retaining
+from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.service import Service, Tasks
-from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 
 DELETIONS_S = 1.0  # how often the leader does what is named below

@@ -1,5 +1,6 @@
 """What the leader says of a recovery that fails: a line for what may happen, a traceback for what nobody foresaw; and
-of a journal that can not be reached, that it is so and that it is over."""
+of a journal that can not be reached, that it is so and that it is over.
+"""
 
 import logging
 from pathlib import Path

@@ -17,8 +17,8 @@ COOL = {"cool_down_s": 1}
 
 @pytest.fixture
 async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
-    monkeypatch.setattr("seaweedq.broker.leader.leadership.BALANCE_S", 0.05)
-    monkeypatch.setattr("seaweedq.broker.leader.leader.ROUND_S", 0.05)
+    monkeypatch.setattr("seaweedq.broker.cluster.leadership.BALANCE_S", 0.05)
+    monkeypatch.setattr("seaweedq.broker.cluster.leader.ROUND_S", 0.05)
     async with in_hand(tmp_path, monkeypatch) as made:
         yield made
 
@@ -32,7 +32,7 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(decide(*asked))
         return found[-1]
 
-    monkeypatch.setattr("seaweedq.broker.leader.autoscaler.decide", noted)
+    monkeypatch.setattr("seaweedq.broker.cluster.autoscaler.decide", noted)
     return found
 
 

@@ -1,23 +1,28 @@
-"""Asks every other broker whether it is there, and reports those that refuse connections.
+"""Whether other brokers live: each asks every other one (`Prober`), and answers those that ask (`Responder`).
 
-One task for each other broker follows the rules (broker/suspicion/rules): it greets the broker as soon as its record is
-seen, has it hold a request, and asks again when that ends. A report is a key tied to this broker's lease, which is
-written under the comparison that both brokers live. It is taken back when the other one answers, or does anything but
-refuse, and when it has gone. What answers say of the time goes to whoever `hears` it.
+One task for each other broker follows the rules (broker/cluster/suspicion_rules): it asks the broker as soon as its
+record is seen, has it hold a request, and asks again when that ends. A report is a key tied to this broker's lease,
+which is written under the comparison that both brokers live. It is taken back when the other one answers, or does
+anything but refuse, and when it has gone. What answers say of the time goes to `on_time`.
+
+A request that is held ends with the process, which the asking broker notices at once. One that is answered early says
+that this broker stops: it may refuse connections before its record says that it is gone, and must not be suspected for
+it.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
-from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.cluster.suspicion_reports import Marks
+from seaweedq.broker.cluster.suspicion_rules import LEVEL, Outcome, Regard, may_be_suspected, reporters_needed
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.broker.rpc.transport import is_refused
-from seaweedq.broker.suspicion.marks import Marks
-from seaweedq.broker.suspicion.rules import LEVEL, Outcome, Regard, may_be_suspected, reporters_needed
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.interface import Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records.cluster import SuspicionRecord
@@ -25,12 +30,34 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError, Unavailable
 
+
+class Responder:
+    """Answers for the broker `me`."""
+
+    def __init__(self, me: str, clock: Clock) -> None:
+        self._me = me
+        self._clock = clock
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Tells all who ask, and who wait, that this broker stops."""
+        self._leaving.set()
+
+    async def greet(self, hold_s: float) -> Greeting:
+        """Returns who answers here, and the time, after `hold_s`, or as soon as this broker stops."""
+        if hold_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(hold_s):
+                    await self._leaving.wait()
+        return Greeting(self._me, self._leaving.is_set(), self._clock.now_us())
+
+
 ANSWER_S = 5.0
 AGAIN_S = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Greeter:
+class Prober:
     """The view that one broker has of all others. `suspicions` counts its reports."""
 
     def __init__(

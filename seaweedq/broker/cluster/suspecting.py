@@ -1,13 +1,12 @@
 """Suspecting: finds brokers that seem dead, ends their leases, and tells others that this one lives."""
 
+from seaweedq.broker.cluster.heartbeats import Prober, Responder
+from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.revoker import Revoker
+from seaweedq.broker.cluster.suspicion_reports import Marks
 from seaweedq.broker.context import Context
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
-from seaweedq.broker.suspicion.greeter import Greeter
-from seaweedq.broker.suspicion.greetings import Greetings
-from seaweedq.broker.suspicion.marks import Marks
-from seaweedq.broker.suspicion.own_revocations import OwnRevocations
-from seaweedq.broker.suspicion.revoker import Revoker
 
 
 class Suspecting(Service):
@@ -17,10 +16,10 @@ class Suspecting(Service):
         coordination, level = context.coordination, context.level
         self._membership = context.membership
         self._own = own
-        self.greetings = Greetings(context.broker, context.clock)
+        self.greetings = Responder(context.broker, context.clock)
         self.marks = Marks(coordination, lambda: self.revoker.wake())
         self.revoker = Revoker(context.view, coordination, context.election, level, self.marks)
-        self.greeter = Greeter(
+        self.greeter = Prober(
             coordination,
             context.membership,
             context.roster,

@@ -3,8 +3,8 @@
 A member follows them from before its recovery on, until it leaves.
 """
 
+from seaweedq.broker.cluster.level_rise import JoinGuard
 from seaweedq.broker.context import Context
-from seaweedq.broker.level_rise import LevelGuard
 from seaweedq.broker.service import Service, Tasks
 
 
@@ -13,7 +13,7 @@ class Following(Service):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.guard = LevelGuard(context.coordination, context.level, context.roster)
+        self.guard = JoinGuard(context.coordination, context.level, context.roster)
 
     async def run(self) -> Tasks:
         """Loads the views, and follows them."""

@@ -1,1 +1,0 @@
-"""The leader's work: recovery, assignment, rebalancing, scaling, sweeps."""

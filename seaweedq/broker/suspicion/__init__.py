@@ -1,1 +1,0 @@
-"""Suspicion: which brokers seem dead to others, and whose lease is ended for it before its time."""
