@@ -13,8 +13,8 @@ other, has the form of a level that each of them reads.
 | 4 | records of principals and tokens; brokers prove that they know the cluster's secret and no longer show it |
 |  | a checksum of the footer in files |
 
-A form is *written* at the cluster's written level (coordination/cluster_level) and *read* from LOWEST on. Each change of
-a form, after a version with the level was released, takes the next level.
+A form is *written* at the cluster's written level (coordination/cluster_level) and *read* from LOWEST on. Each change
+of a form, after a version with the level was released, takes the next level.
 """
 
 VERSION = "0.1.0"  # of the program, for people

@@ -43,9 +43,9 @@ def groups_of(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[A
 
 
 def _broker_calls(broker: Broker) -> BrokerCalls:
-    requested, greetings = broker.recovery.requested, broker.suspecting.responder
+    requested, responder = broker.recovery.requested, broker.suspecting.responder
     receiver, loads, clock = broker.publishing.receiver, broker.load.loads, broker.process.clock
-    return BrokerCalls(receiver, loads, broker.budget, broker.log, requested, greetings, broker.accounts, clock)
+    return BrokerCalls(receiver, loads, broker.budget, broker.log, requested, responder, broker.accounts, clock)
 
 
 def _other_calls(broker: Broker) -> Iterator[Any]:

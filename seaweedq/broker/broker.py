@@ -182,9 +182,9 @@ class Broker:
         Unavailable."""
         process = self.process
         await probe(process.store.payloads, process.ids)
-        spared = process.revoked.spared_s > 0
+        exempt = process.revoked.exempt_s > 0
         identity = BrokerIdentity.of(
-            process.ids, process.settings.name, process.url, process.settings.zone, spared, process.peer_url
+            process.ids, process.settings.name, process.url, process.settings.zone, exempt, process.peer_url
         )
         context = await self._join(await self._identify(identity), identity)
         self._following = Following(context)

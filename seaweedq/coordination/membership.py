@@ -165,7 +165,7 @@ class Membership:
         """Announces that this broker serves, so that it may get segments. False: the lease has ended."""
         return await self._say(starting=False)
 
-    async def end_sparing(self) -> bool:
+    async def end_exemption(self) -> bool:
         """Announces that this broker may be suspected again. False: the lease has ended."""
         return await self._say(spared=False)
 
@@ -184,7 +184,7 @@ class Membership:
             return revision is not None
 
     @property
-    def is_spared(self) -> bool:
+    def is_exempt(self) -> bool:
         """Tells whether this broker says that it is not to be suspected."""
         return self._held.record.spared
 

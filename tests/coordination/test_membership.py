@@ -86,8 +86,8 @@ async def test_a_change_of_its_record_whose_answer_is_lost_ends_no_life(
     with monkeypatch.context() as patch:
         patch.setattr(coordination, "commit", commit)
         with pytest.raises(CoordinationUnavailable):
-            await member.end_sparing()
-    assert await member.end_sparing()
+            await member.end_exemption()
+    assert await member.end_exemption()
     assert await coordination.commit([member.compare()], [Put("mine", b"")])
 
 

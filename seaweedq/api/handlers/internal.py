@@ -24,6 +24,7 @@ from seaweedq.broker.read.positions import LocalPositions
 from seaweedq.broker.read.segment_reads import ReadServer
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.retention.empty_entries import EmptyEntries
+from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.rpc import forward_frames
 from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.broker.rpc.messages import (
@@ -104,7 +105,7 @@ class BrokerCalls:
     budget: Budget
     log: Log
     recoveries: RequestedRecoveries
-    greetings: Responder
+    responder: Responder
     accounts: Accounts
     clock: Clock
 
@@ -151,7 +152,7 @@ class BrokerCalls:
         return self.status()
 
     async def _greet(self, content: bytes) -> Greeting:
-        return await self.greetings.greet(decode(content, type=GreetCall).hold_s)
+        return await self.responder.greet(decode(content, type=GreetCall).hold_s)
 
     async def _recover(self, content: bytes) -> bool:
         return await self.recoveries.recover(decode(content, type=RecoverCall).broker)

@@ -119,11 +119,11 @@ class JournalMetrics:
 class SuspicionMetrics:
     """Metrics of brokers that seemed dead to others."""
 
-    greeter: Prober
+    prober: Prober
     revoker: Revoker
     own: OwnRevocations
 
     def metrics(self) -> Iterator[Metric]:
-        yield SUSPICIONS.of(self.greeter.suspicions)
+        yield SUSPICIONS.of(self.prober.suspicions)
         yield REVOCATIONS.of(self.revoker.revocations)
         yield OWN_REVOCATIONS.of(self.own.count)

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from seaweedq.broker.cluster.suspicion_reports import Marks
-from seaweedq.broker.cluster.suspicion_rules import LEVEL, Outcome, Regard, may_be_suspected, reporters_needed
+from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
+from seaweedq.broker.cluster.suspicion_rules import LEVEL, Outcome, PeerHealth, may_be_suspected, reporters_needed
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.broker.rpc.transport import is_refused
@@ -66,20 +66,20 @@ class Prober:
         membership: Membership,
         roster: Roster,
         level: ClusterLevel,
-        marks: Marks,
+        reports: SuspicionReports,
         peers: Peers,
         clock: Clock,
-        hears: Callable[[str, int, float], None],
+        on_time: Callable[[str, int, float], None],
     ) -> None:
         self.suspicions = 0
         self._coordination = coordination
         self._membership = membership
         self._roster = roster
         self._level = level
-        self._marks = marks
+        self._reports = reports
         self._peers = peers
         self._clock = clock
-        self._hears = hears
+        self._on_time = on_time
         self._wake = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reported: dict[str, bool] = {}  # by broker: whether the report was written for certain
@@ -115,12 +115,12 @@ class Prober:
             await self._take_back(broker)
 
     async def _follow(self, broker: str, url: str) -> None:
-        regard = Regard()
+        health = PeerHealth()
         while True:
-            await asyncio.sleep(regard.pause_s)
+            await asyncio.sleep(health.pause_s)
             try:
-                regard = regard.after(await self._ask(broker, url, regard.holds_s))
-                await (self._report(broker, url) if regard.is_suspect else self._take_back(broker))
+                health = health.after(await self._ask(broker, url, health.holds_s))
+                await (self._report(broker, url) if health.is_suspect else self._take_back(broker))
             except CoordinationUnavailable as error:
                 logger.info("could not report whether broker %s is there: %s", broker, error)
             except Exception:  # a defect must not end the others
@@ -139,7 +139,7 @@ class Prober:
             return Outcome.FAILED
         if found.leaving:
             return Outcome.LEAVES
-        self._hears(broker, found.now_us, since_s)
+        self._on_time(broker, found.now_us, since_s)
         return Outcome.ANSWERED
 
     async def _report(self, broker: str, url: str) -> None:
@@ -157,12 +157,12 @@ class Prober:
             logger.warning("broker %s refuses connections at %s, and is suspected to be dead", broker, url)
 
     def _is_reported_enough(self, broker: str) -> bool:
-        return len(self._marks.reports.get(broker, ())) >= reporters_needed(self._roster.living)
+        return len(self._reports.by_broker.get(broker, ())) >= reporters_needed(self._roster.living)
 
     async def _take_back(self, broker: str) -> None:
         """Removes this broker's report, if there may be one, however long that takes."""
         me = self._membership.broker
-        while broker in self._reported or me in self._marks.reports.get(broker, ()):
+        while broker in self._reported or me in self._reports.by_broker.get(broker, ()):
             try:
                 await self._coordination.commit([], [Delete(self._key(broker))])
                 self._reported.pop(broker, None)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from math import inf
 
-from seaweedq.broker.cluster.suspicion_rules import SPARED_S
+from seaweedq.broker.cluster.suspicion_rules import EXEMPT_S
 from seaweedq.clock import Clock
 from seaweedq.coordination.membership import Membership
 from seaweedq.errors import CoordinationUnavailable
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class OwnRevocations:
-    """How often it happened (`count`), and how long lives are spared for it."""
+    """How often it happened (`count`), and how long lives are exempt from suspicion."""
 
     def __init__(self, clock: Clock) -> None:
         self.count = 0
@@ -29,21 +29,21 @@ class OwnRevocations:
         """Notes that a lease was ended while this broker lived. Returns that as the end of a line of the log."""
         self.count += 1
         self._last_s = self._clock.monotonic_s()
-        return f"; others did that while it lived, so it is not suspected for {SPARED_S:g} s"
+        return f"; others did that while it lived, so it is not suspected for {EXEMPT_S:g} s"
 
     @property
-    def spared_s(self) -> float:
-        """Returns how long this broker is still spared; 0 where it is not."""
-        return max(0.0, self._last_s + SPARED_S - self._clock.monotonic_s())
+    def exempt_s(self) -> float:
+        """Returns how long this broker is still exempt from suspicion; 0 if it is not."""
+        return max(0.0, self._last_s + EXEMPT_S - self._clock.monotonic_s())
 
-    async def end_sparing(self, membership: Membership) -> None:
-        """Lets a life be suspected again, once it was spared for long enough. It never ends, as no task of a life."""
-        while left_s := self.spared_s:
+    async def end_exemption(self, membership: Membership) -> None:
+        """Lets a life be suspected again, once its exemption is over. It never ends, as no task of a life."""
+        while left_s := self.exempt_s:
             await asyncio.sleep(left_s)
         said = False
         while not said:
             try:
-                said = await membership.end_sparing()
+                said = await membership.end_exemption()
             except CoordinationUnavailable as error:
                 logger.info("this broker does not say yet that it may be suspected: %s", error)
             await asyncio.sleep(AGAIN_S)

@@ -1,11 +1,11 @@
 """Periodic tasks of the leader. They run beside its rounds, each at most once at a time: no round waits for one.
 
 Here are those that need little: abandoned deletions of topics are continued, backends of journals delete what dead
-brokers have left and nobody needs any more, and files that came late are swept. A put that was under way when its broker
-was cut off may land minutes later. The ids of its segment are never used again, so no broker reads it. But readers of
-the whole directory do, and after the topic's name was taken again they see rows of the old topic among those of the new
-one. So the folders of a name are swept each time for LATE_S after its topic went; the hourly sweep removes what comes
-later, or while another broker leads.
+brokers have left and nobody needs any more, and files that came late are swept. A put that was under way when its
+broker was cut off may land minutes later. The ids of its segment are never used again, so no broker reads it. But
+readers of the whole directory do, and after the topic's name was taken again they see rows of the old topic among those
+of the new one. So the folders of a name are swept each time for LATE_S after its topic went; the hourly sweep removes
+what comes later, or while another broker leads.
 """
 
 import asyncio

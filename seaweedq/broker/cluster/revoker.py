@@ -15,7 +15,7 @@ the end is certain: the parent of X, or the next owner of X's folder, removes it
 import asyncio
 import logging
 
-from seaweedq.broker.cluster.suspicion_reports import Marks
+from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
 from seaweedq.broker.cluster.suspicion_rules import LEVEL, Verdict, may_be_suspected, revoker_of, suspects
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination import keys
@@ -37,7 +37,12 @@ class Revoker:
     counts them."""
 
     def __init__(
-        self, view: ClusterView, coordination: Coordination, election: Election, level: ClusterLevel, marks: Marks
+        self,
+        view: ClusterView,
+        coordination: Coordination,
+        election: Election,
+        level: ClusterLevel,
+        reports: SuspicionReports,
     ) -> None:
         self.revocations = 0
         self._roster = view.roster
@@ -46,7 +51,7 @@ class Revoker:
         self._coordination = coordination
         self._election = election
         self._level = level
-        self._marks = marks
+        self._reports = reports
         self._wake = asyncio.Event()
         self._gone_since_s: dict[str, float] = {}  # of marked brokers
 
@@ -62,7 +67,7 @@ class Revoker:
                 await self.look()
             except (Fenced, SeaweedqError) as error:
                 logger.warning("could not look after suspected brokers: %s", error)
-            is_idle = not (self._marks.reports or self._marks.revoked)
+            is_idle = not (self._reports.by_broker or self._reports.revoked)
             try:
                 async with asyncio.timeout(None if is_idle else LOOK_S):
                     await self._wake.wait()
@@ -77,7 +82,7 @@ class Revoker:
 
     async def _end_leases(self) -> None:
         brokers = {broker: known.record for broker, known in self._roster.brokers.items()}
-        if verdicts := suspects(brokers, self._roster.living, self._marks.reports):
+        if verdicts := suspects(brokers, self._roster.living, self._reports.by_broker):
             leads = await self._coordination.get(keys.LEADER.key())
             for verdict in verdicts:
                 if revoker_of(verdict, leader_of(leads) if leads else None) == self._membership.broker:
@@ -103,18 +108,18 @@ class Revoker:
 
     def _standing(self, verdict: Verdict) -> list[Compare]:
         """Returns the comparisons that hold as long as the reports stand."""
-        reports = self._marks.reports.get(verdict.broker, {})
+        reports = self._reports.by_broker.get(verdict.broker, {})
         key = keys.SUSPICIONS.key
         return [Compare(key(verdict.broker, one), reports.get(one, NEVER)) for one in verdict.reporters]
 
     async def _remove_marks(self) -> None:
-        for broker in list(self._marks.revoked):
+        for broker in list(self._reports.revoked):
             if broker not in self._gone_since_s and not self._roster.alive(broker) and await self._roster.gone(broker):
                 self._gone_since_s[broker] = self._clock.monotonic_s()  # the key was there, and never comes back
-        self._gone_since_s = {one: at_s for one, at_s in self._gone_since_s.items() if one in self._marks.revoked}
+        self._gone_since_s = {one: at_s for one, at_s in self._gone_since_s.items() if one in self._reports.revoked}
         now_s = self._clock.monotonic_s()
         for broker, since_s in list(self._gone_since_s.items()):
-            mark = self._marks.revoked.get(broker)
+            mark = self._reports.revoked.get(broker)
             if mark and self._election.is_leader and now_s - since_s >= mark.record.lease_s:
                 await self._remove_mark(broker, mark.revision)
 

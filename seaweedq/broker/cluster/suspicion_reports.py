@@ -13,12 +13,12 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.view import View
 
 
-class Marks:
-    """The `reports` of each broker, by reporter, with their revisions; and the marks of `revoked` brokers. `changed` is
-    called after every change."""
+class SuspicionReports:
+    """The reports on each broker (`by_broker`), by reporter, with their revisions; and the marks of `revoked` brokers.
+    `changed` is called after every change."""
 
     def __init__(self, coordination: Coordination, changed: Callable[[], None]) -> None:
-        self.reports: dict[str, dict[str, int]] = {}
+        self.by_broker: dict[str, dict[str, int]] = {}
         self.revoked: dict[str, Versioned[RevocationRecord]] = {}
         self._changed = changed
         view = View(coordination, [keys.SUSPICIONS.prefix(), keys.REVOCATIONS.prefix()], self._apply)
@@ -34,12 +34,12 @@ class Marks:
 
     def _apply_report(self, change: Change) -> None:
         broker, reporter = keys.SUSPICIONS.parse(change.key)
-        reports = self.reports.setdefault(broker, {})
+        reports = self.by_broker.setdefault(broker, {})
         reports.pop(reporter, None)
         if change.value is not None:
             reports[reporter] = change.revision
         if not reports:
-            del self.reports[broker]
+            del self.by_broker[broker]
 
     def _apply_mark(self, change: Change) -> None:
         (broker,) = keys.REVOCATIONS.parse(change.key)

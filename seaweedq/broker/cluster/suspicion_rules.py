@@ -17,7 +17,7 @@ REFUSALS = 3
 APART_S = 0.2  # between two of them
 REPORTERS = 2
 HELD_S = 60.0  # a request is held by a broker that lives
-SPARED_S = 600.0  # a broker is not suspected after its lease was ended while it lived
+EXEMPT_S = 600.0  # a broker is not suspected after its lease was ended while it lived
 AGAIN_S, LONGEST_S = 1.0, 30.0
 
 
@@ -41,7 +41,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Regard:
+class PeerHealth:
     """One broker's opinion of another, in one life of it at one URL. `failures` counts tries without an answer in a
     row, `refusals` those of them that were refused, since the last one that was not."""
 
@@ -49,17 +49,17 @@ class Regard:
     refusals: int = 0
     failures: int = 0
 
-    def after(self, outcome: Outcome) -> "Regard":
+    def after(self, outcome: Outcome) -> "PeerHealth":
         """Returns what it holds after an outcome."""
         if self.stage is Stage.LEAVING or outcome is Outcome.LEAVES:
-            return Regard(Stage.LEAVING)
+            return PeerHealth(Stage.LEAVING)
         if outcome is Outcome.ANSWERED:
-            return Regard(Stage.KNOWN)
+            return PeerHealth(Stage.KNOWN)
         refusals = self.refusals + 1 if outcome is Outcome.REFUSED else 0
         stage = Stage.DOUBTED if refusals < REFUSALS else Stage.SUSPECTED
         if self.stage is Stage.STRANGER:
             stage, refusals = Stage.STRANGER, 0
-        return Regard(stage, refusals, self.failures + 1)
+        return PeerHealth(stage, refusals, self.failures + 1)
 
     @property
     def is_suspect(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.own_revocations import OwnRevocations
-from seaweedq.broker.cluster.suspicion_rules import HELD_S, SPARED_S
+from seaweedq.broker.cluster.suspicion_rules import EXEMPT_S, HELD_S
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import TopicConfig
@@ -79,7 +79,7 @@ def test_a_broker_that_is_killed_loses_its_ranges_within_a_second(
         await until_s(lambda: not any(list(inside.catalog(one).owned_by(dead.id)) for one in rest), 3.0)
         assert await marks(together) == [keys.REVOCATIONS.key(dead.id)]
         assert sum(inside.revoker(one).revocations for one in rest) == 1
-        assert sum(inside.greeter(one).suspicions for one in rest) == min(2, count - 1)
+        assert sum(inside.prober(one).suspicions for one in rest) == min(2, count - 1)
         await asyncio.sleep(LEASE_S + 3)
         assert await marks(together) == []
         assert (await together.coordination.range(keys.SUSPICIONS.prefix())).entries == ()
@@ -116,7 +116,7 @@ def test_a_broker_that_refuses_from_the_beginning_is_not_suspected(tmp_path: Pat
         assert late.process.url == "http://b3"
         await asyncio.sleep(120)
         assert all(alive(one, late) for one in together.living)
-        assert not any(inside.greeter(one).suspicions for one in together.living)
+        assert not any(inside.prober(one).suspicions for one in together.living)
 
     scene(tmp_path, work)
 
@@ -141,7 +141,7 @@ def test_one_that_lives_and_begins_to_refuse_is_revoked_once_and_then_spared(tmp
             await together.crash(again)
         together.refusing.clear()
         again = await together.begin_again(victim)
-        await asyncio.sleep(SPARED_S)
+        await asyncio.sleep(EXEMPT_S)
         assert not any(inside.roster(one).brokers[again.id].record.spared for one in together.living)
         together.refusing.add(victim.process.url)
         await until_s(again.lost.is_set, HELD_S + 3)
@@ -154,7 +154,7 @@ def test_one_that_stops_in_order_is_not_suspected(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         leaving = follower(together)
         leaving.readiness.draining = True
-        inside.greetings(leaving).leave()
+        inside.responder(leaving).leave()
         await asyncio.sleep(1)
         together.refusing.add(leaving.process.url)
         await asyncio.sleep(HELD_S + 10)
@@ -167,14 +167,14 @@ def test_one_reporter_of_three_is_not_enough(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         victim = follower(together)
         (other,) = [one for one in together.living if one is not victim and not inside.election(one).is_leader]
-        greeter = inside.greeter(other)
+        prober = inside.prober(other)
         url = victim.process.url
-        greeter._reported[victim.id] = False
-        await greeter._report(victim.id, url)
-        assert greeter.suspicions == 1
+        prober._reported[victim.id] = False
+        await prober._report(victim.id, url)
+        assert prober.suspicions == 1
         await asyncio.sleep(HELD_S + 10)
         assert all(alive(one, victim) for one in together.living)
-        assert victim.id not in greeter._reported  # it answered, so that was taken back
+        assert victim.id not in prober._reported  # it answered, so that was taken back
 
     scene(tmp_path, work)
 
@@ -261,9 +261,9 @@ async def test_a_start_that_takes_longer_than_it_is_spared_ends_that_too(
 ) -> None:
     """It said at its beginning that it was spared, and never that it was no more."""
     left_s = iter([1.0])
-    monkeypatch.setattr(OwnRevocations, "spared_s", property(lambda self: next(left_s, 0.0)))
+    monkeypatch.setattr(OwnRevocations, "exempt_s", property(lambda self: next(left_s, 0.0)))
     async with running(tmp_path) as broker:
         async with asyncio.timeout(20):
-            while inside.membership(broker).is_spared:
+            while inside.membership(broker).is_exempt:
                 await asyncio.sleep(0.01)
         assert next(left_s, None) is None

@@ -10,7 +10,7 @@ from seaweedq.broker.cluster.suspicion_rules import (
     APART_S,
     LONGEST_S,
     Outcome,
-    Regard,
+    PeerHealth,
     Stage,
     Verdict,
     may_be_suspected,
@@ -23,9 +23,9 @@ from seaweedq.coordination.records.cluster import BrokerRecord
 ANSWERED, LEAVES, REFUSED, FAILED = Outcome.ANSWERED, Outcome.LEAVES, Outcome.REFUSED, Outcome.FAILED
 
 
-def regard(outcomes: Sequence[Outcome]) -> Regard:
+def health(outcomes: Sequence[Outcome]) -> PeerHealth:
     """What is held after these."""
-    found = Regard()
+    found = PeerHealth()
     for outcome in outcomes:
         found = found.after(outcome)
     return found
@@ -53,12 +53,12 @@ def living(*names: str) -> dict[str, BrokerRecord]:
 def test_three_refused_connections_in_a_row_of_a_broker_that_had_answered_are_reported(
     outcomes: list[Outcome], suspected: bool
 ) -> None:
-    assert regard(outcomes).is_suspect is suspected
+    assert health(outcomes).is_suspect is suspected
 
 
 @given(st.lists(st.sampled_from(Outcome)))
 def test_a_report_rests_on_an_answer_and_on_the_last_three_being_refused(outcomes: list[Outcome]) -> None:
-    found = regard(outcomes)
+    found = health(outcomes)
     is_due = outcomes[-3:] == [REFUSED] * 3 and ANSWERED in outcomes and LEAVES not in outcomes
     assert found.is_suspect is is_due
     assert 0 <= found.pause_s <= LONGEST_S
@@ -66,12 +66,12 @@ def test_a_report_rests_on_an_answer_and_on_the_last_three_being_refused(outcome
 
 
 def test_a_request_that_ends_is_followed_by_another_at_once_and_then_by_refusals_200_ms_apart() -> None:
-    pauses = [regard([ANSWERED, FAILED, *[REFUSED] * count]).pause_s for count in range(3)]
+    pauses = [health([ANSWERED, FAILED, *[REFUSED] * count]).pause_s for count in range(3)]
     assert pauses == [0.0, APART_S, APART_S]
 
 
 def test_strangers_are_asked_less_and_less_often() -> None:
-    pauses = [regard([REFUSED] * count).pause_s for count in range(12)]
+    pauses = [health([REFUSED] * count).pause_s for count in range(12)]
     assert pauses[0] == 0
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_S

@@ -290,11 +290,11 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
     return broker.streaming.subscriptions
 
 
-def greeter(broker: Broker) -> Prober:
+def prober(broker: Broker) -> Prober:
     return broker.suspecting.prober
 
 
-def greetings(broker: Broker) -> Responder:
+def responder(broker: Broker) -> Responder:
     return broker.suspecting.responder
 
 
