@@ -63,57 +63,13 @@ class Append:
     encoded: EncodedRows
     waiters: Sequence[Waiter]
 
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return int(self.encoded.rows.num_rows)
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the serialised rows."""
-        return int(self.encoded.payload.size)
-
-    def check(self) -> None:
-        """Raises InvariantViolated unless its rows can get the next offsets, and its waiters wait for all of them."""
-        segment, last = self.segment, self.waiters[-1]
-        require(
-            segment.next >= segment.end,
-            "segment %s of %r gives out offset %d, and its tail ends at %d",
-            *(segment.id, segment.topic, segment.next, segment.end),
-        )
-        require(
-            self.count == last.row + last.count > 0,
-            "an append to segment %s of %r has %d rows, and its waiters wait for %d",
-            *(segment.id, segment.topic, self.count, last.row + last.count),
-        )
-
-    def frame(self, first_offset: int, now_us: int) -> Frame:
-        """Makes the journal's frame of the rows, which get the offsets from `first_offset` on."""
-        ranges = tuple(
-            ProducerRange(
-                w.sequences.producer, w.sequences.low, w.sequences.high, first_offset + w.row, w.count, w.part
-            )
-            for w in self.waiters
-            if w.sequences
-        )
-        return Frame(
-            kind=FrameKind.ROWS,
-            topic=self.segment.topic,
-            segment=self.segment.id,
-            first_offset=first_offset,
-            count=self.count,
-            columns=mask_of(self.encoded.rows),
-            schema_id=schema_id(self.segment.layout.values),
-            ranges=ranges,
-            append_time_us=now_us,
-            payload=self.encoded.payload,
-        )
-
     def succeed(self, first_offset: int) -> None:
         """Tells the waiters the offsets of their rows."""
         for waiter in self.waiters:
-            self.segment.remove_pending(waiter)
-            resolve(waiter.offset, first_offset + waiter.row)
+            if waiter.sequences is not None:
+                self.segment.remove_pending(waiter)
+            if not waiter.offset.done():
+                waiter.offset.set_result(first_offset + waiter.row)
 
     def fail(self, error: Exception) -> None:
         """Tells the waiters why their rows were not taken, or why nobody knows."""
@@ -123,22 +79,11 @@ class Append:
 
 
 @dataclass(slots=True)
-class _Accumulator:
+class _Singles:
     """The messages of one segment that came alone, and will be appended together."""
 
     messages: list[Single] = field(default_factory=list)
     waiters: list[Waiter] = field(default_factory=list)
-
-    def close(self, segment: OpenSegment) -> list[Append]:
-        """Puts the messages together. Where that fails the waiters are told, and nothing is appended."""
-        try:
-            encoded = EncodedRows.encode(rows_of_singles(self.messages, segment.layout))
-        except Exception as error:
-            for waiter in self.waiters:
-                segment.remove_pending(waiter)
-                fail(waiter.offset, error)
-            return []
-        return [Append(segment, encoded, self.waiters)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +117,7 @@ class GroupCommit:
         self._clock = clock
         self._may_acknowledge = may_acknowledge
         self._requests: deque[tuple[int, Sequence[Append]]] = deque()  # each with its place among all that was added
-        self._singles: dict[OpenSegment, _Accumulator] = {}
+        self._singles: dict[OpenSegment, _Singles] = {}
         self._others: list[tuple[Frame, asyncio.Future[int]]] = []
         self._wake = asyncio.Event()
         self._full = asyncio.Event()  # while the requests that wait are as much as a commit takes
@@ -189,7 +134,7 @@ class GroupCommit:
         between. Raises NotReady once closed; then nothing is pending.
         """
         self._requests.append((self._count(), appends))
-        self._waits(sum(append.size_bytes for append in appends))
+        self._waits(sum(append.encoded.payload.size for append in appends))
         for append in appends:
             for waiter in append.waiters:
                 append.segment.add_pending(waiter)
@@ -201,12 +146,13 @@ class GroupCommit:
         self._count()
         waiting = self._singles.get(segment)
         if waiting is None:
-            waiting = self._singles[segment] = _Accumulator()
+            waiting = self._singles[segment] = _Singles()
         offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         waiter = Waiter(len(waiting.messages), 1, offset, part, sequences)
         waiting.waiters.append(waiter)
         waiting.messages.append(message)
-        segment.add_pending(waiter)
+        if sequences is not None:
+            segment.add_pending(waiter)
         return offset
 
     def append_frame(self, frame: Frame) -> asyncio.Future[int]:
@@ -245,8 +191,21 @@ class GroupCommit:
 
         Raises Fenced, and what else ends a journal: alone, since all commits under way fail for the same reason.
         """
+        flying: deque[asyncio.Task[None]] = deque()
         try:
-            await self._run()
+            async with asyncio.TaskGroup() as flights:
+                while True:
+                    if not self._is_waiting():
+                        self._wake.clear()
+                        await self._wake.wait()
+                    await self._journal.pace(self._full)
+                    if self._journal.window == 1:
+                        await self._commit(self._take(), None)
+                        continue
+                    while flying and (flying[0].done() or len(flying) >= self._journal.window):
+                        await asyncio.wait([flying.popleft()])
+                    before = flying[-1] if flying else None
+                    flying.append(flights.create_task(self._commit(self._take(), before)))
         except ExceptionGroup as ended:
             raise ended.exceptions[0] from None
         finally:
@@ -254,22 +213,6 @@ class GroupCommit:
             while self._is_waiting():
                 self._take().fail(NotReady("the broker is stopping"))
             self._end(self._added)
-
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as flights:
-            flying: deque[asyncio.Task[None]] = deque()
-            while True:
-                if not self._is_waiting():
-                    self._wake.clear()
-                    await self._wake.wait()
-                await self._journal.pace(self._full)
-                if self._journal.window == 1:
-                    await self._commit(self._take(), None)
-                    continue
-                while flying and (flying[0].done() or len(flying) >= self._journal.window):
-                    await asyncio.wait([flying.popleft()])
-                before = flying[-1] if flying else None
-                flying.append(flights.create_task(self._commit(self._take(), before)))
 
     def _count(self) -> int:
         """Counts one more to be committed. Raises NotReady once closed."""
@@ -291,17 +234,27 @@ class GroupCommit:
         """Takes as many requests as fit in a commit, all single messages, all other frames."""
         singles, self._singles = self._singles, {}
         others, self._others = self._others, []
-        appends = [append for segment, waiting in singles.items() for append in waiting.close(segment)]
+        appends: list[Append] = []
+        for segment, waiting in singles.items():
+            try:
+                encoded = EncodedRows.encode(rows_of_singles(waiting.messages, segment.layout))
+            except Exception as error:  # nothing of them is appended
+                for waiter in waiting.waiters:
+                    segment.remove_pending(waiter)
+                    fail(waiter.offset, error)
+            else:
+                appends.append(Append(segment, encoded, waiting.waiters))
         size = 0
         while self._requests:
             _, request = self._requests[0]
-            more = sum(append.size_bytes for append in request)
+            more = sum(append.encoded.payload.size for append in request)
             if size and size + more > COMMIT_BYTES:
                 break
             size += more
             appends += request
             self._requests.popleft()
-        self._waits(-size)
+        if size:
+            self._waits(-size)
         return _Commit(appends, others, self._requests[0][0] - 1 if self._requests else self._added)
 
     async def _commit(self, taken: _Commit, before: asyncio.Task[None] | None) -> None:
@@ -311,15 +264,17 @@ class GroupCommit:
             frames = _assign(taken.appends, now_us)
         except Exception as error:  # no offset was given out
             taken.fail(error)
-            await _answered(before)  # the next commit waits for this one
+            if before is not None:  # the next commit waits for this one
+                await _answered(before)
             self._end(taken.added)
             return
         reach("commit.append")
         try:
             number = await self._journal.append([*frames, *(frame for frame, _ in taken.others)])
-            await _answered(before)
+            if before is not None:
+                await _answered(before)
         except JournalUnavailable as error:
-            self._took("failed", began_s)
+            self.durations["failed"].add(self._clock.monotonic_s() - began_s)
             for append in taken.appends:
                 append.segment.next = append.segment.end
             taken.fail(error)
@@ -327,33 +282,23 @@ class GroupCommit:
             return
         except BaseException as error:
             if isinstance(error, Exception):
-                self._took("failed", began_s)
+                self.durations["failed"].add(self._clock.monotonic_s() - began_s)
             taken.fail(error if isinstance(error, Exception) else NotReady("the broker is stopping"))
             raise
         reach("commit.durable")
+        at_s = self._clock.monotonic_s()
         self.commits += 1
-        self._took("ok", began_s)
+        self.durations["ok"].add(at_s - began_s)
         try:
-            self._buffer(taken.appends, frames, number, now_us)
+            for append, frame in zip(taken.appends, frames, strict=True):
+                rows, size = append.encoded.rows, append.encoded.payload.size
+                buffered = BufferedRows(frame.first_offset, rows, size, number, at_s)
+                append.segment.durable(buffered, frame.ranges, now_us, append.encoded.max_timestamp_us)
+                self.messages += frame.count
+                self.size_bytes += size
         except Exception as error:  # ends this life: a recovery brings the rows from the journal into their chains
             taken.fail(error)
             raise
-        self._answer(taken, frames, number)
-        self._end(taken.added, number)
-
-    def _took(self, outcome: str, began_s: float) -> None:
-        self.durations[outcome].add(self._clock.monotonic_s() - began_s)
-
-    def _buffer(self, appends: Sequence[Append], frames: Sequence[Frame], number: int, now_us: int) -> None:
-        """Adds the rows of a durable commit to the tails."""
-        at_s = self._clock.monotonic_s()
-        for append, frame in zip(appends, frames, strict=True):
-            rows = BufferedRows(frame.first_offset, append.encoded.rows, append.size_bytes, number, at_s)
-            append.segment.durable(rows, frame.ranges, now_us, append.encoded.max_timestamp_us)
-            self.messages += append.count
-            self.size_bytes += append.size_bytes
-
-    def _answer(self, taken: _Commit, frames: Sequence[Frame], number: int) -> None:
         for _, committed in taken.others:
             resolve(committed, number)
         try:
@@ -361,9 +306,10 @@ class GroupCommit:
         except NotReady as error:
             for append in taken.appends:
                 append.fail(error)
-            return
-        for append, frame in zip(taken.appends, frames, strict=True):
-            append.succeed(frame.first_offset)
+        else:
+            for append, frame in zip(taken.appends, frames, strict=True):
+                append.succeed(frame.first_offset)
+        self._end(taken.added, number)
 
     def _end(self, added: int, number: int | None = None) -> None:
         """Moves on, but behind the callbacks of the futures that were just resolved.
@@ -380,12 +326,11 @@ class GroupCommit:
         self._round = asyncio.Event()
 
 
-async def _answered(before: asyncio.Task[None] | None) -> None:
+async def _answered(before: asyncio.Task[None]) -> None:
     """Waits until the commit before has been answered. Raises its error: one that failed takes all later ones with
     it."""
-    if before is not None:
-        await asyncio.wait([before])
-        before.result()
+    await asyncio.wait([before])
+    before.result()
 
 
 def _assign(appends: Sequence[Append], now_us: int) -> list[Frame]:
@@ -394,10 +339,39 @@ def _assign(appends: Sequence[Append], now_us: int) -> list[Frame]:
     frames: list[Frame] = []
     after: dict[OpenSegment, int] = {}
     for append in appends:
-        append.check()
-        first = after.get(append.segment, append.segment.next)
-        frames.append(append.frame(first, now_us))
-        after[append.segment] = first + append.count
+        segment, encoded, last = append.segment, append.encoded, append.waiters[-1]
+        count = encoded.rows.num_rows
+        require(
+            segment.next >= segment.tail.end,
+            "segment %s of %r gives out offset %d, and its tail ends at %d",
+            *(segment.id, segment.topic, segment.next, segment.tail.end),
+        )
+        require(
+            count == last.row + last.count > 0,
+            "an append to segment %s of %r has %d rows, and its waiters wait for %d",
+            *(segment.id, segment.topic, count, last.row + last.count),
+        )
+        first = after.get(segment, segment.next)
+        ranges = tuple(
+            ProducerRange(w.sequences.producer, w.sequences.low, w.sequences.high, first + w.row, w.count, w.part)
+            for w in append.waiters
+            if w.sequences
+        )
+        frames.append(
+            Frame(
+                kind=FrameKind.ROWS,
+                topic=segment.topic,
+                segment=segment.id,
+                first_offset=first,
+                count=count,
+                columns=mask_of(encoded.rows),
+                schema_id=schema_id(segment.layout.values),
+                ranges=ranges,
+                append_time_us=now_us,
+                payload=encoded.payload,
+            )
+        )
+        after[segment] = first + count
     for segment, offset in after.items():
         segment.next = offset
     return frames

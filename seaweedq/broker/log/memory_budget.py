@@ -84,7 +84,7 @@ class Budget:
     def hold(self, size: int) -> None:
         """Holds `size` bytes for a request in flight. Raises Overloaded; never for none, as those of a flush, which
         makes room."""
-        if size:
+        if size and self.held + size > self.limit_bytes:
             self.check(size)
         self.requests += size
 

@@ -172,7 +172,7 @@ class OpenSegment:
     @property
     def takes_elsewhere(self) -> bool:
         """Whether its messages go to another segment, or another broker, as far as is known here."""
-        return self.sealed or isinstance(self.closed, NotOwner)
+        return self.chain.sealed or isinstance(self.closed, NotOwner)
 
     @property
     def end(self) -> int:

@@ -1,8 +1,9 @@
 """Appending rows to own segments: judged by the producer table, committed together, answered when durable.
 
 The order that makes this right: rows are judged and given to the group commit in one step, without an await in between
-(`begin` and the first half of `single` are such steps). So rows that were judged new count as pending before any other
-request is judged, and a segment that is open when its rows are judged is still open when they are given.
+(`begin` is such a step, and so is the middle of `Publisher.single`). So rows that were judged new count as pending
+before any other request is judged, and a segment that is open when its rows are judged is still open when they are
+given.
 """
 
 import asyncio
@@ -14,13 +15,10 @@ from seaweedq.broker.log.group_commit import Append, EncodedRows, GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.timeouts import Timeouts
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.producers import OF_PRINCIPAL, OURS, Duplicate, New, OutOfOrder, Sequences
-from seaweedq.segments.rows import Single
 
 T = TypeVar("T")
-_NEW = New()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +30,27 @@ class Begun:
     duplicate: bool
 
 
-def _judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | None) -> New | Duplicate | InFlight:
+def judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | None) -> New | Duplicate | InFlight:
     """Judges rows for the part of the segment's range that begins at `part`. Raises SequenceOutOfOrder, and what closed
     the segment."""
     segment.check_open()
     if segment.sealed:
         raise NotOwner(f"segment {segment.id} of {segment.topic!r} is sealed")
-    verdict = segment.judge(part, sequences, count) if sequences else _NEW
-    if isinstance(verdict, OutOfOrder):
-        assert sequences
-        raise _out_of_order(sequences, verdict)
-    return verdict
+    if sequences is None:
+        return New()
+    verdict = segment.judge(part, sequences, count)
+    if not isinstance(verdict, OutOfOrder):
+        return verdict
+    producer = sequences.producer
+    if not producer.startswith(OURS):  # a client knows it without its principal's uid
+        producer = producer.rpartition(OF_PRINCIPAL)[2]
+    raise SequenceOutOfOrder(
+        f"producer {producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "
+        f"{verdict.newest}, and this is none of the last remembered requests",
+        producer=producer,
+        sequence=sequences.low,
+        newest=verdict.newest,
+    )
 
 
 class LocalAppender:
@@ -50,14 +58,13 @@ class LocalAppender:
 
     def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
-        self._timeouts = Timeouts(unknown)
 
     def begin(self, rows: Sequence[tuple[OpenSegment, int, EncodedRows]], sequences: Sequences | None) -> list[Begun]:
         """Judges all rows, each for a part of a segment, and gives the new ones to one commit. Does not await.
 
         Raises SequenceOutOfOrder, and what closed a segment, before anything is given.
         """
-        verdicts = [_judge(segment, part, encoded.rows.num_rows, sequences) for segment, part, encoded in rows]
+        verdicts = [judge(segment, part, encoded.rows.num_rows, sequences) for segment, part, encoded in rows]
         begun: list[Begun] = []
         appends: list[Append] = []
         for (segment, part, encoded), verdict in zip(rows, verdicts, strict=True):
@@ -77,7 +84,11 @@ class LocalAppender:
         """Waits until all of them are durable. Raises Unavailable."""
         try:
             async with asyncio.timeout(deadline.left_s):
-                return [Outcome(one.segment, await _offset(one), one.duplicate) for one in begun]
+                outcomes: list[Outcome] = []
+                for one in begun:  # others may wait for the same future, so it is not cancelled with this request
+                    offset = one.offset if isinstance(one.offset, int) else await asyncio.shield(one.offset)
+                    outcomes.append(Outcome(one.segment, offset, one.duplicate))
+                return outcomes
         except TimeoutError as error:
             raise unknown(deadline) from error
 
@@ -87,24 +98,6 @@ class LocalAppender:
         """Appends rows of one part. Raises SequenceOutOfOrder, Unavailable, and what closed the segment."""
         (outcome,) = await self.end(self.begin([(segment, part, rows)], sequences), deadline)
         return outcome
-
-    async def single(
-        self, segment: OpenSegment, part: int, message: Single, sequences: Sequences | None, deadline: Deadline
-    ) -> tuple[int, int, bool]:
-        """Appends one message. Returns its segment and offset, and whether it was there already."""
-        verdict = _judge(segment, part, 1, sequences)
-        if isinstance(verdict, Duplicate):
-            return verdict.segment, verdict.first_offset, True
-        is_known = isinstance(verdict, InFlight)
-        if isinstance(verdict, InFlight):
-            offset = verdict.offset
-        else:
-            offset = self._commit.append_single(segment, part, message, sequences)
-        if sequences is None:
-            self._timeouts.add(offset, deadline)  # nobody else waits for it: cheaper than a timeout and a shield
-            return segment.id, await offset, False
-        (outcome,) = await self.end([Begun(segment.id, offset, is_known)], deadline)
-        return outcome.segment, outcome.first_offset, is_known
 
 
 def unknown(deadline: Deadline) -> Unavailable:
@@ -126,21 +119,3 @@ async def in_time(work: Awaitable[T], deadline: Deadline) -> T:
         return await deadline.bound(work)
     except TimeoutError:
         raise untaken(deadline) from None
-
-
-async def _offset(begun: Begun) -> int:
-    """Waits for the offset. Others may wait for the same future, so it is not cancelled with this request."""
-    return begun.offset if isinstance(begun.offset, int) else await asyncio.shield(begun.offset)
-
-
-def _out_of_order(sequences: Sequences, verdict: OutOfOrder) -> SequenceOutOfOrder:
-    producer = sequences.producer
-    if not producer.startswith(OURS):  # a client knows it without its principal's uid
-        producer = producer.rpartition(OF_PRINCIPAL)[2]
-    return SequenceOutOfOrder(
-        f"producer {producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "
-        f"{verdict.newest}, and this is none of the last remembered requests",
-        producer=producer,
-        sequence=sequences.low,
-        newest=verdict.newest,
-    )

@@ -13,8 +13,10 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.open_segment import InFlight
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, split
-from seaweedq.broker.publish.local_append import Begun, LocalAppender, in_time
+from seaweedq.broker.publish.local_append import Begun, LocalAppender, in_time, judge, unknown
 from seaweedq.broker.publish.remote_append import Failed, RemoteAppender, Results
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
@@ -22,6 +24,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.timeouts import Timeouts
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
@@ -69,6 +72,7 @@ class Publisher:
     def __init__(
         self,
         ownership: Ownership,
+        commit: GroupCommit,
         local: LocalAppender,
         remote: RemoteAppender,
         ids: Ids,
@@ -76,6 +80,8 @@ class Publisher:
         timeout_s: float,
     ) -> None:
         self._ownership = ownership
+        self._commit = commit
+        self._timeouts = Timeouts(unknown)
         self._local = local
         self._remote = remote
         self._ids = ids
@@ -102,7 +108,23 @@ class Publisher:
             segment = await in_time(self._ownership.open(topic, number), deadline)
         sequences = producer.sequences(1) if producer else None
         if segment is not None and not segment.takes_elsewhere:
-            return await self._local.single(segment, routing.starts[position], message, sequences, deadline)
+            part = routing.starts[position]
+            if sequences is None:  # nothing to judge
+                segment.check_open()
+                offset = self._commit.append_single(segment, part, message, None)
+                self._timeouts.add(offset, deadline)  # nobody else waits for it: cheaper than a timeout and a shield
+                return segment.id, await offset, False
+            verdict = judge(segment, part, 1, sequences)
+            if isinstance(verdict, Duplicate):
+                return verdict.segment, verdict.first_offset, True
+            is_known = isinstance(verdict, InFlight)
+            offset = (
+                verdict.offset
+                if isinstance(verdict, InFlight)
+                else self._commit.append_single(segment, part, message, sequences)
+            )
+            (outcome,) = await self._local.end([Begun(segment.id, offset, is_known)], deadline)
+            return outcome.segment, outcome.first_offset, is_known
         hashed = hashed if len(routing.ids) > 1 else self._hash(message, producer)
         if sequences is None:
             return *await self._remote.single(topic, number, message, hashed, deadline), False

@@ -24,7 +24,7 @@ class Publishing(Service):
         remote = RemoteAppender(
             catalog, self.ownership, context.roster, local, forwarder, self.identities, context.clock
         )
-        self.publisher = Publisher(self.ownership, local, remote, context.ids, context.clock, timeout_s)
+        self.publisher = Publisher(self.ownership, log.commit, local, remote, context.ids, context.clock, timeout_s)
         self.receiver = ForwardReceiver(catalog, self.ownership, local, self.publisher.deadline)
 
     def forget(self, topic: Topic) -> None:

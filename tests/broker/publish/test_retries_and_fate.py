@@ -41,7 +41,7 @@ class Parts:
         self.commit = GroupCommit(MemoryJournal(self._hook), SystemClock(), lambda: self.leased)
         self.topic = Topic.of("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
         local = LocalAppender(self.commit)  # all segments are its own
-        self.publisher = Publisher(None, local, None, SystemIds(), SystemClock(), 10)
+        self.publisher = Publisher(None, self.commit, local, None, SystemIds(), SystemClock(), 10)
         self.segments: list[OpenSegment] = []
 
     async def _hook(self, frames):
