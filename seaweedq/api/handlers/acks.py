@@ -1,7 +1,9 @@
 """Acks, nacks and extensions of leases, on bare ASGI."""
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,6 +12,7 @@ from msgspec import Meta
 from seaweedq.api.handlers.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
 from seaweedq.api.handlers.subscriptions import AckDeadline, Delay
 from seaweedq.api.request import Answer, Receive, Scope
+from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.acking import Answered, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.message_ids import read_ids
@@ -110,14 +113,14 @@ class Acks:
             )
         if wanted.lease is not None or isinstance(wanted, NackRequest | ExtendRequest):
             calls.level.require(SUBSCRIPTION_LEVEL, "a request about a lease")
-        search = calls.finder.search(topic, name, calls.proxy.asked(scope))
-        while True:
-            async with search as target:
-                if not target.here:
-                    return await calls.proxy.relay(scope, target, msgspec.json.encode(wanted))
-                return await self._here(topic, name, wanted)
 
-    async def _here(self, topic: Topic, name: str, wanted: AckRequest) -> Answer:
+        def there(target: Target) -> Awaitable[Answer]:
+            return calls.proxy.relay(scope, target, msgspec.json.encode(wanted))
+
+        search = calls.finder.search(topic, name, calls.proxy.asked(scope))
+        return await search.answer(partial(self._here, topic, name, wanted), there)
+
+    async def _here(self, topic: Topic, name: str, wanted: AckRequest, _: Target) -> Answer:
         dispatcher, many = self.calls.dispatcher, len(wanted.ids or ()) > FEW_IDS
         selection, unknown = await asyncio.to_thread(_selection, wanted) if many else _selection(wanted)
         if isinstance(wanted, NackRequest):

@@ -26,7 +26,7 @@ from seaweedq.api.services import given, services_of
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, fitting
 from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.request_search import OwnerFinder
+from seaweedq.broker.read.request_search import OwnerFinder, Target
 from seaweedq.broker.read.segment_reads import MAX_BYTES, Fetcher
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
@@ -173,21 +173,23 @@ class _Asked:
 
 async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Response:
     topic, number = asked.topic, asked.segment
+
+    async def here(target: Target) -> Response | None:
+        opened, pieces = await services.fetcher.fetch(topic, number, asked.offset, asked.limit, target.wait_s)
+        return await services.unread.made(
+            min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)),
+            partial(_maker, services, scope, asked, opened, pieces),
+        )
+
+    async def there(target: Target) -> Response:
+        relayed = await services.proxy.relay(scope, target)
+        return Response(bytes(relayed.body), relayed.status, dict(relayed.headers))
+
     search = services.finder.search(topic, number, services.proxy.asked(scope, asked.wait_s))
-    while True:
-        async with search as target:
-            if not target.here:
-                relayed = await services.proxy.relay(scope, target)
-                return Response(bytes(relayed.body), relayed.status, dict(relayed.headers))
-            opened, pieces = await services.fetcher.fetch(topic, number, asked.offset, asked.limit, target.wait_s)
-            answer = await services.unread.made(
-                min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)),
-                partial(_maker, services, scope, asked, opened, pieces),
-            )
-            if answer is None:
-                break  # raised here, the error would be taken for the owner's, and tried again
-            return answer
-    raise services.unread.refusal()
+    answer = await search.answer(here, there)
+    if answer is None:  # raised within the search, the error would be taken for the owner's, and tried again
+        raise services.unread.refusal()
+    return answer
 
 
 async def _maker(

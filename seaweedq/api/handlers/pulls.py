@@ -212,14 +212,17 @@ class Pulls:
 
     async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, is_new: bool = False) -> Answer:
         calls = self.calls
-        search = calls.finder.search(topic, name, calls.proxy.asked(scope, wanted.wait_s))
-        while True:
-            async with search as target:
-                if not target.here:
-                    may_hold, is_new = not is_new, False  # once it was handed on, since its answer may be lost
-                    return await self._relayed(scope, topic, name, wanted, target, may_hold)
-                found = await calls.dispatcher.pull(topic, name, _pull(wanted, target.wait_s))
-                return await self._delivered(scope, topic, found)
+
+        async def here(target: Target) -> Answer:
+            found = await calls.dispatcher.pull(topic, name, _pull(wanted, target.wait_s))
+            return await self._delivered(scope, topic, found)
+
+        async def there(target: Target) -> Answer:
+            nonlocal is_new
+            may_hold, is_new = not is_new, False  # once it was handed on, since its answer may be lost
+            return await self._relayed(scope, topic, name, wanted, target, may_hold)
+
+        return await calls.finder.search(topic, name, calls.proxy.asked(scope, wanted.wait_s)).answer(here, there)
 
     async def _relayed(
         self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool

@@ -9,6 +9,7 @@ repeats, after an answer of the dispatcher was lost, seeks once.
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,7 +29,7 @@ from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Answer, Scope, query
 from seaweedq.api.services import given
 from seaweedq.broker.letters.target import LetterTopics
-from seaweedq.broker.read.request_search import Search
+from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.admin import AtOffsets, Listed, Place, Seeking, SubscriptionAdmin
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.lag import Counted, LagMeter, Stall, total
@@ -339,12 +340,15 @@ async def _by_dispatcher(
 ) -> Response:
     """Acts here, where this broker dispatches, and shows the subscription under the status that `act` returns; else
     hands the request on."""
+
+    async def here(_: Target) -> Answer:
+        return Answer(await act(), await _encoded(services, topic, subscription))
+
+    def there(target: Target) -> Awaitable[Answer]:
+        return services.proxy.relay(request.scope, target, msgspec.json.encode(wanted))
+
     search = services.finder.search(topic, subscription, services.proxy.asked(request.scope))
-    while True:
-        async with search as target:
-            if not target.here:
-                return _response(await services.proxy.relay(request.scope, target, msgspec.json.encode(wanted)))
-            return _response(Answer(await act(), await _encoded(services, topic, subscription)))
+    return _response(await search.answer(here, there))
 
 
 @router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))
@@ -389,9 +393,14 @@ async def delete_subscription(services: SubscriptionDep, request: Request, topic
     """Deletes a subscription and its cursors; the messages stay."""
     check_name(subscription, "subscription")
     found = await services.catalog.known(check_name(topic))
+
+    async def here(_: Target) -> Answer:
+        await services.admin.delete(found, subscription)
+        return Answer(204)
+
     search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
     try:
-        answer = await _delete(services, request.scope, found, subscription, search)
+        answer = await search.answer(here, partial(services.proxy.relay, request.scope))
     except SubscriptionNotFound:
         if not search.in_doubt:
             raise
@@ -401,22 +410,12 @@ async def delete_subscription(services: SubscriptionDep, request: Request, topic
     return Response(status_code=204) if answer.status == 204 else _response(answer)
 
 
-async def _delete(services: SubscriptionServices, scope: Scope, topic: Topic, name: str, search: Search) -> Answer:
-    while True:
-        async with search as target:
-            if not target.here:
-                return await services.proxy.relay(scope, target)
-            await services.admin.delete(topic, name)
-            return Answer(204)
-
-
 async def _show(services: SubscriptionServices, scope: Scope, topic: Topic, name: str) -> Answer:
+    async def here(_: Target) -> Answer:
+        return Answer(200, await _encoded(services, topic, name))
+
     search = services.finder.search(topic, name, services.proxy.asked(scope))
-    while True:
-        async with search as target:
-            if target.here:
-                return Answer(200, await _encoded(services, topic, name))
-            return await services.proxy.relay(scope, target)
+    return await search.answer(here, partial(services.proxy.relay, scope))
 
 
 def _response(answer: Answer) -> Response:
@@ -602,17 +601,19 @@ async def seek_subscription(services: SeekDep, request: Request, topic: str, sub
     services.level.require(SUBSCRIPTION_LEVEL, "a seek")
     key = services.ids.nonce() if wanted.id is UNSET else wanted.id
     found = await services.catalog.known(topic)
-    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
-    while True:
-        async with search as target:
-            if not target.here:
-                answer = await services.proxy.relay(request.scope, target, msgspec.json.encode(replace(wanted, id=key)))
-                return Response(bytes(answer.body), answer.status, dict(answer.headers))
-            done = await services.seeking.seek(found, subscription, place, key)
-            services.finder.check_lease()
-            segments = [SoughtSegment(*one) for one in done.segments]
-            sought = SeekAnswer(done.key, segments, list(done.moved))
-            return Response(msgspec.json.encode(sought), media_type="application/json")
+
+    async def here(_: Target) -> Response:
+        done = await services.seeking.seek(found, subscription, place, key)
+        services.finder.check_lease()
+        segments = [SoughtSegment(*one) for one in done.segments]
+        sought = SeekAnswer(done.key, segments, list(done.moved))
+        return Response(msgspec.json.encode(sought), media_type="application/json")
+
+    async def there(target: Target) -> Response:
+        answer = await services.proxy.relay(request.scope, target, msgspec.json.encode(replace(wanted, id=key)))
+        return Response(bytes(answer.body), answer.status, dict(answer.headers))
+
+    return await services.finder.search(found, subscription, services.proxy.asked(request.scope)).answer(here, there)
 
 
 def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> Place:

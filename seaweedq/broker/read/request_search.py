@@ -4,18 +4,13 @@ about a segment is answered by its owner, or by any broker once the segment is s
 A search belongs to one request that may be repeated. It decides where the request is tried, when it is tried again, and
 when the client gets its error. It knows nothing of HTTP: whoever holds the request answers it at the target.
 
-    while True:
-        async with search as target:
-            return await (answer() if target.here else relay(target))
-
-An error leaves the block if it is final. Otherwise the search waits a little, and the block runs again.
+    await search.answer(here, there)
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from seaweedq.broker.rpc.client import ask_while
@@ -99,17 +94,24 @@ class Search:
         self._give_up = Deadline(self._view.clock, inf, context.stopping)
         self._attempts = self._give_up.attempts(locator.moved)
 
-    async def __aenter__(self) -> Target:
-        await anext(self._attempts)
-        self._view.catalog.check(self._topic)
-        mine, wait_s = self._view.membership.broker, self._wait.left_s
-        broker = mine if self._relayed else await self._locator.locate()
-        answer_s = wait_s + self._locator.patience_s
-        return Target(broker == mine, self._view.roster.url(broker), wait_s, answer_s, partial(self._check, broker))
+    async def answer(self, here: Callable[[Target], Awaitable[T]], there: Callable[[Target], Awaitable[T]]) -> T:
+        """Returns what `here` answers, or `there`, at another broker. Raises their errors if these are final; otherwise
+        waits a little, and tries again."""
+        view, mine = self._view, self._view.membership.broker
+        while True:
+            await anext(self._attempts)
+            view.catalog.check(self._topic)
+            wait_s = self._wait.left_s
+            broker = mine if self._relayed else await self._locator.locate()
+            answer_s = wait_s + self._locator.patience_s
+            target = Target(broker == mine, view.roster.url(broker), wait_s, answer_s, partial(self._check, broker))
+            try:
+                return await (here if target.here else there)(target)
+            except (Unavailable, ChainDamaged) as error:
+                if not await self._is_tried_again(error):
+                    raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    async def _is_tried_again(self, error: Unavailable | ChainDamaged) -> bool:
         if isinstance(error, ChainDamaged):  # a deleted topic's files may go before this broker hears of the deletion
             await self._view.catalog.look(self._topic.name)
             self._view.catalog.check(self._topic)

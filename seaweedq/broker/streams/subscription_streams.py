@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from seaweedq.access.caller import NEVER_US
-from seaweedq.broker.read.request_search import Asked
+from seaweedq.broker.read.request_search import Asked, Target
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import StreamAnswer, StreamCall
 from seaweedq.broker.streams.batches import Batch, Rows, SharedRows
@@ -50,30 +50,29 @@ class SubscriptionStreams:
         """Returns the messages behind `wanted.position`, which are leased; None where there are none within `wait_s`,
         or too many are in flight. Links in them end by `until_us`. Raises SubscriptionNotFound, TopicBeingDeleted,
         Unavailable."""
-        search = self.finder.search(topic, name, Asked(wanted.wait_s))
-        while True:
-            async with search as target:
-                asked = replace(wanted, wait_s=target.wait_s)
-                if target.here:
-                    return await self._next(topic, name, asked, until_us)
-                call = self._ask(
-                    target.url, NEXT, _next_call(topic, name, asked, until_us), StreamAnswer, target.answer_s
-                )
-                found = await target.ask(call)
-                return Batch(found.lease, Rows.decode(found.rows)) if found.lease else None
+
+        async def here(target: Target) -> Batch | None:
+            return await self._next(topic, name, replace(wanted, wait_s=target.wait_s), until_us)
+
+        async def there(target: Target) -> Batch | None:
+            call = _next_call(topic, name, replace(wanted, wait_s=target.wait_s), until_us)
+            found = await target.ask(self._ask(target.url, NEXT, call, StreamAnswer, target.answer_s))
+            return Batch(found.lease, Rows.decode(found.rows)) if found.lease else None
+
+        return await self.finder.search(topic, name, Asked(wanted.wait_s)).answer(here, there)
 
     async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
         """Has a connection get nothing any more; with `free` the leases of its stream end at once. Raises as `next`."""
-        search = self.finder.search(topic, name, Asked())
-        while True:
-            async with search as target:
-                if target.here:
-                    await self.dispatcher.leave(topic, name, position, free)
-                else:
-                    call = _call(topic, name, position)
-                    call.free = free
-                    await target.ask(self._ask(target.url, LEAVE, call, bool, ANSWER_S))
-                return
+
+        async def here(_: Target) -> None:
+            await self.dispatcher.leave(topic, name, position, free)
+
+        async def there(target: Target) -> None:
+            call = _call(topic, name, position)
+            call.free = free
+            await target.ask(self._ask(target.url, LEAVE, call, bool, ANSWER_S))
+
+        await self.finder.search(topic, name, Asked()).answer(here, there)
 
     async def answer_next(self, topic: Topic, call: StreamCall) -> StreamAnswer:
         """Answers `next` of another broker."""

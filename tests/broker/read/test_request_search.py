@@ -1,12 +1,14 @@
 """Where a request is tried, when it is tried again, and with what it ends."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
-from seaweedq.broker.read.request_search import Asked, Search, SearchContext
+from seaweedq.broker.read.request_search import Asked, Search, SearchContext, Target
 from seaweedq.clock import SystemClock
 from seaweedq.errors import ChainDamaged, NotOwner, NotReady, SubscriptionNotFound, TopicBeingDeleted, Unavailable
 
@@ -62,12 +64,22 @@ class World:
     async def run(self, *errors: Exception | None) -> None:
         """Meet these errors, one an attempt."""
         left = list(errors)
-        while True:
-            async with self.search as target:
-                self.tried.append(target.here)
-                if error := left.pop(0):
-                    raise error
-                return
+
+        async def attempt(target: Target, is_here: bool) -> None:
+            assert target.here == is_here
+            self.tried.append(target.here)
+            if error := left.pop(0):
+                raise error
+
+        await self.search.answer(partial(attempt, is_here=True), partial(attempt, is_here=False))
+
+    async def target(self) -> Target:
+        """The target of the first attempt, which is at another broker."""
+
+        async def found(target: Target) -> Target:
+            return target
+
+        return await self.search.answer(AsyncMock(side_effect=AssertionError), found)
 
 
 async def test_an_attempt_that_fails_is_made_again_at_the_next_broker() -> None:
@@ -122,12 +134,12 @@ async def test_damage_of_a_deleted_topic_is_its_deletion(deleted: bool) -> None:
 async def test_a_call_to_a_broker_that_has_gone_ends() -> None:
     world = World(OTHER)
     never = asyncio.Event().wait()
-    async with world.search as target:
-        assert (target.url, target.wait_s, target.answer_s) == ("http://other", 0, 5)
-        with pytest.raises(Unavailable, match="other has gone"):
-            await target.ask(never)
+    target = await world.target()
+    assert (target.url, target.wait_s, target.answer_s) == ("http://other", 0, 5)
+    with pytest.raises(Unavailable, match="other has gone"):
+        await target.ask(never)
 
 
 async def test_a_broker_that_is_not_known_has_no_url() -> None:
-    async with World(None).search as target:
-        assert (target.here, target.url) == (False, None)
+    target = await World(None).target()
+    assert (target.here, target.url) == (False, None)
