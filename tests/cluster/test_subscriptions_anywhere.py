@@ -30,7 +30,7 @@ def test_one_consumer_has_a_segment_whichever_broker_it_asks(together: Together)
     together.subscribe(0)
     together.publish(0, 60)
     first = together.pull(1, consumer="a")
-    while more := together.pull(1, consumer="a"):
+    while more := together.pull(1, consumer="a", ahead=True):
         first += more
     assert len(first) == 60
     assert [together.pull(broker, consumer="b") for broker in range(BROKERS)] == [[], [], []]
