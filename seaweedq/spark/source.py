@@ -16,9 +16,8 @@ from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.offsets import Loss, initial, segments_of, starts
 from seaweedq.spark.options import BATCH_ONLY, STREAM_ONLY, Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, lost
-from seaweedq.spark.partitions import Work, divided
-from seaweedq.spark.versions import check_stream_version, check_version
+from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, Work, divided, lost
+from seaweedq.spark.session import check_stream_version, check_version
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader

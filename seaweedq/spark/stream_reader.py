@@ -38,8 +38,7 @@ from seaweedq.spark.offsets import (
     segments_of,
 )
 from seaweedq.spark.options import Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, lost
-from seaweedq.spark.partitions import Work, divided
+from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, Work, divided, lost
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -108,7 +108,7 @@ def _readers(parent: int, times: int) -> list[int]:
         assert time.monotonic() < end
         for task in Path(f"/proc/{parent}/task").iterdir():
             for pid in map(int, (task / "children").read_text().split()):
-                if pid not in found and b"seaweedq.import_worker.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if pid not in found and b"seaweedq.import_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(pid)
                     if len(found) < times:
                         os.kill(pid, signal.SIGKILL)

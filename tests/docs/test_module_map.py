@@ -27,6 +27,6 @@ def test_every_folder_of_the_broker_is_in_the_tree_once() -> None:
 
 
 def test_every_file_of_the_brokers_own_folder_is_in_the_tree_once() -> None:
-    block = tree().partition("  broker/ ")[2].partition("\n  import_worker/")[0]
+    block = tree().partition("  broker/ ")[2].partition("\n  api/")[0]
     there = sorted(path.name for path in (PACKAGE / "broker").glob("*.py") if path.name != "__init__.py")
     assert sorted(re.findall(r"\b\w+\.py\b", block)) == there

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from seaweedq import import_worker
 from seaweedq.broker.imports.pipe_protocol import Job
 from seaweedq.broker.imports.reader_process import ReaderDied, ReaderProcess
 from seaweedq.broker.imports.rules import BATCH_BYTES
-from seaweedq.import_worker import child as import_child
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields
 from tests.support.http.uploading_files import arrow, numbered, parquet
@@ -26,7 +26,7 @@ class Given:
 
     def __init__(self, data: bytes, format: str, **job) -> None:
         self.data, self.format, self.job = data, format, job
-        self.command, self.layout = import_child.COMMAND, LAYOUT
+        self.command, self.layout = import_worker.COMMAND, LAYOUT
 
     async def __aenter__(self) -> ReaderProcess:
         with tempfile.TemporaryFile() as file:
@@ -186,7 +186,7 @@ async def test_it_has_no_files_sockets_or_secrets(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     looks = """
 import os, socket, sys, threading
-from seaweedq.import_worker import child as import_child
+from seaweedq import import_worker
 from seaweedq.broker.imports.pipe_protocol import ImportProblem, ReaderMessage
 def looked(job, asked):
     found = ["secret"] if "AWS_SECRET_ACCESS_KEY" in os.environ else []
@@ -194,9 +194,9 @@ def looked(job, asked):
         kept = [socket.socket() for _ in range(20)]
         found.append("sockets")
     except OSError: pass
-    import_child._tell(ReaderMessage("refused", problem=ImportProblem("x", ",".join(found))))
-import_child._work = looked
-import_child.main()
+    import_worker._tell(ReaderMessage("refused", problem=ImportProblem("x", ",".join(found))))
+import_worker._work = looked
+import_worker.main()
 """
     given = Given(b"x", "parquet")
     given.command = (sys.executable, "-c", looks)

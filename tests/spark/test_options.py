@@ -15,9 +15,9 @@ from seaweedq.errors import ClientError
 from seaweedq.segments.entry import ROW_GROUP_ROWS
 from seaweedq.spark.columns import check_columns
 from seaweedq.spark.options import MIB, Options
-from seaweedq.spark.partitions import divided
+from seaweedq.spark.partition_reader import divided
+from seaweedq.spark.session import check_stream_version
 from seaweedq.spark.source import Source
-from seaweedq.spark.versions import check_stream_version
 
 GIVEN = {"url": "http://nowhere", "topic": "t"}
 

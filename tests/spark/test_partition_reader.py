@@ -18,8 +18,7 @@ from seaweedq.errors import ClientError, FileMissing
 from seaweedq.spark import partition_reader
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.options import Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition
-from seaweedq.spark.partitions import Work
+from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, Work
 
 CREATED = "2026-01-01T00:00:00Z"
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.client.core.table_plan import Rows, TablePlan, plan
-from seaweedq.spark.pins import condition as condition_of
-from seaweedq.spark.pins import file_condition
+from seaweedq.spark.topic_table import condition as condition_of
+from seaweedq.spark.topic_table import file_condition
 
 
 def segment(number: int, start: int, flushed: int, end: int) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from typing import Any
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from seaweedq import import_worker
 from seaweedq.broker.imports import reader_process
 from seaweedq.cli.demo.demo_tables import missing_for_spark
-from seaweedq.import_worker import child
 from tests.support.processes import s3_service
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.etcd_service import EtcdServer
@@ -52,7 +52,7 @@ NAMED = {
 }
 STARTED: dict[Any, str] = {subprocess: "process", BrokerProcess: "process", EtcdServer: "service"}
 STARTED[s3_service.running] = "service"
-STARTED |= dict.fromkeys((child, reader_process.ReaderProcess, missing_for_spark), "process")
+STARTED |= dict.fromkeys((import_worker, reader_process.ReaderProcess, missing_for_spark), "process")
 # What a parameter of a fixture over several backends stands for.
 PARAMETERS = {
     "etcd": "service",

@@ -23,7 +23,7 @@ from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import CoordinationUnavailable, NotReady, SequenceOutOfOrder, TopicBeingDeleted, TopicNotFound
-from seaweedq.import_worker import child as import_child
+from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.rows import assemble, microseconds
 from seaweedq.settings import Settings
@@ -45,9 +45,7 @@ async def broker(tmp_path, monkeypatch) -> AsyncIterator[Broker]:
     monkeypatch.setattr(importing, "PAUSE_S", 0.01)
     settings = Settings(data_dir=tmp_path / "data", import_batch_rows=BATCH)
     store, coordination = LocalStore(tmp_path / "store", SystemIds()), Held()
-    made = Broker(
-        environment(settings, store, coordination, import_reader=partial(ReaderProcess.start, import_child.COMMAND))
-    )
+    made = Broker(environment(settings, store, coordination, import_reader=partial(ReaderProcess.start, IMPORT_WORKER)))
     made.lock()
     await made.start()
     await end_task(made, "imports")  # who goes on is the tests' to say

@@ -15,7 +15,7 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import PartlyTaken, Unavailable
-from seaweedq.import_worker import child as import_child
+from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
 from tests.support.brokers import inside
@@ -31,9 +31,7 @@ async def broker(tmp_path):
     coordination = MemoryCoordination(SystemClock())
     settings = Settings(data_dir=tmp_path / "data", import_batch_rows=1000)
     store = LocalStore(tmp_path / "store", SystemIds())
-    made = Broker(
-        environment(settings, store, coordination, import_reader=partial(ReaderProcess.start, import_child.COMMAND))
-    )
+    made = Broker(environment(settings, store, coordination, import_reader=partial(ReaderProcess.start, IMPORT_WORKER)))
     made.lock()
     await made.start()
     await end_task(made, "imports")  # who goes on is the tests' to say

@@ -36,7 +36,7 @@ from seaweedq.cli.shared import shell_hints as paste
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
-from seaweedq.import_worker import child as import_child
+from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
 
@@ -152,7 +152,7 @@ class BrokerProcess:
             settings.advertise_url.rstrip("/") or url,
             self._revoked,
             secret,
-            partial(ReaderProcess.start, import_child.COMMAND),
+            partial(ReaderProcess.start, IMPORT_WORKER),
             pools=pools,
             peer_url=peer_url,
         )
