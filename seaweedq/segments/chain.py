@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from seaweedq.concurrency.sleep import Sleep
 from seaweedq.errors import ChainDamaged, Fenced, NeedsNewerBroker, StoreUnavailable
 from seaweedq.invariants import require
+from seaweedq.segments.chain_sizes import ChainSizes, KnownEntry
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
-from seaweedq.segments.extent import Extent, KnownEntry
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.pauses import Pauses
 
@@ -77,7 +77,7 @@ class Chain:
         self.facts: dict[EntryName, EntryFacts] = {}
         self._names: list[EntryName] | None = None
         self._known: dict[EntryName, KnownEntry] = {}
-        self._extent: Extent | None = None  # of what is known
+        self._known_sizes: ChainSizes | None = None  # of what is known
         self._sizing = asyncio.Lock()
         self._has_told = False  # of objects that are no entries
 
@@ -105,7 +105,7 @@ class Chain:
             if self._names is not None:
                 self._names = [name for name in self._names if name.sequence >= start.sequence]
             self._known = {name: known for name, known in self._known.items() if name.sequence >= start.sequence}
-            self._extent = None
+            self._known_sizes = None
             self.facts = {name: facts for name, facts in self.facts.copy().items() if name >= start}
 
     async def open(self) -> None:
@@ -164,8 +164,8 @@ class Chain:
         self.failing = None
         self._store.worked.wake()
         known = self._known[name] = KnownEntry(memoryview(data).nbytes, metadata.appended_us)
-        if self._extent is not None:
-            self._extent.append(name, known, metadata.next_offset)
+        if self._known_sizes is not None:
+            self._known_sizes.append(name, known, metadata.next_offset)
         if self._names is not None:
             self._names.append(self.next)
         self.facts[name] = EntryFacts(metadata.schema_id, metadata.max_timestamp_us)
@@ -200,25 +200,25 @@ class Chain:
                     break
             return {name: self._known[name].size for name in names if name in self._known}
 
-    def extent(self) -> Extent:
+    def known_sizes(self) -> ChainSizes:
         """Returns what is known of the sizes and times of the entries, without a request."""
-        if self._extent is None:
-            self._extent = Extent(self._known, self.end)
-        return self._extent
+        if self._known_sizes is None:
+            self._known_sizes = ChainSizes(self._known, self.end)
+        return self._known_sizes
 
     def came(self, name: EntryName, time_us: int) -> None:
         """Notes the time of an entry's first message."""
         if known := self._known.get(name):
             known.came_us = time_us
-            if self._extent is not None:
-                self._extent.came(name, time_us)
+            if self._known_sizes is not None:
+                self._known_sizes.came(name, time_us)
 
     def _note(self, listed: Iterable[ListedEntry]) -> None:
         """Takes in sizes and times of entries, where they are not known better."""
         for each in listed:
             if each.name not in self._known:
                 self._known[each.name] = KnownEntry(each.size, each.modified_us)
-                self._extent = None
+                self._known_sizes = None
 
     async def listed(self, first: EntryName = BEGINNING) -> list[ListedEntry]:
         """Lists the entries from `first` on with their sizes and the store's times, a page a request; and whatever has

@@ -163,7 +163,7 @@ class Flusher:
 
     async def _flush(self, segment: OpenSegment, seal: Seal | None) -> None:
         async with self._urgent if seal else self._ordinary:
-            if not segment.held:
+            if not segment.paused:
                 segment.check_open()
             head = segment.tail.head(ENTRY_BYTES)
             rows = [(buffered.first, buffered.rows) for buffered in head]

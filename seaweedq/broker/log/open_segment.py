@@ -156,8 +156,8 @@ class OpenSegment:
         self.max_timestamp_us = last.max_timestamp_us if last else 0
         self.closed: SeaweedqError | None = None
         self.empty_entry: tuple[int, int] | None = None  # the sequence of an entry to come, and the commit that says so
-        self._holding: SeaweedqError | None = None
-        self.held_since_s: float | None = None  # monotonic: since when it takes nothing, for good
+        self._pause: SeaweedqError | None = None
+        self.paused_since_s: float | None = None  # monotonic: since when it takes nothing, for good
         self.taken_bytes = self.taken_messages = 0  # ever, by this broker
         self.signal = signal
         self._budget = budget
@@ -170,7 +170,7 @@ class OpenSegment:
         return self.chain.sealed
 
     @property
-    def takes_elsewhere(self) -> bool:
+    def redirected(self) -> bool:
         """Whether its messages go to another segment, or another broker, as far as is known here."""
         return self.chain.sealed or isinstance(self.closed, NotOwner)
 
@@ -204,20 +204,20 @@ class OpenSegment:
         self.closed = reason
         self.signal.wake()
 
-    def hold(self, reason: SeaweedqError) -> None:
+    def pause(self, reason: SeaweedqError) -> None:
         """Closes it for a while: the tail may still be flushed. A segment that is closed already stays as it is."""
         if self.closed is None:
-            self._holding = reason
+            self._pause = reason
             self.close(reason)
 
     @property
-    def held(self) -> bool:
-        """Whether it is held, and nothing has closed it since."""
-        return self.closed is not None and self.closed is self._holding
+    def paused(self) -> bool:
+        """Whether it is paused, and nothing has closed it since."""
+        return self.closed is not None and self.closed is self._pause
 
-    def reopen(self) -> None:
+    def resume(self) -> None:
         """Takes messages again, since the move did not come about. Does nothing where something else has closed it."""
-        if self.held:
+        if self.paused:
             self.closed = None
             self.signal.wake()
 
@@ -282,8 +282,8 @@ class OpenSegment:
         where that is not known. It reads nothing."""
         if offset >= self.tail.start:
             return self.tail.weigh(offset)
-        extent = self.chain.extent()
-        return extent.size_since(offset) + self.tail.size_bytes, extent.came_us(offset)
+        sizes = self.chain.known_sizes()
+        return sizes.size_since(offset) + self.tail.size_bytes, sizes.came_us(offset)
 
     def flushed(self, end: int) -> None:
         """Drops the rows below `end`, which the chain has, from the tail."""

@@ -107,7 +107,7 @@ class Publisher:
         if segment is None:
             segment = await in_time(self._ownership.open(topic, number), deadline)
         sequences = producer.sequences(1) if producer else None
-        if segment is not None and not segment.takes_elsewhere:
+        if segment is not None and not segment.redirected:
             part = routing.starts[position]
             if sequences is None:  # nothing to judge
                 segment.check_open()
@@ -154,12 +154,12 @@ class Publisher:
         if closed := [number for number in dict.fromkeys(s.segment for s in slices) if number not in topic.opened]:
             await in_time(asyncio.gather(*(self._ownership.open(topic, number) for number in closed)), deadline)
         opened = [(one, topic.opened.get(one.segment)) for one in slices]
-        here = [(one, segment) for one, segment in opened if segment and not segment.takes_elsewhere]
+        here = [(one, segment) for one, segment in opened if segment and not segment.redirected]
         begun = self._local.begin([(segment, one.part, one.encoded) for one, segment in here], sequences)
         ours = self._end(topic, batch, [one for one, _ in here], begun, deadline)
         if len(here) == len(slices):
             return _published(count, await ours)
-        others = [one for one, segment in opened if not segment or segment.takes_elsewhere]
+        others = [one for one, segment in opened if not segment or segment.redirected]
         results = await asyncio.gather(ours, self._remote.append(topic, others, batch, sequences, deadline))
         return _published(count, [*results[0], *results[1]])
 
@@ -171,7 +171,7 @@ class Publisher:
         found: list[Appended] = []
         for one in prepared.slices:
             segment = topic.opened.get(one.segment)
-            if segment is None or segment.takes_elsewhere:
+            if segment is None or segment.redirected:
                 return None
             segment.check_open()
             verdict = segment.judge(one.part, sequences, len(one.indexes))

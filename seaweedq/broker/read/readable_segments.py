@@ -27,7 +27,7 @@ from seaweedq.broker.topics.segment_records import Records, starts_at
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
-from seaweedq.segments.extent import Course
+from seaweedq.segments.chain_sizes import RemoteSizeHistory
 from seaweedq.segments.layout import Layout
 
 CALL_S = 5.0
@@ -144,7 +144,7 @@ class RemoteSegment:
         self.id = number
         self.owner = owner
         self.end = end
-        self.course = Course()
+        self.size_history = RemoteSizeHistory()
         self._readables = readables
         self._topic = topic
 
@@ -163,8 +163,8 @@ class RemoteSegment:
         self.end = max(self.end, lending.end)
         pieces = lending.rows(self.layout)
         for first, rows in pieces:
-            self.course.took(rows.num_rows, rows.nbytes)
-            self.course.came(first, time_of(rows, 0))
+            self.size_history.took(rows.num_rows, rows.nbytes)
+            self.size_history.came(first, time_of(rows, 0))
         return pieces
 
     async def find(self, timestamp_us: int) -> int:
@@ -227,7 +227,7 @@ class ReadableSegments:
         segment = remote.segments.get(number) if remote else None
         if segment is None or offset >= segment.end:
             return 0, None
-        return segment.course.size_of(segment.end - offset), segment.course.came_us(offset)
+        return segment.size_history.size_of(segment.end - offset), segment.size_history.came_us(offset)
 
     def check_whole(self, topic: Topic) -> None:
         """Raises NeedsNewerBroker where a segment of the topic cannot be read."""
@@ -356,7 +356,7 @@ class ReadableSegments:
         rises = [(segment, end) for n, end in ends.items() if (segment := remote.segments.get(n)) and end > segment.end]
         now_us = self._clock.now_us()
         for segment, end in rises:
-            segment.course.came(segment.end, now_us)
+            segment.size_history.came(segment.end, now_us)
             segment.end = end
         if rises:
             topic.signal.wake()

@@ -106,7 +106,7 @@ class Fetcher:
     ) -> tuple[OpenSegment, Pieces]:
         """Returns the segment, and its rows from `offset` on; none where the wait has ended, or no row can come.
 
-        Raises SegmentNotFound, OffsetOutOfRange; NotOwner where the segment is held, or was sealed meanwhile.
+        Raises SegmentNotFound, OffsetOutOfRange; NotOwner where the segment is paused, or was sealed meanwhile.
         """
         segment = await self._ownership.opened(topic, number)
         deadline = Deadline(self._clock, wait_s, self._stopping)

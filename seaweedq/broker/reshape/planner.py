@@ -103,7 +103,7 @@ class Roller:
     def grown(self, segment: OpenSegment) -> None:
         """Plans a roll if a chain, to which an entry was appended, is long."""
         beyond = segment.chain.next.sequence - self._entries
-        if beyond < 0 or beyond % AGAIN or segment.sealed or segment.held_since_s is not None:
+        if beyond < 0 or beyond % AGAIN or segment.sealed or segment.paused_since_s is not None:
             return
         task = asyncio.create_task(self._roll(segment), name=f"rolling {segment.topic}")
         self._tasks.add(task)

@@ -158,7 +158,7 @@ class Replacer:
         segments: Sequence[OpenSegment],
         successors: Mapping[int, intents.Opened],
     ) -> None:
-        held_s = min(filter(None, (segment.held_since_s for segment in segments)))
+        held_s = min(filter(None, (segment.paused_since_s for segment in segments)))
         self.counters.add(intent, self._clock.monotonic_s() - held_s)
         logger.info(
             "segments %s of %s were replaced by %s",

@@ -65,9 +65,9 @@ class Sealer:
         if not self.lock(topic, intent):
             raise NotOwner(f"segments {intent.segments} of {topic.name!r} are being moved to another broker")
         for segment in segments:
-            segment.hold(NotOwner(f"segment {segment.id} of {topic.name!r} is being replaced"))
-            if segment.held_since_s is None:
-                segment.held_since_s = self._clock.monotonic_s()
+            segment.pause(NotOwner(f"segment {segment.id} of {topic.name!r} is being replaced"))
+            if segment.paused_since_s is None:
+                segment.paused_since_s = self._clock.monotonic_s()
         reach("reshape.held")
         await self._commit.quiet()
         await asyncio.gather(*(self._seal_one(topic, intent, segment) for segment in segments))

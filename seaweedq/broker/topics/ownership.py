@@ -189,5 +189,5 @@ class Ownership:
     ) -> OpenSegment:
         opened = OpenSegment(source, chain, producers, self._budget, topic.signal, self._dirty.add)
         if record.intent and record.intent.state == "committed":
-            opened.hold(NotOwner(f"segment {opened.id} of {topic.name!r} is about to be sealed"))
+            opened.pause(NotOwner(f"segment {opened.id} of {topic.name!r} is about to be sealed"))
         return opened

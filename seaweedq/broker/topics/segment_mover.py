@@ -85,7 +85,7 @@ class SegmentMover:
         opened = topic.opened.get(segment)
         if opened:
             await self._settle(opened)  # most of it, while publishes go on
-            opened.hold(NotOwner(f"segment {segment} of {topic.name!r} is being moved to {target}", owner=target))
+            opened.pause(NotOwner(f"segment {segment} of {topic.name!r} is being moved to {target}", owner=target))
             await self._settle(opened)
         else:
             await self._commit.settle()
@@ -106,7 +106,7 @@ class SegmentMover:
         topic.routing = None
         intent = self._catalog.segment(topic, segment).record.intent
         if (opened := topic.opened.get(segment)) and not (intent and intent.state == "committed"):
-            opened.reopen()
+            opened.resume()
         topic.moved.wake()
 
     async def _hand_over(self, topic: Topic, segment: int, target: str) -> bool:

@@ -44,7 +44,7 @@ async def test_the_seal_stands_in_the_last_entry(flusher: Flusher, grown: list[i
     one = await filled((b"a", b"b"), (b"c",))
     if is_flushed_ahead:
         await flusher.flush(one)
-    one.hold(NotOwner("it is being replaced"))
+    one.pause(NotOwner("it is being replaced"))
     await flusher.seal(one, SEAL)
     assert one.sealed
     assert one.chain.last is not None
@@ -59,7 +59,7 @@ async def test_entries_before_the_last_have_no_seal(
 ) -> None:
     monkeypatch.setattr("seaweedq.broker.log.flusher.ENTRY_BYTES", 1)
     one = await filled((b"a",), (b"b",), (b"c",))
-    one.hold(NotOwner("it is being replaced"))
+    one.pause(NotOwner("it is being replaced"))
     await flusher.seal(one, SEAL)
     seals = [one.chain.metadata(name).seal for name in await one.chain.names()]
     assert (seals, grown) == ([None, None, SEAL], [1, 2, 3])
@@ -69,7 +69,7 @@ async def test_a_flush_under_way_is_waited_for_and_nobody_seals_twice(flusher: F
     one = await filled((b"a",), (b"b",))
     flushing = asyncio.create_task(flusher.flush(one))
     await asyncio.sleep(0)
-    one.hold(NotOwner("it is being replaced"))
+    one.pause(NotOwner("it is being replaced"))
     gone = asyncio.create_task(flusher.seal(one, SEAL))
     await asyncio.sleep(0)
     gone.cancel()

@@ -58,7 +58,7 @@ async def test_a_seal_that_is_there_has_the_last_word_on_the_tables() -> None:
     """Its broker died before the successors were written: the next owner writes them, some time later."""
     one = segment()
     one.producers.record(0, f"{FORWARD}b.0.0", 0, 6, 0, 7, 0)
-    one.hold(NotOwner("it is being replaced"))
+    one.pause(NotOwner("it is being replaced"))
     await flusher().seal(one, SEAL)
     await seal(one, StillClock(CLOCK.monotonic_s() + 601))
     assert one.chain.last is not None

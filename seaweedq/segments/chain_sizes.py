@@ -2,7 +2,7 @@
 Pure.
 
 Of files it is what their writer knows, and what listings of the store have said; a file's messages count as having come
-with its first one. Estimates are never of older messages than there are, so that a lag that is shown is there.
+with its first one. Never overestimates the age: the lag that is shown is real.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -22,7 +22,7 @@ class KnownEntry:
     came_us: int
 
 
-class Extent:
+class ChainSizes:
     """The entries of a chain that are known, which ends at `end`. Of those between that are not, each is as large as
     the one before. A flush adds an entry, whatever the number of those before: all metrics need is kept as sums."""
 
@@ -72,8 +72,8 @@ class Extent:
         return bisect_right(self._names, offset, key=lambda name: name.first_offset) - 1
 
 
-class Course:
-    """The course of a segment that another broker owns: when its messages came, as far as its ends were heard and
+class RemoteSizeHistory:
+    """The history of a segment that another broker owns: when its messages came, as far as its ends were heard and
     messages were read, at MARKS offsets at most; and the bytes of a message."""
 
     def __init__(self) -> None:

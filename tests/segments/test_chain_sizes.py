@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from seaweedq.segments.chain_sizes import MARKS, ChainSizes, KnownEntry, RemoteSizeHistory
 from seaweedq.segments.entry import EntryName
-from seaweedq.segments.extent import MARKS, Course, Extent, KnownEntry
 
 
 def test_the_bytes_since_an_offset_are_those_of_its_file_by_their_share_and_of_all_later_ones() -> None:
@@ -13,31 +13,31 @@ def test_the_bytes_since_an_offset_are_those_of_its_file_by_their_share_and_of_a
         EntryName(1, 0): KnownEntry(100, 10),
         EntryName(2, 10): KnownEntry(40, 20),
     }
-    extent = Extent(known, 20)
+    extent = ChainSizes(known, 20)
     assert [extent.size_since(offset) for offset in (0, 5, 10, 15, 20)] == [140, 90, 40, 20, 0]
     assert [extent.came_us(offset) for offset in (0, 9, 10, 30)] == [10, 10, 20, 20]
 
 
 def test_entries_that_are_not_known_count_as_those_that_are() -> None:
-    extent = Extent({EntryName(4, 40): KnownEntry(10, 7), EntryName(8, 80): KnownEntry(10, 9)}, 90)
+    extent = ChainSizes({EntryName(4, 40): KnownEntry(10, 7), EntryName(8, 80): KnownEntry(10, 9)}, 90)
     assert extent.size_since(40) == 50, "of three between only their number is known"
     assert extent.size_since(0) == 90
     assert extent.came_us(0) == 7, "it came then or before: a lag is never said to be older than it is"
-    assert Extent({}, 0).size_since(0) == 0
-    assert Extent({}, 0).came_us(0) is None
+    assert ChainSizes({}, 0).size_since(0) == 0
+    assert ChainSizes({}, 0).came_us(0) is None
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20), st.integers(0, 1000)), max_size=12))
 @example([(1, 0, 1), (1, 0, 1)])
 def test_what_grows_by_one_entry_at_a_time_is_what_would_be_made_of_all(steps: list[tuple[int, int, int]]) -> None:
-    grown, known, sequence, offset, of_messages = Extent({}, 0), {}, 0, 0, 0
+    grown, known, sequence, offset, of_messages = ChainSizes({}, 0), {}, 0, 0, 0
     for ahead, rows, size in steps:
         sequence += ahead
         of_messages += size if rows else 0
         name, entry = EntryName(sequence, offset), KnownEntry(size, sequence)
         known[name], offset = entry, offset + rows
         grown.append(name, entry, offset)
-    whole = Extent(known, offset)
+    whole = ChainSizes(known, offset)
     for at in range(offset + 2):
         assert grown.size_since(at) == whole.size_since(at)
         assert grown.came_us(at) == whole.came_us(at)
@@ -48,7 +48,7 @@ def test_what_grows_by_one_entry_at_a_time_is_what_would_be_made_of_all(steps: l
 
 
 def test_a_course_has_the_last_mark_up_to_an_offset() -> None:
-    course = Course()
+    course = RemoteSizeHistory()
     assert course.came_us(0) is None
     assert course.size_of(5) == 0
     course.came(10, 100)
@@ -61,7 +61,7 @@ def test_a_course_has_the_last_mark_up_to_an_offset() -> None:
 
 
 def test_a_course_is_bounded() -> None:
-    course = Course()
+    course = RemoteSizeHistory()
     for offset in range(10 * MARKS):
         course.came(offset, offset)
     assert len(course._marks) <= MARKS
