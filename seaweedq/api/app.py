@@ -67,7 +67,7 @@ class Application:
         self._hosts = HostRules(environment.url, settings.allowed_hosts.split(","), self._cors)
         self.addresses = Addresses(settings.trusted_proxies)
         self.forwarded = ForwardedRequests(self.addresses, self.refusals.note)
-        self._peers = PeerRequests(broker.gate, self.refusals)
+        self._peers = PeerRequests(broker.verifier, self.refusals)
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.callers, needs_token, self._peers.authenticated)
         self._audited = Audited(broker.audit, self._peers.was_found, self.addresses.of, masked)

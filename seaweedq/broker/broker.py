@@ -25,7 +25,7 @@ from seaweedq.access.accounts import Accounts
 from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.audit.audit import Audit, mode_of
-from seaweedq.broker.audit.auditing import Auditing
+from seaweedq.broker.audit.topic import AuditTopic
 from seaweedq.broker.cluster.following import Following
 from seaweedq.broker.cluster.identity import check_secret, cluster_of
 from seaweedq.broker.cluster.leadership import Leadership
@@ -49,9 +49,9 @@ from seaweedq.broker.reshape.reshaping import Reshaping
 from seaweedq.broker.retention.retaining import Retaining
 from seaweedq.broker.retention.topic_deletion import TopicDeletion, refuse_more
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.peer_gate import PeerGate
+from seaweedq.broker.rpc.peer_keyring import Addresses, PeerKeyring, secrets_of
 from seaweedq.broker.rpc.peer_keys import MakeKeys, make_keys
-from seaweedq.broker.rpc.peer_trust import Addresses, PeerTrust, secrets_of
+from seaweedq.broker.rpc.peer_verifier import PeerVerifier
 from seaweedq.broker.service import Service
 from seaweedq.broker.streams.streaming import Streaming
 from seaweedq.broker.subscriptions.subscribing import Subscribing
@@ -127,7 +127,7 @@ class Broker:
     importing: Importing
     dead_lettering: DeadLettering
     streaming: Streaming
-    auditing: Auditing
+    audit_topic: AuditTopic
     retaining: Retaining
     recovery: Recovery
     deletion: TopicDeletion
@@ -140,11 +140,11 @@ class Broker:
         self.readiness = Readiness(self._has_lease)
         self.lost = asyncio.Event()
         self.budget = Budget(settings.memory_budget_bytes)
-        self.trust = PeerTrust(secrets_of(process.secret), lambda: self.level.written, ids)
-        self.roster = Roster(coordination, self._roster_changed, self.trust.is_known)
+        self.keyring = PeerKeyring(secrets_of(process.secret), lambda: self.level.written, ids)
+        self.roster = Roster(coordination, self._roster_changed, self.keyring.is_known)
         self.level = ClusterLevel(coordination, self.roster, self._level_changed)
-        process.peers.begin(self.trust, Addresses(self.roster, self.trust), clock, ids)
-        self.gate = PeerGate(self.trust, clock, ids, has_port=bool(process.peer_url))
+        process.peers.begin(self.keyring, Addresses(self.roster, self.keyring), clock, ids)
+        self.verifier = PeerVerifier(self.keyring, clock, ids, has_port=bool(process.peer_url))
         self.catalog = Catalog(coordination, self._topic_closed)
         admin_token = AdminToken(settings.admin_token_path)
         admin_token.require()
@@ -202,17 +202,17 @@ class Broker:
 
     async def _identify(self, identity: BrokerIdentity) -> str:
         """Checks that store, coordination and the other brokers' secret belong together. Returns the cluster's id."""
-        process, trust = self.process, self.trust
+        process, keyring = self.process, self.keyring
         store, coordination = process.settings.store_path, process.settings.coordination
         kept = process.settings.data_dir if coordination == "embedded" else process.settings.etcd_prefix
         named = f"store {store}, coordination {coordination} ({kept})"
         cluster = await cluster_of(process.coordination, process.store, process.ids, process.clock, named)
         await self.level.load()
-        marked = await marked_level(process.store) if not trust.is_on else 0
-        trust.begin(await process.make_keys(trust.secrets, cluster), identity.id, marked)
+        marked = await marked_level(process.store) if not keyring.is_on else 0
+        keyring.begin(await process.make_keys(keyring.secrets, cluster), identity.id, marked)
         if identity.peer_url:
-            await asyncio.to_thread(lambda: trust.tls)
-        trust.tell()
+            await asyncio.to_thread(lambda: keyring.tls)
+        keyring.tell()
         await self.roster.load()
         await check_secret(process.peers, self.roster)
         return cluster
@@ -229,7 +229,7 @@ class Broker:
     def _member(self, cluster: str, identity: BrokerIdentity) -> Context:
         process, settings = self.process, self.process.settings
         coordination, clock, level = process.coordination, process.clock, self.level
-        prove = self.trust.keys.prove
+        prove = self.keyring.keys.prove
         membership = Membership(
             coordination, clock, identity, settings.lease_s, self._lose, aside=process.aside, prove=prove
         )
@@ -262,7 +262,10 @@ class Broker:
         the recovery is complete before the leader may assign segments to this broker, or this broker leads."""
         settings, process = context.settings, self.process
         self.topics = admin = TopicAdmin(
-            context.view,
+            context.catalog,
+            context.roster,
+            context.membership,
+            context.clock,
             context.coordination,
             context.store,
             context.entries,
@@ -284,14 +287,16 @@ class Broker:
         self.reading = reading = Reading(context, publishing.ownership, log, load)
         self.subscribing = subscribing = Subscribing(context, reading, log)
         self.reshaping = reshaping = Reshaping(context, log, publishing, load)
-        self.uploading = uploading = Uploading(context, self.trust, reading)
+        self.uploading = uploading = Uploading(context, self.keyring, reading)
         uploads = uploading.uploads
         self.importing = importing = Importing(
             context, process.import_reader, publishing, reading, UploadClaims(uploads.find, uploads.claim)
         )
         self.dead_lettering = DeadLettering(context, admin, publishing, reading, subscribing, uploading)
         self.streaming = Streaming(context, reading, subscribing, uploading)
-        self.auditing = Auditing(context, self.audit, admin, publishing)
+        self.audit_topic = AuditTopic(
+            self.audit, context.catalog, admin, publishing.publisher, context.broker, context.written_level
+        )
         self.retaining = Retaining(context, log, publishing, reading, subscribing)
         self.deletion = TopicDeletion(
             context.catalog, admin, reading.positions, log, reshaping.reshaper, importing.imports, uploads
@@ -308,7 +313,7 @@ class Broker:
             subscribing,
             reshaping,
             self.dead_lettering,
-            self.auditing,
+            self.audit_topic,
             self.uploading,
             importing,
             self.streaming,
@@ -398,7 +403,7 @@ class Broker:
         """Brings everything into files and cursors. Returns whether the journal is of no use any more."""
         assert self._maintenance is not None
         await self.importing.hand_over()
-        await self.auditing.topic.send_rest()
+        await self.audit_topic.send_rest()
         return await self._maintenance.put_away()
 
     async def _leave(self, context: Context, clean: bool) -> None:

@@ -14,7 +14,6 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.cluster_level import ClusterLevel
@@ -26,6 +25,16 @@ from seaweedq.errors import NotReady
 from seaweedq.journal.interface import Journals
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """The topics and segments, the living brokers, this broker's own membership, and the time."""
+
+    catalog: Catalog
+    roster: Roster
+    membership: Membership
+    clock: Clock
 
 
 class Readiness:

@@ -1,4 +1,4 @@
-"""Tells requests of this cluster's brokers from those of clients (broker/rpc/peer_gate), once for each request: the
+"""Tells requests of this cluster's brokers from those of clients (broker/rpc/peer_verifier), once for each request: the
 number of a stamp is taken by the first look.
 
 It also tells the port for brokers from the one for clients: at the first nobody else is answered, at the second no
@@ -8,9 +8,9 @@ broker is, once all know the first.
 from seaweedq.api.refusals import Refusals
 from seaweedq.api.request import Scope, connection_of, header, headers_of
 from seaweedq.broker.rpc.client import SECRET_HEADER
-from seaweedq.broker.rpc.peer_gate import PeerGate
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, USUAL, Covered, Refusal, Welcome
 from seaweedq.broker.rpc.peer_sessions import refused as refused_peer
+from seaweedq.broker.rpc.peer_verifier import PeerVerifier
 from seaweedq.errors import PeerRefused, RouteNotFound
 
 _SECRET, _STAMP, _HELLO = (name.lower().encode() for name in (SECRET_HEADER, STAMP_HEADER, HELLO_HEADER))
@@ -24,7 +24,7 @@ _SHOWN_SECRET = "?"  # stands for a sender that shows the secret, and no id
 class PeerRequests:
     """The requests of other brokers among all that come."""
 
-    def __init__(self, gate: PeerGate, refusals: Refusals) -> None:
+    def __init__(self, gate: PeerVerifier, refusals: Refusals) -> None:
         self._gate = gate
         self._refusals = refusals
 

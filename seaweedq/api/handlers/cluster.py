@@ -15,11 +15,11 @@ from seaweedq.api.parameters import DIGITS
 from seaweedq.api.request import query
 from seaweedq.api.services import given
 from seaweedq.broker.cluster.level_rise import LevelRise
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.retention.restored_coordination_repair import BEGINNING, Place, RestoredCoordinationRepair
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
-from seaweedq.broker.topics.cluster_view import ClusterView
-from seaweedq.broker.topics.left_behind import LeftBehind, left_behind
+from seaweedq.broker.topics.orphaned_topics import OrphanedTopics, orphaned_topics
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
@@ -193,7 +193,7 @@ async def cluster(services: ClusterDep) -> Response:
             too_old=level.too_old_for(level.newest),
             leader=leader,
             brokers=brokers,
-            left_behind=[_left(one) for one in left_behind(services.view.catalog, roster)],
+            left_behind=[_left(one) for one in orphaned_topics(services.view.catalog, roster)],
             unreadable=sorted(services.view.roster.unreadable) or UNSET,
         )
     )
@@ -203,7 +203,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
 
-def _left(one: LeftBehind) -> LeftAnswer:
+def _left(one: OrphanedTopics) -> LeftAnswer:
     return LeftAnswer(one.broker, one.state, one.why, one.segments, one.topics)
 
 

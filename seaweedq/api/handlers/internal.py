@@ -22,7 +22,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.forwarder import ForwardReceiver
 from seaweedq.broker.read.positions import LocalPositions
 from seaweedq.broker.read.segment_reads import ReadServer
-from seaweedq.broker.recovery.requested import RequestedRecoveries
+from seaweedq.broker.recovery.journal_recovery import RequestedRecoveries
 from seaweedq.broker.retention.empty_entries import EmptyEntries
 from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.rpc import forward_frames

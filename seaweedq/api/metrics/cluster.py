@@ -9,8 +9,8 @@ from seaweedq.api.metrics.families import counter, gauge
 from seaweedq.broker.cluster.heartbeats import Prober
 from seaweedq.broker.cluster.own_revocations import OwnRevocations
 from seaweedq.broker.cluster.revoker import Revoker
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.keys import CATALOGUE

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from seaweedq.broker.audit.audit import Audit
 from seaweedq.broker.audit.events import TOPIC, Event, config, fits, rows
 from seaweedq.broker.publish.publisher import Producer, Publisher
+from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.coordination.records.access import ACCESS_LEVEL
@@ -32,8 +33,8 @@ WARN_S = 60.0
 logger = logging.getLogger(__name__)
 
 
-class AuditTopic:
-    """Publishes the events of one broker. `level` is the cluster's."""
+class AuditTopic(Service):
+    """Publishes the events of one broker, if the settings say so. `level` is the cluster's."""
 
     def __init__(
         self,
@@ -57,8 +58,11 @@ class AuditTopic:
         self._warned_s = float("-inf")
         self._refused_s: float | None = None  # since when the batch is refused
 
-    async def run(self) -> None:
-        """Publishes events, for ever."""
+    async def run(self) -> Tasks:
+        """Publishes events."""
+        return {"audit": self._send_often()} if self.audit.mode == "topic" else {}
+
+    async def _send_often(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             if not await self._send_all():

@@ -13,11 +13,11 @@ from seaweedq.balancer.placement import Move, SegmentId
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Split, decide
 from seaweedq.broker.cluster.rebalancer import Rebalancer, hosts_of
-from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.load.meters import policy_of, segment_of
+from seaweedq.broker.load.reports import Reports
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.election import Election
 from seaweedq.errors import SeaweedqError, TooManySegments
 

@@ -5,7 +5,7 @@ next step. A round costs what is wrong, not what there is, and waits for coordin
 goes on beside it (recoveries, and the periodic tasks: broker/cluster/periodic_tasks). Every transaction compares the
 leader's key, and the key of each broker that it names an owner; one that takes a segment from a dead broker also
 compares that this broker is gone. Before, its journal was recovered, or is being replayed by this leader and nothing of
-the segment remains in it (broker/recovery/remaining): so the first segments have an owner long before the last ones.
+the segment remains in it (broker/recovery/replay): so the first segments have an owner long before the last ones.
 The broker's key and its journal's are read again before, since the views may be behind: they existed before it owned
 anything, and never come back.
 
@@ -26,12 +26,11 @@ from functools import partial
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.cluster.periodic_tasks import PeriodicTask
 from seaweedq.broker.cluster.rebalancer import Rebalancer
-from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.broker.recovery.remaining import Remaining
-from seaweedq.broker.recovery.requested import ANSWER_S
+from seaweedq.broker.context import ClusterView
+from seaweedq.broker.recovery.journal_recovery import ANSWER_S, JournalRecovery
+from seaweedq.broker.recovery.replay import Remaining
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import RecoverCall
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election

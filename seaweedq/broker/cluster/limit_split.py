@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 from seaweedq.access.accounts import MOST_REPORTED, Accounts
 from seaweedq.access.shares import IDLE, SPLIT_S, Use, split
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import ShareCall, UseReport
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.election import Election
 
 CALL_S = 1.0

@@ -11,7 +11,7 @@ from itertools import chain
 
 from seaweedq.balancer.load import with_unknown
 from seaweedq.balancer.placement import Host, Move, SegmentId, assign, moves
-from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.load.reports import Reports
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics.catalog import Catalog

@@ -17,7 +17,7 @@ import logging
 
 from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
 from seaweedq.broker.cluster.suspicion_rules import LEVEL, Verdict, may_be_suspected, revoker_of, suspects
-from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.broker.context import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election, leader_of

@@ -14,11 +14,11 @@ from typing import Literal
 
 import msgspec
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.imports import rules as plan
 from seaweedq.broker.imports.record_store import ImportId, ImportRecords
 from seaweedq.broker.imports.runner import ImportRunner, Stopping
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination.records.uploads import ImportRecord, UploadRecord

@@ -28,6 +28,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.letters.payload_copies import PayloadCopies
 from seaweedq.broker.letters.rows import Letter, Origin, letter_rows, references_of
 from seaweedq.broker.letters.target import LetterTopics
@@ -38,7 +39,6 @@ from seaweedq.broker.subscriptions.delivery import Sent
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscription import Subscription, Tenure
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import BelowRetention, NotReady, SeaweedqError, SequenceOutOfOrder, Unavailable
 from seaweedq.failpoints import reach

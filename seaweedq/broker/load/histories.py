@@ -1,18 +1,158 @@
-"""The key space's history of a topic, wherever it is asked for: the leader has it, and every broker asks the leader."""
+"""The key space's history (balancer/history): the leader records it from the loads that owners report, and every broker
+asks the leader for it.
+
+Every RECORD_S the messages and bytes since the last time become a column. A segment's offsets say how many messages
+came, also over a move, and of one that was sealed meanwhile up to its end; so nothing is counted twice, and nothing of
+a segment is left out that was known before. Bytes of what no owner reported are estimated by those before. Nothing is
+stored: a broker that begins to lead begins anew, and so does one whose wall clock went back.
+"""
 
 import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from seaweedq.balancer.history import History
+from seaweedq.balancer.history import History, Taken
 from seaweedq.balancer.history_cells import Cell, cells
-from seaweedq.broker.load.history_recorder import HistoryRecorder
+from seaweedq.balancer.placement import SegmentId
+from seaweedq.balancer.scaling import HotKey
+from seaweedq.broker.context import ClusterView
+from seaweedq.broker.load.reports import Counted, Reports
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import HistoryCall
-from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.election import Election
+from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.errors import PeerTooOld, Unavailable
+from seaweedq.segments.keyrange import KeyRange
+
+RECORD_S = 10.0
+MS_US = 1_000
+BREATH = 1_000  # segments between two turns of other tasks
+HotKeys = Callable[[], Mapping[SegmentId, HotKey]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The knowledge of the segments when the last column ended: the counts of those that had any, the brokers that had
+    answered, and the term of this leader."""
+
+    term: int
+    at_us: int
+    counted: Mapping[SegmentId, Counted]
+    answered: frozenset[str]
+
+
+class HistoryRecorder:
+    """The history that this broker records while it leads. `hot` are the segments not split because of one key."""
+
+    def __init__(self, catalog: Catalog, reports: Reports, election: Election, hot: HotKeys, clock: Clock) -> None:
+        self.history: History | None = None
+        self._catalog = catalog
+        self._reports = reports
+        self._election = election
+        self._hot = hot
+        self._clock = clock
+        self._known = _Known(0, 0, {}, frozenset())
+        self._due_s = float("-inf")
+
+    async def record(self) -> None:
+        """Takes the last reports into the history, where that is due and this broker leads."""
+        if not self._election.is_leader:
+            return
+        term, now_s = self._election.leader_compare().revision, self._clock.monotonic_s()
+        now_us = self._clock.now_us() // MS_US * MS_US  # as cells tell it, so that their times can be asked for
+        known, history = self._known, self.history
+        if history is None or term != known.term or now_us < known.at_us:
+            self.history, known, self._due_s = History(now_us), _Known(term, now_us, {}, frozenset()), now_s
+            self._known = replace(known, counted=(await self._look(known, now_us))[1], answered=self._answered())
+        elif now_s >= self._due_s and now_us > known.at_us:
+            taken, counted = await self._look(known, now_us)
+            self._known = _Known(term, now_us, counted, self._answered())
+            await asyncio.to_thread(history.add, now_us, taken)
+        else:
+            return
+        self._due_s = max(self._due_s, now_s - RECORD_S) + RECORD_S  # on average that long, whatever rounds take
+
+    def _answered(self) -> frozenset[str]:
+        return frozenset(self._reports.answered)
+
+    async def _look(self, known: _Known, now_us: int) -> tuple[list[Taken], dict[SegmentId, Counted]]:
+        """Returns what all segments took since then, and the counts of those that were still open when they were looked
+        at, each of them once."""
+        hot, counted = self._hot(), self._reports.counted
+        taken: list[Taken] = []
+        there: dict[SegmentId, Counted] = {}
+        for at, key in enumerate({**known.counted, **counted}):
+            if at % BREATH == 0:
+                await asyncio.sleep(0)
+            record = self._record(key)
+            if record is None:
+                continue
+            if record.state == "sealed":
+                if before := known.counted.get(key):
+                    taken += self._rest(known, key, record, before.end, before.mean_bytes, now_us)
+                continue
+            there[key] = counted.get(key) or known.counted[key]
+            messages, size_bytes = _since(known, key, there[key], record)
+            if messages > 0:
+                taken.append(_one(key, record, now_us, messages, size_bytes, hot.get(key)))
+        return taken, there
+
+    def _record(self, key: SegmentId) -> SegmentRecord | None:
+        topic = self._catalog.find(key[0])
+        if topic is None or topic.record.incarnation != key[1]:
+            return None
+        found = self._catalog.records(topic).get(key[2])
+        return found.record if found else None
+
+    def _rest(
+        self, known: _Known, key: SegmentId, record: SegmentRecord, end: int, mean_bytes: float, now_us: int
+    ) -> Iterator[Taken]:
+        """Yields what a sealed segment took behind the end that was known of it, and so all of those that came after it
+        and are sealed by now, too."""
+        rest = (record.end_offset or 0) - end
+        if rest > 0:
+            yield _one(key, record, now_us, rest, round(rest * mean_bytes), None)
+        for number in record.successors:
+            successor = (*key[:2], number)
+            after = self._record(successor)
+            if after and _came_and_went(after, known.at_us) and after.predecessors[0] == key[2]:
+                yield from self._rest(known, successor, after, 0, mean_bytes, now_us)
+
+
+def _came_and_went(record: SegmentRecord, since_us: int) -> bool:
+    return record.state == "sealed" and record.created_us >= since_us
+
+
+def _since(known: _Known, key: SegmentId, counted: Counted, record: SegmentRecord) -> tuple[int, int]:
+    """Returns the messages and bytes since the last column. Of a segment that was not known then they are what its
+    owner has counted, if that owner was known to have counted nothing; else none, since it may be of long ago."""
+    before = known.counted.get(key)
+    if before is None:
+        if record.created_us >= known.at_us:
+            return counted.end, counted.size_bytes
+        return (counted.messages, counted.size_bytes) if counted.owner in known.answered else (0, 0)
+    goes_on = before.owner == counted.owner and counted.size_bytes >= before.size_bytes
+    return counted.end - before.end, counted.size_bytes - (before.size_bytes if goes_on else 0)
+
+
+def _one(
+    key: SegmentId, record: SegmentRecord, now_us: int, messages: int, size_bytes: int, hot: HotKey | None
+) -> Taken:
+    return Taken(
+        key,
+        KeyRange(record.low, record.high),
+        record.created_us,
+        now_us if record.sealed_us is None else record.sealed_us,
+        messages,
+        size_bytes,
+        (hot.hash, hot.share) if hot else None,
+    )
+
 
 FIND_S, CALL_S, PAUSE_S = 5.0, 5.0, 0.2
 

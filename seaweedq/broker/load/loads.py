@@ -1,10 +1,9 @@
 """Load: what the segments of this broker carry, what those of all brokers do, and the history that the leader keeps."""
 
 from seaweedq.broker.context import Context
-from seaweedq.broker.load.cluster_loads import Reports
-from seaweedq.broker.load.histories import Histories
-from seaweedq.broker.load.history_recorder import HistoryRecorder, HotKeys
+from seaweedq.broker.load.histories import Histories, HistoryRecorder, HotKeys
 from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.load.reports import Reports
 from seaweedq.broker.service import Service, Tasks
 
 

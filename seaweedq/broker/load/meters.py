@@ -22,7 +22,7 @@ from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment
-from seaweedq.broker.rpc.fields import Count
+from seaweedq.broker.rpc.messages import Count
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.coordination.records.topics import SegmentRecord

@@ -13,7 +13,7 @@ from seaweedq.balancer.rates import IDLE, Averages
 from seaweedq.balancer.scaling import NearestSplit, hot_keys, nearest_split
 from seaweedq.broker.load.meters import policy_of, segment_of
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.segment_index import Records
 
 
 class Observed(msgspec.Struct, array_like=True, frozen=True):

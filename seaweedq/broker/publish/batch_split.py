@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from seaweedq.broker.log.group_commit import EncodedRows
 from seaweedq.broker.rpc.forward_frames import Outcome
-from seaweedq.broker.topics.bounds import Bounds
+from seaweedq.broker.topics.routing import Bounds
 from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.errors import NotOwner
 from seaweedq.segments.keyrange import KEY_SPACE

@@ -19,9 +19,9 @@ from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, 
 from seaweedq.broker.publish.local_append import Begun, LocalAppender, in_time, judge, unknown
 from seaweedq.broker.publish.remote_append import Failed, RemoteAppender, Results
 from seaweedq.broker.rpc.forward_frames import Outcome
-from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.broker.topics.routing import Bounds
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.timeouts import Timeouts

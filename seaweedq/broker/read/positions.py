@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.load.segment_rates import Observed, observed
 from seaweedq.broker.log.flusher import Flusher
@@ -20,7 +21,6 @@ from seaweedq.broker.log.reader import Reader
 from seaweedq.broker.rpc.client import Peers, ask_while
 from seaweedq.broker.rpc.messages import TopicCall
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded

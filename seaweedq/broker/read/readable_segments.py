@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.log.open_segment import OpenSegment, time_of
 from seaweedq.broker.log.reader import Pieces, Reader
 from seaweedq.broker.read.cluster_time import ClusterTime
@@ -21,9 +22,8 @@ from seaweedq.broker.read.segment_reads import MAX_WAIT_S, SegmentRows
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import EndsCall, SegmentCall
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.broker.topics.segment_records import Records, starts_at
+from seaweedq.broker.topics.segment_index import Records, starts_at
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable

@@ -13,9 +13,9 @@ from functools import partial
 from math import inf
 from typing import Protocol, TypeVar
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.rpc.client import ask_while
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal

@@ -2,7 +2,7 @@
 
 Order of writes for a dead broker X, by any broker that reaches its journal: 1. X's journal is fenced; from here X
 acknowledges nothing. 2. Its commits are replayed (broker/recovery/replay). A leader that does it itself gives X's
-segments to living brokers meanwhile, each once nothing of it remains in the journal (broker/recovery/remaining). 3. X's
+segments to living brokers meanwhile, each once nothing of it remains in the journal (broker/recovery/replay). 3. X's
 journal key says `recovered`: now the leader, whoever it is, gives the others away, and dispatchers change hands. 4. The
 journal's content goes, then its key. A crash between any two leaves the key, and the next recovery begins again; each
 step does nothing where it was done before, and two brokers may do them at once.
@@ -13,14 +13,17 @@ so who finds damage looks at the key: what was recovered is not damaged. A journ
 broker that reads it (broker/cluster/leader), and so is one that holds messages or acks of something whose record
 this broker cannot read. All else is replayed then, and the key says of which topics something is `left`: what X had of
 others changes hands. The journal stays as it is, and is replayed once more when those records can be read.
+
+The leader asks another broker for the recovery of a journal that it cannot read itself (broker/cluster/leader). That
+recovery is the same as the leader's own, and several at once are safe. The broker that is asked looks itself whether
+the journal's broker is gone. A recovery that was begun goes on, whether the leader waits or not.
 """
 
 import asyncio
 import logging
 from collections.abc import Container, Sequence
 
-from seaweedq.broker.recovery.remaining import Remaining
-from seaweedq.broker.recovery.replay import Replay
+from seaweedq.broker.recovery.replay import Remaining, Replay
 from seaweedq.coordination import keys
 from seaweedq.coordination.ended_lives import end_life, journals_of
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
@@ -29,7 +32,7 @@ from seaweedq.coordination.records.cluster import JournalRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import is_recovered
 from seaweedq.coordination.unreadable import NOTED
-from seaweedq.errors import JournalDamaged, NeedsNewerBroker, SeaweedqError
+from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.formats import Level
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
@@ -201,3 +204,48 @@ class JournalRecovery:
         if broker not in self._unreached:  # it is tried each second or so
             self._unreached.add(broker)
             logger.info("the journal of %s can not be reached, its segments wait: %s", broker, why)
+
+
+ANSWER_S = 5.0
+
+
+class RequestedRecoveries:
+    """The recoveries that were asked for and are under way."""
+
+    def __init__(self, recovery: JournalRecovery, coordination: Coordination) -> None:
+        self._recovery = recovery
+        self._coordination = coordination
+        self._running: dict[str, asyncio.Task[bool]] = {}
+
+    async def recover(self, broker: str) -> bool:
+        """Recovers the journal of a broker that is gone. Returns False where that goes on after ANSWER_S.
+
+        Raises NotOwner where that broker lives, NeedsNewerBroker, Unavailable where the journal cannot be reached from
+        here, and what the recovery raises.
+        """
+        running = self._running.get(broker)
+        if running is None:
+            running = self._running[broker] = asyncio.create_task(self._recover(broker), name=f"recovery of {broker}")
+            running.add_done_callback(lambda ended: self._ended(broker, ended))
+        done, _ = await asyncio.wait([running], timeout=ANSWER_S)  # not cancelled with us
+        return running.result() if done else False
+
+    async def stop(self) -> None:
+        """Ends them."""
+        for task in list(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _recover(self, broker: str) -> bool:
+        if await self._coordination.get(keys.BROKERS.key(broker)):
+            raise NotOwner(f"broker {broker} lives, so its journal is its own")
+        there = await self._coordination.get(keys.JOURNALS.key(broker))
+        if there is None or await self._recovery.recover(broker, keys.JOURNALS.require(there)):
+            return True
+        if why := self._recovery.left(broker):
+            raise NeedsNewerBroker(why)
+        raise Unavailable(f"the journal of {broker} cannot be reached from here")
+
+    def _ended(self, broker: str, ended: asyncio.Task[bool]) -> None:
+        del self._running[broker]
+        _ = ended.cancelled() or ended.exception()  # may be the one nobody waits for

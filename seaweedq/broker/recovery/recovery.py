@@ -1,11 +1,10 @@
 """Recovery: what the journals of the dead hold becomes files and cursors; and the key of this broker's own journal."""
 
 from seaweedq.broker.context import Context
-from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery, RequestedRecoveries
 from seaweedq.broker.recovery.journal_registration import JournalRegistration
 from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
 from seaweedq.broker.recovery.replay import Replay
-from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.errors import NotReady
 

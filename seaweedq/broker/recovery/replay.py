@@ -7,12 +7,21 @@ first holds the same rows: the end is read again, and the rest appended. Then ma
 is put as long as the chain's next sequence is not above the mark's. 3. Acks of the subscription's present epoch are
 added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all of it may the journal
 go (broker/recovery/journal_recovery). A segment may change hands as soon as 2 is done for it, and the journal was read
-to its end: each says so to the leader, if the leader asks (broker/recovery/remaining).
+to its end: `Remaining` says so to the leader, if the leader asks.
 
 Memory holds one batch of commits (BATCH_BYTES, or one commit where that is larger) with the entries that are made of
 it, at most twice as much again, and of all acks the runs, as many as the cursors will hold. The size of the journal
 does not matter. All of it counts in the memory budget (broker/recovery/recovery_memory): the journal's reader claims
 room for each commit, and where there is none the batch is replayed first.
+
+What a replay has still to bring into chains is *unknown* until the journal was read to its end, then *known*: the
+segments of which rows or marks are left. They become fewer, each once its chain holds all of its rows and has the entry
+that its mark names. A segment that is not among them may change hands, though the journal is not recovered yet. For its
+journal is fenced, so nothing is added to it; and whoever replays the journal again finds each of its rows in the chain,
+whoever owns the segment by then.
+
+Nothing is stored of that: if this process ends, the next replay begins at the ends of the chains, and leaves alone what
+was given away.
 """
 
 import logging
@@ -30,7 +39,6 @@ from msgspec.structs import replace
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
 from seaweedq.broker.log.intervals import Runs
 from seaweedq.broker.recovery.recovery_memory import Held, RecoveryMemory
-from seaweedq.broker.recovery.remaining import Place, Remaining
 from seaweedq.broker.subscriptions.cursor import broken_by
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.subscription import Acks
@@ -49,6 +57,38 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind, marked_by, rows_of
 from seaweedq.storage.interface import ObjectStore
+
+Place = tuple[str, int]  # topic and segment
+LEAST, PARTS = 40, 8  # segments, parts of all of them: the leader is told after no fewer
+
+
+class Remaining:
+    """The segments of one journal that are left. `changed` is called now and then as they become fewer."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._places: set[Place] | None = None
+        self._step = self._told = 0
+
+    def __contains__(self, place: Place) -> bool:
+        """Tells whether something of a segment is left, or may be."""
+        return self._places is None or place in self._places
+
+    def know(self, places: Iterable[Place]) -> None:
+        """Notes that the journal was read to its end, and what is left of it."""
+        self._places = set(places)
+        self._told = len(self._places)
+        self._step = max(LEAST, self._told // PARTS)
+        self._changed()
+
+    def done(self, place: Place) -> None:
+        """Notes that nothing of a segment is left."""
+        if self._places is not None:
+            self._places.discard(place)
+            if self._told - len(self._places) >= self._step:
+                self._told = len(self._places)
+                self._changed()
+
 
 BATCH_BYTES = 64 * 1024 * 1024  # of commits; no entry holds more, or one commit where that is larger
 COPIES = 3  # of a commit while it is replayed: as it was read, as the columns of an entry, as a file

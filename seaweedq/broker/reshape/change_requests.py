@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.rpc.client import Peers, ask_while
 from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
-from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.segment_index import Records
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records.topics import Intent, SegmentRecord
 from seaweedq.errors import NotOwner, Unavailable

@@ -12,8 +12,7 @@ from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.broker.topics.segment_locks import Holder
+from seaweedq.broker.topics.ownership import Holder, Ownership
 from seaweedq.clock import Clock
 from seaweedq.coordination.records.topics import Intent
 from seaweedq.errors import Fenced, NotOwner

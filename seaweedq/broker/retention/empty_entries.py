@@ -12,13 +12,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import MarkCall
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import NotOwner, Unavailable

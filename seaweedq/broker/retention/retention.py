@@ -26,6 +26,7 @@ from math import inf
 
 import msgspec
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles, due
 from seaweedq.broker.retention.files import TopicFiles
@@ -33,7 +34,6 @@ from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.rounds import MAX_SKEW_US, Rounds
 from seaweedq.broker.retention.segment_removal import SegmentRemoval
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records.topics import RetentionPolicy, StartRecord

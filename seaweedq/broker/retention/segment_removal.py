@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.segment_index import Records
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.rpc.client import ErrorMessage
-from seaweedq.broker.rpc.fields import Count, Id, ProducerName, TopicName
+from seaweedq.broker.rpc.messages import Count, Id, ProducerName, TopicName
 from seaweedq.errors import UnreadableBody
 from seaweedq.segments.frames import padded, padding
 from seaweedq.segments.layout import OPTIONAL_FIELDS, Layout

@@ -1,10 +1,29 @@
-"""The requests that brokers send one another below /internal. Their fields keep their order: they travel as arrays."""
+"""The requests that brokers send one another below /internal, and the bounds of their fields.
+
+Fields keep their order: messages travel as arrays. A broker trusts every broker that has the secret, but refuses values
+that would break it: a number that no column holds, a name that cannot be part of a key.
+"""
+
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from seaweedq.access.accounts import Accounts, Wish
 from seaweedq.access.caller import NEVER_US
-from seaweedq.broker.rpc.fields import Count, Id, Part, Seconds, Time, TopicName
+from seaweedq.coordination.keys import ID_BOUND
+from seaweedq.segments.names import NAME
+
+MAX = 2**63 - 1
+TopicName = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
+ProducerName = Annotated[
+    str, Meta(pattern=rf"\A~?{NAME}(~{NAME})?\Z")
+]  # the second one is of a principal, the first that principal's uid
+Id = Annotated[int, Meta(ge=0, lt=ID_BOUND)]
+Count = Annotated[int, Meta(ge=0, le=MAX)]
+Time = Annotated[int, Meta(ge=-MAX, le=MAX)]
+Part = Annotated[float, Meta(ge=0, le=1e18)]  # of a limit
+Seconds = Annotated[float, Meta(ge=0, le=3600)]
 
 
 class TopicCall(msgspec.Struct, array_like=True):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.segment_index import Records
 from seaweedq.broker.topics.tombstones import check_at_end
 from seaweedq.coordination.records.topics import TombstoneRecord
 from seaweedq.errors import InvalidPositions

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.read.readable_segments import ReadableSegments
@@ -36,7 +37,6 @@ from seaweedq.broker.subscriptions.open_subscriptions import OpenSubscriptions
 from seaweedq.broker.subscriptions.pulling import Leasing, Pulling
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.concurrency.signal import Signal

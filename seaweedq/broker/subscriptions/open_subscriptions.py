@@ -9,6 +9,7 @@ from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, suppress
 from weakref import WeakValueDictionary
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
@@ -16,7 +17,6 @@ from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.pull_queue import Room
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.records.subscriptions import SubscriptionRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import NotOwner

@@ -19,6 +19,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.log.reader import expired
 from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
@@ -31,7 +32,6 @@ from seaweedq.broker.subscriptions.pull_reads import PULL_BYTES, Delivered, Late
 from seaweedq.broker.subscriptions.stream_turn import Again, next_turn
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import LeaseEnded, NotReady, Unavailable

@@ -34,13 +34,13 @@ from math import inf
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.read.request_search import Asked, Search, SearchContext
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import Waits, WaitsCall
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal

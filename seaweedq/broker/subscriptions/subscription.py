@@ -29,7 +29,7 @@ from seaweedq.broker.subscriptions.pull_queue import ALL, Elsewhere, Place, Room
 from seaweedq.broker.subscriptions.shares import Turns
 from seaweedq.broker.subscriptions.window import DYING, HELD, NOBODY
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.segment_index import Records
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.coordination.records.versioned import Versioned

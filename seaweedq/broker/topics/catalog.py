@@ -13,11 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.topics.bounds import GAP
-from seaweedq.broker.topics.checked_writes import check_writes
-from seaweedq.broker.topics.routing import Routing
-from seaweedq.broker.topics.segment_index import SegmentIndex
-from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.invariants import check_writes
+from seaweedq.broker.topics.routing import GAP, Routing
+from seaweedq.broker.topics.segment_index import Records, SegmentIndex
 from seaweedq.broker.topics.start_offsets import StartOffsets
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.concurrency.signal import Signal

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.segment_index import Records
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor

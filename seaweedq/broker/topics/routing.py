@@ -1,14 +1,29 @@
 """The routing of a topic's rows: which segment takes which keys, and which of those segments this broker has open."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.topics.bounds import GAP, Bounds
-from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.segment_index import Records
 from seaweedq.segments.keyrange import KeyRange, missing_ranges
+
+GAP = -1  # in place of a segment: no segment whose record can be read has these keys
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The parts of a topic's open segments: the low end of each (sorted, int32), and its segment, or GAP."""
+
+    lows: np.ndarray
+    ids: Sequence[int]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Returns the low ends as a list, in which one hash is found faster than in an array."""
+        return list(map(int, self.lows))
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,36 @@
-"""The index of all segments by topic, by owner and by intent, as the last change of each record says. Nothing is read
-or written.
+"""The index of all segments by topic, by owner and by intent, as the last change of each record says, and facts that
+follow from a topic's records alone. Nothing is read or written.
 
 A segment whose record cannot be read (coordination/unreadable) is known as such, and has no owner and no intent.
 """
 
 from collections.abc import Collection, Mapping
 
-from seaweedq.broker.topics.segment_records import Records
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Entry
 from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import Unreadable
+
+Records = Mapping[int, Versioned[SegmentRecord]]  # by segment
+
+
+def starts_at(records: Records, ends: Mapping[int, int], found: Mapping[int, int]) -> dict[int, int]:
+    """Returns the start offset in each segment, given the first offset `found` there that reaches a time, and its end.
+
+    From the first message that reaches the time on, all later messages count, whatever their own times are: a segment
+    begins at 0 if one of its predecessors has such a message.
+    """
+    starts: dict[int, int] = {}
+    reached: set[int] = set()
+    for number in sorted(found):
+        behind = any(before in reached for before in records[number].record.predecessors)
+        starts[number] = 0 if behind else found[number]
+        if behind or starts[number] < ends[number]:
+            reached.add(number)
+    return starts
+
 
 SegmentKey = tuple[str, int, int]  # topic, incarnation, id
 

@@ -20,8 +20,7 @@ from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.intents import Transaction, locks, undo
-from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.broker.topics.segment_locks import Holder
+from seaweedq.broker.topics.ownership import Holder, Ownership
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.roster import Roster

@@ -20,14 +20,16 @@ from weakref import WeakValueDictionary
 from msgspec import UNSET, UnsetType
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source
-from seaweedq.broker.topics.catalog import Topic, layout_of
+from seaweedq.broker.topics.catalog import Catalog, Topic, layout_of
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.invariants import broken_in_topic
+from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
+from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records.topics import Counter, CreationRecord, SegmentRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
@@ -51,7 +53,10 @@ class TopicAdmin:
 
     def __init__(
         self,
-        view: ClusterView,
+        catalog: Catalog,
+        roster: Roster,
+        membership: Membership,
+        clock: Clock,
         coordination: Coordination,
         store: ObjectStore,
         entries: EntryWriter,
@@ -59,13 +64,13 @@ class TopicAdmin:
         quota: ClusterQuota,
     ) -> None:
         self._quota = quota
-        self._catalog = view.catalog
+        self._catalog = catalog
         self._coordination = coordination
         self._store = store
         self._entries = entries
-        self._clock = view.clock
-        self._membership = view.membership
-        self._roster = view.roster
+        self._clock = clock
+        self._membership = membership
+        self._roster = roster
         self._patience_s = patience_s  # with a store that refuses a new topic's first entry
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while one is created
 

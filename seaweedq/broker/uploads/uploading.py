@@ -2,7 +2,7 @@
 
 from seaweedq.broker.context import Context
 from seaweedq.broker.read.reading import Reading
-from seaweedq.broker.rpc.peer_trust import PeerTrust
+from seaweedq.broker.rpc.peer_keyring import PeerKeyring
 from seaweedq.broker.service import Service
 from seaweedq.broker.uploads.broker_urls import BrokerUrls, LinkKeys
 from seaweedq.broker.uploads.message_payloads import Payloads
@@ -13,7 +13,7 @@ from seaweedq.broker.uploads.service import Uploads
 class Uploading(Service):
     """The `uploads` until they are published, and the `payloads` of messages."""
 
-    def __init__(self, context: Context, trust: PeerTrust, reading: Reading) -> None:
+    def __init__(self, context: Context, trust: PeerKeyring, reading: Reading) -> None:
         coordination, clock, settings = context.coordination, context.clock, context.settings
         store, roster = context.store.payloads, context.roster
         keys = LinkKeys(coordination, context.ids, lambda: trust.link_roots(roster.brokers), context.written_level)

@@ -42,7 +42,7 @@ from seaweedq.errors import (
     Unauthenticated,
     UnreadableRequest,
 )
-from tests.broker.access.test_lookups import Time
+from tests.broker.access.test_callers import Time
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 

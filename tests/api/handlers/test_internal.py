@@ -12,8 +12,8 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import SECRET_HEADER, Request
+from seaweedq.broker.rpc.peer_keyring import PeerKeyring, secrets_of
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER
-from seaweedq.broker.rpc.peer_trust import PeerTrust, secrets_of
 from seaweedq.broker.rpc.transport import Relayed
 from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
@@ -301,7 +301,7 @@ async def test_links_open_at_each_broker_while_the_secret_is_changed() -> None:
 
     def signs(mine: str, *others: str) -> tuple[bytes, set[bytes]]:
         """What one signs with, and all that it takes."""
-        trust = PeerTrust(secrets_of(mine), lambda: 4, SystemIds())
+        trust = PeerKeyring(secrets_of(mine), lambda: 4, SystemIds())
         trust.begin(keys_of(*trust.secrets), "me.1")
         proven = [keys_of(*secrets_of(one)).prove(f"b{n}", record) for n, one in enumerate(others)]
         records = {f"b{n}": msgspec.structs.replace(record, proofs=found) for n, found in enumerate(proven)}

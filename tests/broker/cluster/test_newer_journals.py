@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from seaweedq.api.metrics.cluster import JournalMetrics
 from seaweedq.api.metrics.families import render
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.recovery.requested import RequestedRecoveries
+from seaweedq.broker.recovery.journal_recovery import RequestedRecoveries
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put

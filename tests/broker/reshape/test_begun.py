@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.broker.topics.segment_locks import Holder
+from seaweedq.broker.topics.ownership import Holder
 from seaweedq.segments.producers import ProducerTables
 from tests.support.brokers import inside
 from tests.support.reshape.scene import scene

@@ -9,7 +9,7 @@ from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.segment_locks import SegmentLocks
+from seaweedq.broker.topics.ownership import SegmentLocks
 from seaweedq.clock import Clock, SystemIds
 from seaweedq.coordination.records.topics import Intent, Successor, TopicConfig, TopicRecord
 from seaweedq.coordination.records.versioned import Versioned

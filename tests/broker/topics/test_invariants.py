@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.broker.topics.checked_writes import check_writes
-from seaweedq.broker.topics.invariants import broken_in_topic
+from seaweedq.broker.topics.invariants import broken_in_topic, check_writes
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put

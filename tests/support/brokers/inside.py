@@ -14,11 +14,12 @@ from seaweedq.broker.cluster.leader import Leader
 from seaweedq.broker.cluster.level_rise import LevelRise
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.revoker import Revoker
+from seaweedq.broker.context import ClusterView
 from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.letters.letters import DeadLetters
-from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.histories import Histories
 from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.load.reports import Reports
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
@@ -30,16 +31,15 @@ from seaweedq.broker.publish.forwarder import ForwardReceiver, Identities
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.read.positions import LocalPositions, TopicPositions
 from seaweedq.broker.read.readable_segments import ReadableSegments
-from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery, RequestedRecoveries
 from seaweedq.broker.recovery.journal_registration import JournalRegistration
-from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.planner import Planner, Roller
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.retention.empty_entries import EmptyEntries
 from seaweedq.broker.retention.restored_coordination_repair import RestoredCoordinationRepair
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.topic_deletion import TopicDeletion
-from seaweedq.broker.rpc.peer_trust import PeerTrust
+from seaweedq.broker.rpc.peer_keyring import PeerKeyring
 from seaweedq.broker.streams.feeds import Feeds
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
 from seaweedq.broker.streams.topic_streams import TopicStreams
@@ -50,7 +50,6 @@ from seaweedq.broker.subscriptions.lag import LagMeter
 from seaweedq.broker.subscriptions.relaying import RelayedWaits
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
-from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.topic_admin import TopicAdmin
@@ -98,8 +97,8 @@ def roster(broker: Broker) -> Roster:
     return broker.roster
 
 
-def trust(broker: Broker) -> PeerTrust:
-    return broker.trust
+def trust(broker: Broker) -> PeerKeyring:
+    return broker.keyring
 
 
 def cluster_id(broker: Broker) -> str:
@@ -147,7 +146,7 @@ def cluster_view(broker: Broker) -> ClusterView:
 
 
 def audit_topic(broker: Broker) -> AuditTopic:
-    return broker.auditing.topic
+    return broker.audit_topic
 
 
 def deletion(broker: Broker) -> TopicDeletion:

@@ -8,9 +8,9 @@ import msgspec
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import HELLO_PATH, Peers
+from seaweedq.broker.rpc.peer_keyring import Address, Addresses, PeerKeyring, secrets_of
 from seaweedq.broker.rpc.peer_keys import PeerKeys
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, Covered, Hello, Outgoing, Welcome, accepted
-from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust, secrets_of
 from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import SystemClock, SystemIds
 from tests.support.brokers import inside
@@ -38,7 +38,7 @@ def stamped(session: Outgoing, method: str, path: str) -> dict[str, str]:
 class _At(Addresses):
     """Finds one broker, at whatever URL it is asked for, or at the one that is given."""
 
-    def __init__(self, broker: Broker, trust: PeerTrust, at: str, secured: Secured | None) -> None:
+    def __init__(self, broker: Broker, trust: PeerKeyring, at: str, secured: Secured | None) -> None:
         super().__init__(inside.roster(broker), trust)
         self._broker, self._keys = broker, trust.keys
         self._at, self._secured = at, secured
@@ -55,7 +55,7 @@ def peers_of(
     secured: Secured | None = None,
 ) -> Peers:
     """Peers that call this broker, wherever it serves, or at its port for brokers."""
-    trust = PeerTrust(secrets_of(secret), lambda: inside.level(broker).written, SystemIds())
+    trust = PeerKeyring(secrets_of(secret), lambda: inside.level(broker).written, SystemIds())
     trust.begin(keys_of(*trust.secrets, cluster=inside.cluster_id(broker)), ME)
     peers = Peers(secret, certificates)
     peers.begin(trust, _At(broker, trust, at, secured), SystemClock(), SystemIds())

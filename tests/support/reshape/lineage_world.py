@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from seaweedq.broker.publish.batch_split import Batch, Slice, locate, split
 from seaweedq.broker.rpc.forward_frames import Outcome
-from seaweedq.broker.topics.bounds import Bounds
+from seaweedq.broker.topics.routing import Bounds
 from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange

@@ -91,7 +91,7 @@ class HttpServer(uvicorn.Server):
         self._certificate = certificate
         self._peer_listener = peer_listener
         if peer_listener:
-            of_peers = _with_tls(protocol, broker.trust.tls.server, bounds, "peer")
+            of_peers = _with_tls(protocol, broker.keyring.tls.server, bounds, "peer")
             self._peer_config = _config(application.at_peer_port, of_peers, settings)
         self._heard = 1  # signals: the first one begins the end of the serving
 

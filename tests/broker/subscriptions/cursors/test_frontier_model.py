@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions.frontier import Frontier
-from seaweedq.broker.topics.segment_records import starts_at
+from seaweedq.broker.topics.segment_index import starts_at
 from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.coordination.records.versioned import Versioned
 

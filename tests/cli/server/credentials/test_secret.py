@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from seaweedq.broker.rpc.peer_trust import secrets_of
+from seaweedq.broker.rpc.peer_keyring import secrets_of
 from seaweedq.cli.server.credentials import secret
 from seaweedq.cli.server.credentials.secret import SECRET_FILE, cluster_secret, secret_of
 from seaweedq.errors import InvalidRequest

@@ -1,5 +1,6 @@
 """The journals that brokers which are gone have left, and the segments that wait for an owner; and why. Pure reading
-of views, for observers: it decides nothing, and may be behind."""
+of views, for observers: it decides nothing, and may be behind.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ TOPICS = 20  # that are named
 
 
 @dataclass(frozen=True, slots=True)
-class LeftBehind:
+class OrphanedTopics:
     """The segments of a broker that is gone, or of none, and the state of its journal: `recovering`,
     `partly-recovered`, `needs-newer-broker`, or `unassigned` where nothing is left to recover. `topics` are some of
     those that wait."""
@@ -25,7 +26,7 @@ class LeftBehind:
     topics: tuple[str, ...]
 
 
-def left_behind(catalog: Catalog, roster: Roster) -> list[LeftBehind]:
+def orphaned_topics(catalog: Catalog, roster: Roster) -> list[OrphanedTopics]:
     """Returns what each broker that is gone has left, the ones with most segments first."""
     gone = [one for one in (*roster.journals, *roster.unreadable_journals) if not roster.alive(one)]
     owners: Iterable[str | None] = dict.fromkeys([*catalog.owners(), *gone])
@@ -37,7 +38,7 @@ def left_behind(catalog: Catalog, roster: Roster) -> list[LeftBehind]:
         state, why = _state(owner, roster)
         if segments or state != "unassigned":
             topics = tuple(sorted({topic for topic, _, _ in segments})[:TOPICS])
-            found.append(LeftBehind(owner, state, why, len(segments), topics))
+            found.append(OrphanedTopics(owner, state, why, len(segments), topics))
     return sorted(found, key=lambda one: (-one.segments, one.broker or ""))
 
 

@@ -18,16 +18,16 @@ means an earlier life, which had no such port, is refused, and looks at the rost
 
 import hmac
 
+from seaweedq.broker.rpc.peer_keyring import PeerKeyring
 from seaweedq.broker.rpc.peer_sessions import Covered, Hello, IncomingSessions, Refusal, Welcome, refused
-from seaweedq.broker.rpc.peer_trust import PeerTrust
 from seaweedq.clock import Clock, Ids
 from seaweedq.errors import NotReady
 
 
-class PeerGate:
+class PeerVerifier:
     """The gate of one broker."""
 
-    def __init__(self, trust: PeerTrust, clock: Clock, ids: Ids, has_port: bool = False) -> None:
+    def __init__(self, trust: PeerKeyring, clock: Clock, ids: Ids, has_port: bool = False) -> None:
         self._has_port = has_port
         self._trust = trust
         self._clock = clock

@@ -36,7 +36,7 @@ def secrets_of(setting: str) -> tuple[str, ...]:
     return tuple(secret for one in setting.split(",") if (secret := one.strip()))
 
 
-class PeerTrust:
+class PeerKeyring:
     """One broker's knowledge of the secrets; `keys` are empty until the cluster's id is known, `me` is its own id."""
 
     def __init__(self, secrets: Sequence[str], level: Callable[[], int], ids: Ids) -> None:
@@ -103,7 +103,7 @@ class Address:
 class Addresses:
     """The brokers by the URL that their records tell clients, which is how all of this broker names them."""
 
-    def __init__(self, roster: Roster, trust: PeerTrust) -> None:
+    def __init__(self, roster: Roster, trust: PeerKeyring) -> None:
         self._roster = roster
         self._trust = trust
         self._found: dict[str, Address] = {}

@@ -1,4 +1,9 @@
-"""A replay in batches: the same chains and cursors however small the batches are, and never more than one in memory."""
+"""A replay in batches: the same chains and cursors however small the batches are, and never more than one in memory.
+
+A recovery reads the records of what the dead broker had, and no others; one that waits for its turn has fenced.
+
+A commit that failed just before the seal may still be on the disk: recovery does not bring it behind the seal.
+"""
 
 import asyncio
 from array import array
@@ -12,9 +17,15 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery import replay
+from seaweedq.broker.recovery.journal_recovery import REPLAYS
+from seaweedq.broker.reshape.reshaper import Replacer
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Page
+from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import JournalDamaged
 from seaweedq.journal.interface import Claim
 from seaweedq.segments.chain import Chain
@@ -22,9 +33,12 @@ from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support.brokers import inside
+from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process import make_topic, running, subscribe
+from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.stored import record_of
-from tests.support.journal.claims import reading, replay_of
+from tests.support.journal.claims import committed, reading, replay_of
 
 SEGMENTS = 3
 COMMITS = 30
@@ -128,3 +142,83 @@ async def test_a_frame_with_other_rows_than_it_says_is_damage(tmp_path: Path) ->
         wrong = Frame(one.kind, "t", 0, 0, 2, one.columns, 0, (), 1, one.payload)
         with pytest.raises(JournalDamaged, match="says 2 rows and holds 1"):
             await replay_of(broker).replay(broker.id, reading([Commit(0, (wrong,))]))
+
+
+async def test_records_of_other_topics_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as broker:
+        topic, _ = await subscribed(broker)
+        await make_topic(broker, "other", 3)
+        await deaf(broker)
+        coordination = broker.process.coordination
+        asked: list[str] = []
+        read = coordination.range
+
+        async def note(prefix: str, after: str = "", limit: int = 500) -> Page:
+            asked.append(prefix)
+            return await read(prefix, after, limit)
+
+        monkeypatch.setattr(coordination, "range", note)
+        replay = replay_of(broker)
+        done = await replay.replay(broker.id, reading([Commit(0, (rows(topic, 0, 0), rows(topic, 1, 0)))]))
+        assert (done.rows, done.segments) == (2, 2)
+        place = ("t", topic.record.incarnation)
+        assert set(asked) == {keys.TOPICS.key("t"), keys.SEGMENTS.prefix(*place), keys.STARTS.prefix(*place)}
+
+
+class Dead:
+    """A dead journal that can be fenced, and whose commits never come."""
+
+    def __init__(self, fenced: list[int], number: int) -> None:
+        self._fenced, self._number = fenced, number
+
+    async def fence(self) -> None:
+        self._fenced.append(self._number)
+
+    async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
+        await asyncio.Event().wait()
+        yield Commit(0, ())
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_journal_that_waits_for_its_turn_is_fenced_already(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        recovery: Any = inside.recovery(broker)
+        fenced: list[int] = []
+        recovery._journals = type("Journals", (), {"open_dead": lambda _, name, record: Dead(fenced, int(name))})()
+        journal = Versioned.new(JournalRecord("file", "elsewhere"))
+        tasks = [asyncio.create_task(recovery.recover(str(number), journal)) for number in range(REPLAYS + 3)]
+        await asyncio.sleep(0.05)
+        assert fenced == list(range(REPLAYS + 3))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) -> None:
+    async def never(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(Replacer, "_replace", never)  # the seal is in the chain, and the owner dies before the records
+    async with in_loop(tmp_path, 1) as together:
+        (broker,) = together.brokers
+        await inside.topic_admin(broker).create("t", TopicConfig())
+        topic = inside.topic(broker, "t")
+        message = Single("k", b"1", None, broker.process.clock.now_us(), None)
+        await inside.publisher(broker).single(topic, message, None)
+        await inside.planner(broker).plan(topic, [0], [1 << 30])
+        chain = Chain(together.store, "t", 0)
+        await until(lambda: (opened := topic.opened.get(0)) is not None and opened.sealed)
+        rows = rows_of_singles([message], topic.layout)
+        frames = [
+            Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), message.timestamp_us, rows.serialize())
+            for first in (0, 1)
+        ]
+        recovery = replay_of(broker)
+        done = await recovery.replay(broker.id, committed(frames))
+        assert done.rows == 0
+        await chain.open()
+        assert chain.end == 1
+        assert chain.last is not None
+        assert chain.last.seal is not None

@@ -6,8 +6,8 @@ import pytest
 
 from seaweedq.balancer.load import SegmentLoad
 from seaweedq.balancer.placement import SegmentId
-from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import LoadReport
+from seaweedq.broker.load.reports import Reports
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Unavailable
 

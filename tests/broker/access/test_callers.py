@@ -12,8 +12,7 @@ from seaweedq.access.grants import EVERYTHING
 from seaweedq.access.limits import NO_LIMITS
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.broker.access.admin_token import AdminToken
-from seaweedq.broker.access.callers import Callers
-from seaweedq.broker.access.lookups import NOTHING_S, RATE_S
+from seaweedq.broker.access.callers import NOTHING_S, RATE_S, Callers
 from seaweedq.broker.access.principals import Principals, Wanted
 from seaweedq.broker.access.view import PREFIXES
 from seaweedq.clock import SystemIds

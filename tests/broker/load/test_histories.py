@@ -1,5 +1,6 @@
 """The history of a cluster: what was published is what any broker tells of it, over moves, splits and merges, and a new
-leader begins anew."""
+leader begins anew.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +26,7 @@ MIDDLE = KEY_SPACE // 2
 
 @pytest.fixture
 async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
-    monkeypatch.setattr("seaweedq.broker.load.history_recorder.RECORD_S", 0.0)
+    monkeypatch.setattr("seaweedq.broker.load.histories.RECORD_S", 0.0)
     monkeypatch.setattr(
         "seaweedq.broker.cluster.leadership.BALANCE_S", 3600.0
     )  # the leader looks when the test says so
