@@ -13,7 +13,7 @@ from seaweedq.api.handlers.pulls import MAX_IDS, Consumer, LeaseName, Subscripti
 from seaweedq.api.handlers.subscriptions import AckDeadline, Delay
 from seaweedq.api.request import Answer, Receive, Scope
 from seaweedq.broker.read.request_search import Target
-from seaweedq.broker.subscriptions.acking import Answered, Refusal, Selection
+from seaweedq.broker.subscriptions.acking import AckOutcome, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.message_ids import read_ids
 from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
@@ -145,5 +145,5 @@ def _selection(wanted: AckRequest) -> tuple[Selection, list[str]]:
     return Selection(offsets, wanted.lease, wanted.consumer), strange
 
 
-def _ids(done: Answered) -> list[str]:
+def _ids(done: AckOutcome) -> list[str]:
     return [f"{segment}-{offset}" for segment, offsets in done.unknown.items() for offset in offsets]

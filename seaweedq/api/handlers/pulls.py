@@ -33,8 +33,8 @@ from seaweedq.api.request import Answer, ClientGone, Receive, Scope, accepts, he
 from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.pull_reads import Delivered
-from seaweedq.broker.subscriptions.pulling import Leased, Pull
+from seaweedq.broker.subscriptions.pull_reads import DeliveredRows
+from seaweedq.broker.subscriptions.pulling import Pull, PullResult
 from seaweedq.broker.subscriptions.relaying import DispatcherFinder, RelayedWaits
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
@@ -69,7 +69,7 @@ def wants_arrow(scope: Scope) -> bool:
     return False
 
 
-def together(found: Sequence[Delivered]) -> Iterator[Group]:
+def together(found: Sequence[DeliveredRows]) -> Iterator[Group]:
     """Yields segment, offsets, attempts and rows, neighbours of one segment and schema put together: texts take 0.2 ms
     a batch, however small that is."""
     for _, group in groupby(found, lambda one: (one.segment.id, one.rows.schema)):
@@ -80,7 +80,7 @@ def together(found: Sequence[Delivered]) -> Iterator[Group]:
         yield same[0].segment, numbers, attempts, rows
 
 
-def arrow_answer(leased: Leased, layout: Layout) -> Answer:
+def arrow_answer(leased: PullResult, layout: Layout) -> Answer:
     """Returns the answer to a pull as an Arrow stream."""
     headers = {"content-type": ARROW} | ({"lease": leased.name} if leased.name else {})
     return Answer(200, _stream(together(leased.messages), layout), headers)
@@ -186,7 +186,7 @@ class Pulls:
             search = self._pull_under_some_name
         if calls.dispatcher.has(topic, name):
             with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
-                found = await calls.dispatcher.look(topic, name, _pull(wanted, 0))
+                found = await calls.dispatcher.pull_now(topic, name, _pull(wanted, 0))
                 if found.messages:
                     return await self._delivered(scope, topic, found)
         with waiting(scope) if wanted.wait_s else nullcontext():
@@ -244,7 +244,7 @@ class Pulls:
     async def _hand_on(self, scope: Scope, target: Target, wanted: PullRequest, wait_s: float) -> Answer:
         return await self.calls.proxy.relay(scope, target, msgspec.json.encode(replace(wanted, wait_s=wait_s)))
 
-    async def _delivered(self, scope: Scope, topic: Topic, leased: Leased) -> Answer:
+    async def _delivered(self, scope: Scope, topic: Topic, leased: PullResult) -> Answer:
         if wants_arrow(scope):
             self.calls.finder.check_lease()
             return arrow_answer(leased, topic.layout)

@@ -30,9 +30,9 @@ from seaweedq.api.request import Answer, Scope, query
 from seaweedq.api.services import given
 from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.read.request_search import Target
-from seaweedq.broker.subscriptions.admin import AtOffsets, Listed, Place, Seeking, SubscriptionAdmin
+from seaweedq.broker.subscriptions.admin import AtOffsets, ListedSubscription, Seeking, SeekPlace, SubscriptionAdmin
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.lag import Counted, LagMeter, Stall, total
+from seaweedq.broker.subscriptions.lag import LagCounts, LagMeter, Stall, total
 from seaweedq.broker.subscriptions.relaying import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Ids
@@ -452,7 +452,7 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
     return msgspec.json.encode(answer)
 
 
-def _named(counted: Counted) -> dict[str, Any]:
+def _named(counted: LagCounts) -> dict[str, Any]:
     """Returns the members of an answer; its sizes are all bytes, so that `bytes` says enough."""
     members = asdict(counted)
     return {"bytes": members.pop("size_bytes"), **members}
@@ -488,7 +488,7 @@ async def list_all_subscriptions(services: SubscriptionDep, request: Request) ->
     options = query(request.scope)
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     after = _place(options["page_token"]) if "page_token" in options else None
-    caller, found, more = caller_of(request.scope), list[Listed](), False
+    caller, found, more = caller_of(request.scope), list[ListedSubscription](), False
     async for one in services.admin.every(after):
         if judge(caller, Action.DESCRIBE, Resource(one.topic, one.name)) and _is_there(services.catalog, one):
             if more := len(found) == size:
@@ -502,13 +502,13 @@ async def list_all_subscriptions(services: SubscriptionDep, request: Request) ->
     return json_answer(page)
 
 
-def _is_there(catalog: Catalog, one: Listed) -> bool:
+def _is_there(catalog: Catalog, one: ListedSubscription) -> bool:
     """Returns whether the topic of a subscription is there, and not only another one of its name."""
     topic = catalog.find(one.topic)
     return topic is not None and topic.record.incarnation == one.incarnation
 
 
-def _name(one: Listed) -> SubscriptionName:
+def _name(one: ListedSubscription) -> SubscriptionName:
     return SubscriptionName(one.topic, one.name)
 
 
@@ -616,7 +616,7 @@ async def seek_subscription(services: SeekDep, request: Request, topic: str, sub
     return await services.finder.search(found, subscription, services.proxy.asked(request.scope)).answer(here, there)
 
 
-def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> Place:
+def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> SeekPlace:
     """Returns where to go on. Raises InvalidRequest."""
     if not isinstance(to, SeekTo):
         return to

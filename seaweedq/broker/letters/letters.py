@@ -12,8 +12,9 @@ repeated as it was, with no message more and none less, before the next one of i
 requests of a producer, and would refuse a repeat behind later ones. If retention has taken some messages of a batch
 meanwhile, that cannot be: the letters of the others are there twice if they were published.
 
-Only who dispatches writes 2, and acks: after the publish it is asked again (Dispatcher.bury). `burying` is held from 1
-to 4, and a handover waits for it. A dispatcher that was fenced in between cannot ack: its journal takes nothing.
+Only the dispatcher writes 2, and acks: after the publish it is asked again (`Dispatcher.ack_dead_letters`).
+`dead_lettering` is held from 1 to 4, and a handover waits for it. A dispatcher that was fenced in between cannot ack:
+its journal takes nothing.
 
 What is refused waits, longer each time, and is delivered to nobody meanwhile. Memory: AT_ONCE times one batch.
 """
@@ -35,9 +36,9 @@ from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
-from seaweedq.broker.subscriptions.delivery import Sent
+from seaweedq.broker.subscriptions.delivery import DeadLetterBatch
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.subscription import Subscription, Tenure
+from seaweedq.broker.subscriptions.subscription import DispatchTerm, Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import BelowRetention, NotReady, SeaweedqError, SequenceOutOfOrder, Unavailable
@@ -64,9 +65,9 @@ class _Sender:
     begun: int = 0  # the turn of its last batch
     segment: int = -1  # of its last batch
 
-    def begin(self, segment: int, offsets: Sequence[int]) -> Sent:
+    def begin(self, segment: int, offsets: Sequence[int]) -> DeadLetterBatch:
         """Returns the identity of a new batch of a segment."""
-        sent = Sent(f"{self.producer}.{segment}", self.sequences[segment], tuple(offsets))
+        sent = DeadLetterBatch(f"{self.producer}.{segment}", self.sequences[segment], tuple(offsets))
         self.sequences[segment] += len(offsets)
         return sent
 
@@ -111,7 +112,7 @@ class DeadLetters:
         self._readables = readables
         self._publisher = publisher
         self._copies = copies
-        self._senders: WeakKeyDictionary[Tenure, _Sender] = WeakKeyDictionary()
+        self._senders: WeakKeyDictionary[DispatchTerm, _Sender] = WeakKeyDictionary()
         self._tasks: dict[Subscription, asyncio.Task[None]] = {}
         self._turn = self._identities = 0
 
@@ -135,7 +136,7 @@ class DeadLetters:
         """Returns the subscriptions with messages whose letters are due, those first that have waited longest."""
         now_s = self._clock.monotonic_s()
         some = [one for one in self._dispatcher.subscriptions() if one.record.dead_letter_topic is not None]
-        due = [one for one in some if one not in self._tasks and one.closed is None and one.due_letters(now_s)]
+        due = [one for one in some if one not in self._tasks and one.closed is None and one.due_dead_letters(now_s)]
         return sorted(due, key=lambda one: self._sender(one).begun)
 
     def _begin(self) -> None:
@@ -151,16 +152,16 @@ class DeadLetters:
         self._dispatcher.dying.wake()  # there may be more
 
     def _sender(self, subscription: Subscription) -> _Sender:
-        found = self._senders.get(subscription.tenure)
+        found = self._senders.get(subscription.term)
         if found is None:
             self._identities += 1
-            found = self._senders[subscription.tenure] = _Sender(f"{LETTERS}{self._broker}.{self._identities}")
+            found = self._senders[subscription.term] = _Sender(f"{LETTERS}{self._broker}.{self._identities}")
         return found
 
     async def _send(self, subscription: Subscription) -> None:
         """Sends one batch. What fails waits."""
         try:
-            async with subscription.burying:
+            async with subscription.dead_lettering:
                 await self._bury(subscription)
         except SeaweedqError as error:
             self._wait(subscription, error)
@@ -175,9 +176,9 @@ class DeadLetters:
         pause_s = sender.pause_s()
         for segment, cursor in subscription.cursors.items():
             if isinstance(error, SequenceOutOfOrder) and segment == sender.segment:
-                cursor.delivery.dying.sent = None  # under another identity
-            if cursor.delivery.dying:
-                cursor.delivery.dying.postpone(cursor.delivery.dying.due(now_s), now_s + pause_s)
+                cursor.delivery.dead_letters.sent = None  # under another identity
+            if cursor.delivery.dead_letters:
+                cursor.delivery.dead_letters.postpone(cursor.delivery.dead_letters.due(now_s), now_s + pause_s)
         logger.warning(
             "dead letters of %s of %s could not be published to %s, again in %g s: %s",
             subscription.name,
@@ -203,15 +204,15 @@ class DeadLetters:
         self._sender(subscription).failures = 0
         self.published += rows.num_rows
         reach("letter.published")
-        await self._dispatcher.bury(subscription, batch.segment, batch.offsets, epoch)
+        await self._dispatcher.ack_dead_letters(subscription, batch.segment, batch.offsets, epoch)
         reach("letter.acked")
 
-    async def _begun(self, subscription: Subscription, batch: _Batch) -> Sent:
+    async def _begun(self, subscription: Subscription, batch: _Batch) -> DeadLetterBatch:
         """Returns the identity of a batch, that which it had before if it is one once more. It is in the cursor's
         record by then."""
         subscription.check()
         cursor, offsets = subscription.cursors.get(batch.segment), batch.offsets.tolist()
-        deaths = cursor.delivery.dying if cursor else None
+        deaths = cursor.delivery.dead_letters if cursor else None
         if cursor is None or deaths is None or len(deaths.still(batch.offsets)) < len(offsets):
             raise NotReady(f"what was dying of segment {batch.segment} has changed")
         sent = deaths.begun()
@@ -221,17 +222,17 @@ class DeadLetters:
             raise NotReady(f"some dead letters of segment {batch.segment} are being acked")
         if not cursor.says(sent):
             reach("letter.record")
-            await self._dispatcher.note_letters(subscription, batch.segment, sent)
+            await self._dispatcher.record_dead_letters(subscription, batch.segment, sent)
         return sent
 
     async def _read(self, subscription: Subscription) -> _Batch | None:
         """Reads messages that die, of one segment; its batch that may have been published first, and as it was. What
         retention has taken is gone."""
-        due = subscription.due_letters(self._clock.monotonic_s())
+        due = subscription.due_dead_letters(self._clock.monotonic_s())
         if not due:
             return None
         segment = self._sender(subscription).next_of(due)
-        sent = subscription.cursors[segment].delivery.dying.begun()
+        sent = subscription.cursors[segment].delivery.dead_letters.begun()
         first = due[segment][due[segment] < due[segment][0] + MOST]
         wanted = np.array(sent.offsets, np.int64) if sent else first
         readable = (await self._readables.every(subscription.topic, [segment]))[segment]
@@ -246,7 +247,7 @@ class DeadLetters:
         cursor = subscription.cursors.get(segment)
         if cursor is None:
             return None
-        deaths = cursor.delivery.dying
+        deaths = cursor.delivery.dead_letters
         offsets, rows = read
         here = deaths.still(offsets)
         attempts = cursor.delivery.window.of("attempts", here).tolist()

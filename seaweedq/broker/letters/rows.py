@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from seaweedq.broker.subscriptions.delivery import Death
+from seaweedq.broker.subscriptions.delivery import DeadLetterReason
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.rows import Reference, assemble, headers_column, references_column
 
@@ -22,7 +22,7 @@ NAMES = tuple(f"{PREFIX}{name}" for name in ("reason", "detail", "topic", "subsc
 class Letter:
     """A message that died: why, after how many deliveries, and its id."""
 
-    death: Death
+    death: DeadLetterReason
     attempts: int
     id: str
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.subscriptions.pull_reads import Delivered
+from seaweedq.broker.subscriptions.pull_reads import DeliveredRows
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.message_json import message_texts
 from seaweedq.segments.layout import Layout
@@ -83,7 +83,7 @@ class SharedRows:
     def __init__(self) -> None:
         self._rows: OrderedDict[Key, tuple[Layout, Rows]] = OrderedDict()
 
-    def of(self, topic: Topic, found: Sequence[Delivered], links: dict[str, str]) -> Rows:
+    def of(self, topic: Topic, found: Sequence[DeliveredRows], links: dict[str, str]) -> Rows:
         """Returns the rows of what a lease gave."""
         key = _key(topic, found)
         if key is None:
@@ -99,7 +99,7 @@ class SharedRows:
         return rows
 
 
-def _key(topic: Topic, found: Sequence[Delivered]) -> Key | None:
+def _key(topic: Topic, found: Sequence[DeliveredRows]) -> Key | None:
     """Returns the name of rows that other subscriptions may get too."""
     if len(found) != 1:
         return None
@@ -111,7 +111,7 @@ def _key(topic: Topic, found: Sequence[Delivered]) -> Key | None:
     return None if count > 1 and (attempts != attempt).any() else (topic, one.segment.id, first, count, attempt)
 
 
-def rows_of(found: Sequence[Delivered], links: dict[str, str]) -> Rows:
+def rows_of(found: Sequence[DeliveredRows], links: dict[str, str]) -> Rows:
     """Returns the rows of what a lease gave."""
     if len(found) == 1:
         return Rows(_table(list(found), links))
@@ -122,11 +122,11 @@ def rows_of(found: Sequence[Delivered], links: dict[str, str]) -> Rows:
     return Rows(table.take(pa.array(order)) if (np.diff(order) != 1).any() else table)
 
 
-def _first(one: Delivered) -> tuple[int, int]:
+def _first(one: DeliveredRows) -> tuple[int, int]:
     return one.segment.id, int(one.offsets[0])
 
 
-def _table(found: list[Delivered], links: dict[str, str]) -> pa.RecordBatch:
+def _table(found: list[DeliveredRows], links: dict[str, str]) -> pa.RecordBatch:
     """Returns the messages of one segment and schema: texts take 0.2 ms a batch, however small that is."""
     segment, count = found[0].segment, sum(len(one.offsets) for one in found)
     offsets = pa.array(np.concatenate([one.offsets for one in found]))

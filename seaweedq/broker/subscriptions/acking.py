@@ -54,7 +54,7 @@ class Refusal:
 
 
 @dataclass(slots=True)
-class Answered:
+class AckOutcome:
     """The result: how many messages were answered, how many of those late, and which are unknown, by segment."""
 
     known: int = 0
@@ -62,7 +62,7 @@ class Answered:
     unknown: dict[int, list[int]] = field(default_factory=dict)
 
 
-class Answering:
+class AckHandler:
     """Takes the answers to what subscriptions of this broker have leased."""
 
     def __init__(self, catalog: Catalog, readables: ReadableSegments, commit: GroupCommit, clock: Clock) -> None:
@@ -71,7 +71,7 @@ class Answering:
         self._commit = commit
         self._clock = clock
 
-    async def ack(self, subscription: Subscription, selection: Selection) -> Answered:
+    async def ack(self, subscription: Subscription, selection: Selection) -> AckOutcome:
         """Acks messages, and returns when they are durable. Raises LeaseEnded, JournalUnavailable, NotReady,
         NeedsNewerBroker."""
         if selection.ids is None:
@@ -98,9 +98,9 @@ class Answering:
                 durable.append(self._begin_ack(subscription, segment, cursor, result)[0])
         await self._wait(durable)
         unknown = {segment: result.unknown for segment, result in judged.items() if result.unknown}
-        return Answered(sum(one.known for one in judged.values()), sum(one.late for one in judged.values()), unknown)
+        return AckOutcome(sum(one.known for one in judged.values()), sum(one.late for one in judged.values()), unknown)
 
-    async def _ack_lease(self, subscription: Subscription, lease: Lease) -> Answered:
+    async def _ack_lease(self, subscription: Subscription, lease: Lease) -> AckOutcome:
         """Acks all of a lease, what it has and what it had last. What of it was acked before counts again. Raises
         LeaseEnded where it has acked nothing, and cannot any more."""
         subscription.check_readable(lease.segments)
@@ -121,23 +121,25 @@ class Answering:
             raise _ended(lease.name)
         await self._wait(durable)
         lease.acked += again  # what its consumer has under another name by now counts for that one as well
-        return Answered(lease.acked, late)
+        return AckOutcome(lease.acked, late)
 
-    async def bury(self, subscription: Subscription, segment: int, cursor: SegmentCursor, dying: Offsets) -> None:
+    async def ack_dead_letters(
+        self, subscription: Subscription, segment: int, cursor: SegmentCursor, dying: Offsets
+    ) -> None:
         """Acks dying messages whose dead letters are durable. Raises JournalUnavailable, NotReady: they go on dying."""
         await self._wait([self._begin_ack(subscription, segment, cursor, AckResult(dying))[0]])
 
-    def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> Answered:
+    def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> AckOutcome:
         """Ends leases at once. A lease of which nothing is held counts what of it was nacked before. Raises LeaseEnded,
         LeaseOfAnother, NoDeadLetters, NeedsNewerBroker."""
-        if refusal.reject and not subscription.buries:
+        if refusal.reject and not subscription.has_dead_letters:
             raise NoDeadLetters(
                 f"subscription {subscription.name!r} of {subscription.topic.name!r} has no dead_letter_topic to which "
                 "messages could be rejected; set one, or nack without reject",
                 topic=subscription.topic.name,
                 subscription=subscription.name,
             )
-        now_s, answered = self._clock.monotonic_s(), Answered()
+        now_s, answered = self._clock.monotonic_s(), AckOutcome()
         for cursor, held in self._held(subscription, selection, answered):
             subscription.leases.count_nacked(Counter(cursor.delivery.window.of("lease", held).tolist()))
             if not refusal.attempted:
@@ -147,13 +149,13 @@ class Answering:
             else:
                 cursor.delivery.nack(held, now_s, refusal.delay_s, refusal.reason)
         if answered.known:
-            subscription.room.event()
+            subscription.queue.event()
             subscription.leases.streams.wake_all()
         elif selection.ids is None:
             lease = self._lease(subscription, selection)
             if not lease.nacked:
                 raise _ended(lease.name)
-            return Answered(lease.nacked)
+            return AckOutcome(lease.nacked)
         return answered
 
     def free(self, subscription: Subscription, stream: str) -> None:
@@ -162,23 +164,23 @@ class Answering:
         subscription.expire(list(subscription.cursors), now_s)
         for delivery, offsets, _ in held_by(subscription, stream).values():
             delivery.nack(offsets, now_s, 0.0)
-        subscription.room.event()
+        subscription.queue.event()
 
-    def extend(self, subscription: Subscription, selection: Selection, ack_deadline_s: float | None) -> Answered:
+    def extend(self, subscription: Subscription, selection: Selection, ack_deadline_s: float | None) -> AckOutcome:
         """Lets leases end so many seconds from now, None: as many as the subscription gives. Raises LeaseEnded,
         NeedsNewerBroker."""
         ack_deadline_s = subscription.record.ack_deadline_s if ack_deadline_s is None else ack_deadline_s
-        due_s, answered = self._clock.monotonic_s() + ack_deadline_s, Answered()
+        due_s, answered = self._clock.monotonic_s() + ack_deadline_s, AckOutcome()
         for cursor, held in self._held(subscription, selection, answered):
             cursor.delivery.leases.extend(held, due_s)
         if selection.ids is None and not answered.known:
             raise _ended(selection.lease)
         if answered.known:
-            subscription.room.event()  # those who wait may have to wake up earlier
+            subscription.queue.event()  # those who wait may have to wake up earlier
         return answered
 
     def _held(
-        self, subscription: Subscription, selection: Selection, answered: Answered
+        self, subscription: Subscription, selection: Selection, answered: AckOutcome
     ) -> Iterator[tuple[SegmentCursor, Offsets]]:
         """Yields what a client holds of a selection, and counts it. All is judged before the first of it changes."""
         now_s = self._clock.monotonic_s()
@@ -223,7 +225,7 @@ class Answering:
             ):  # what came back may have held back any stream; or a stream holds it no more
                 subscription.leases.streams.wake_all()
             if not is_durable or self._may_feed(subscription, segment, cursor):
-                subscription.room.event()
+                subscription.queue.event()
 
         commit = self._commit.append_frame(self._frame(subscription, segment, taken))
         commit.add_done_callback(end)
@@ -279,7 +281,7 @@ def _asker(subscription: Subscription, selection: Selection) -> Asker:
 
 
 def _held_among(
-    subscription: Subscription, ids: Mapping[int, Sequence[int] | Offsets], asker: Asker, answered: Answered
+    subscription: Subscription, ids: Mapping[int, Sequence[int] | Offsets], asker: Asker, answered: AckOutcome
 ) -> dict[int, Offsets]:
     held: dict[int, Offsets] = {}
     for segment, wanted in ids.items():

@@ -51,7 +51,7 @@ class AtOffsets:
     offsets: Mapping[int, int]
 
 
-Place: TypeAlias = str | dict[str, str] | AtOffsets
+SeekPlace: TypeAlias = str | dict[str, str] | AtOffsets
 
 
 class Starts:
@@ -103,7 +103,7 @@ class Starts:
         return await self._readables.find(topic, ends, timestamp_us)
 
 
-class Listed(NamedTuple):
+class ListedSubscription(NamedTuple):
     """The name of a subscription, and whether its record can be read."""
 
     topic: str
@@ -140,7 +140,7 @@ class SubscriptionAdmin:
         active = [n for n, one in found.items() if isinstance(one, Versioned) and one.record.state == "active"]
         return active, [name for name, one in found.items() if isinstance(one, Unreadable)]
 
-    async def every(self, after: tuple[str, int, str] | None) -> AsyncIterator[Listed]:
+    async def every(self, after: tuple[str, int, str] | None) -> AsyncIterator[ListedSubscription]:
         """Yields the subscriptions of all topics behind one, as topic, incarnation and name, in the order of their
         keys. Those of topics that are gone may be among them."""
         behind = keys.SUBSCRIPTIONS.key(*after) if after else ""
@@ -150,7 +150,7 @@ class SubscriptionAdmin:
             found = keys.SUBSCRIPTIONS.read(entry)
             if isinstance(found, Unreadable) or found.record.state == "active":
                 topic, incarnation, name = keys.SUBSCRIPTIONS.parse(entry.key)
-                yield Listed(topic, incarnation, name, isinstance(found, Versioned))
+                yield ListedSubscription(topic, incarnation, name, isinstance(found, Versioned))
 
     async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
         """Creates a subscription, with cursors where `record.start` says. Returns False where it exists already. Raises
@@ -207,7 +207,7 @@ class SubscriptionAdmin:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
                 with subscription.changing_to(wanted.record):
                     subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
-        subscription.room.event()
+        subscription.queue.event()
         self._dispatcher.dying.wake()
 
     async def delete(self, topic: Topic, name: str) -> None:
@@ -268,7 +268,7 @@ class Seeking:
         self._dispatcher = dispatcher
         self._starts = starts
 
-    async def seek(self, topic: Topic, name: str, place: Place, key: str) -> SeekResult:
+    async def seek(self, topic: Topic, name: str, place: SeekPlace, key: str) -> SeekResult:
         """Goes on elsewhere, as the seek `key`. Raises SegmentNotFound, OffsetOutOfRange, and InvalidRequest where the
         seek of this name went to another place."""
         if known := _known(await self._dispatcher.open(topic, name), key, place):
@@ -290,12 +290,12 @@ class Seeking:
         return after.last_seek
 
 
-def _digest(place: Place) -> str:
+def _digest(place: SeekPlace) -> str:
     at = sorted(place.offsets.items()) if isinstance(place, AtOffsets) else place
     return hashlib.sha256(repr(at).encode()).hexdigest()[:DIGEST]
 
 
-def _known(subscription: Subscription, key: str, place: Place) -> SeekResult | None:
+def _known(subscription: Subscription, key: str, place: SeekPlace) -> SeekResult | None:
     """Returns the outcome of a seek of this name, None where there was none. Raises InvalidRequest where that one went
     to another place."""
     known, seek = subscription.sought_as(key), subscription.record.seek

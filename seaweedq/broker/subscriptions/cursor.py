@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Run, Runs, runs_of
-from seaweedq.broker.subscriptions.delivery import Death, SegmentDelivery, Sent
+from seaweedq.broker.subscriptions.delivery import DeadLetterBatch, DeadLetterReason, SegmentDelivery
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.policy import Rules
 from seaweedq.broker.subscriptions.window import NOBODY
@@ -47,7 +47,7 @@ class SegmentCursor:
             offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
             due_s = now_s + one.left_s
             if one.dying:
-                self.delivery.take_dying(offsets, Death(*one.dying), now_s)
+                self.delivery.take_dying(offsets, DeadLetterReason(*one.dying), now_s)
                 continue
             if not one.name and not one.consumer:
                 self.delivery.leases.take_over(offsets, NOBODY, NOBODY, due_s)
@@ -59,8 +59,8 @@ class SegmentCursor:
         for one in held:
             if one.dying and one.name:  # behind the reasons, of which some may not have fitted into the record
                 batch = [offset for low, high in one.runs for offset in range(low, high)]
-                self.delivery.take_dying(np.array(batch, np.int64), Death(*one.dying), now_s)
-                self.delivery.dying.sent = Sent.parse(one.name, tuple(batch))
+                self.delivery.take_dying(np.array(batch, np.int64), DeadLetterReason(*one.dying), now_s)
+                self.delivery.dead_letters.sent = DeadLetterBatch.parse(one.name, tuple(batch))
 
     def handed_over(self, epoch: int, level: int, now_s: float) -> CursorRecord:
         """Returns a checkpoint of the cursor, with its leases."""
@@ -84,7 +84,7 @@ class SegmentCursor:
             record = self.delivery.window.record(epoch, level)
             if is_last:
                 record = self.delivery.uncounted(record)
-            if self.delivery.dying and level >= SUBSCRIPTION_LEVEL and (dying := tuple(self._dying())):
+            if self.delivery.dead_letters and level >= SUBSCRIPTION_LEVEL and (dying := tuple(self._dying())):
                 record = replace(record, held=dying, needs_level=SUBSCRIPTION_LEVEL)
         else:
             record = self.handed_over(epoch, level, handover_s)
@@ -112,13 +112,13 @@ class SegmentCursor:
         """The newest commit that holds an ack, -1 for none."""
         return self._newest
 
-    def says(self, sent: Sent) -> bool:
+    def says(self, sent: DeadLetterBatch) -> bool:
         """Tells whether the last checkpoint has a batch of dead letters."""
         return any(one.name == sent.name and one.dying for one in self.held.record.held or ())
 
     def _dying(self) -> Iterator[HeldLease]:
         """Yields the batch that may have been published, under its identity, and what is dying, by the reason."""
-        deaths = self.delivery.dying
+        deaths = self.delivery.dead_letters
         if sent := deaths.begun():
             yield HeldLease(sent.name, ANYBODY, 0.0, tuple(runs_of(sent.offsets)), (*deaths.why(sent.offsets[0]),))
         offsets = sorted((deaths.why(offset), offset) for offset in deaths.unacked())

@@ -139,7 +139,7 @@ class CursorStore:
                     return True
                 if not await self.is_held(subscription):
                     return False
-                await self._look(subscription)
+                await self._refresh(subscription)
 
     def _checked(self, subscription: Subscription, changed: Sequence[_Change], is_last: bool) -> list[_Change]:
         """Returns the cursors that may be written, and logs the others. Raises InvariantViolated if all are needed."""
@@ -177,7 +177,7 @@ class CursorStore:
             )
         return not one.cursor.is_too_large
 
-    async def _look(self, subscription: Subscription) -> None:
+    async def _refresh(self, subscription: Subscription) -> None:
         """Reads again what the cursors' next checkpoints replace. What their last ones held stays as it is known: those
         may be newer than the answers that were lost."""
         entries = await self._entries(subscription.topic, subscription.name)

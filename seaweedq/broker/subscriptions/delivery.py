@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.subscriptions.leases import Asker, LeaseTable
-from seaweedq.broker.subscriptions.policy import Rules, Want, later_of_slots, of_one_kind
+from seaweedq.broker.subscriptions.policy import PullLimits, Rules, later_of_slots, same_attempt_class
 from seaweedq.broker.subscriptions.window import (
     ACKED,
     ACKING,
@@ -50,14 +50,14 @@ REJECTED, MAX_ATTEMPTS = "rejected", "max-attempts"
 NO_ANSWER = "no answer came before the deadline"
 
 
-class Death(NamedTuple):
+class DeadLetterReason(NamedTuple):
     """The reason for which messages were given up, REJECTED or MAX_ATTEMPTS, and what the consumer said of it."""
 
     reason: str
     detail: str = ""
 
 
-class Sent(NamedTuple):
+class DeadLetterBatch(NamedTuple):
     """A batch of dead letters that may have been published: under which identity, and of which offsets."""
 
     producer: str
@@ -70,25 +70,25 @@ class Sent(NamedTuple):
         return f"{self.producer}:{self.sequence}"
 
     @staticmethod
-    def parse(name: str, offsets: tuple[int, ...]) -> "Sent":
+    def parse(name: str, offsets: tuple[int, ...]) -> "DeadLetterBatch":
         """Returns the batch of an identity."""
         producer, _, sequence = name.rpartition(":")
-        return Sent(producer, int(sequence), offsets)
+        return DeadLetterBatch(producer, int(sequence), offsets)
 
 
-class Dying:
+class DeadLetterQueue:
     """The offsets that die in a window, with their reasons. `sent` is the batch of them that is published first, as it
     was begun: at this dispatcher, or at one before."""
 
     def __init__(self, window: Window) -> None:
-        self.sent: Sent | None = None
+        self.sent: DeadLetterBatch | None = None
         self._window = window
-        self._why: dict[int, Death] = {}
+        self._why: dict[int, DeadLetterReason] = {}
 
     def __bool__(self) -> bool:
         return bool(self._why)
 
-    def take(self, offsets: Offsets, death: Death, due_s: float) -> None:
+    def take(self, offsets: Offsets, death: DeadLetterReason, due_s: float) -> None:
         """Lets offsets of the window die; they are with nobody any more."""
         self._window.give_up(offsets, due_s)
         self._why.update(dict.fromkeys(offsets.tolist(), death))
@@ -115,7 +115,7 @@ class Dying:
         self.all()
         return sorted(self._why)
 
-    def begun(self) -> Sent | None:
+    def begun(self) -> DeadLetterBatch | None:
         """Returns the batch that may have been published. It forgets one of which some is gone or acked: that cannot be
         repeated as it was."""
         if self.sent and not set(self.sent.offsets) <= set(self.unacked()):
@@ -133,7 +133,7 @@ class Dying:
         found: Offsets = np.intersect1d(offsets, self.all(), assume_unique=True)
         return found
 
-    def why(self, offset: int) -> Death:
+    def why(self, offset: int) -> DeadLetterReason:
         """Returns the reason of an offset that is dying."""
         return self._why[offset]
 
@@ -159,8 +159,9 @@ class AckResult:
 
 
 class SegmentDelivery:
-    """The state of a segment in a subscription: the offsets of a `window`, the `leases` that hold them, what is
-    `dying`, and the `rules` by which they are delivered. In `keyed` the slots of the keys are known below `read_to`."""
+    """The state of a segment in a subscription: the offsets of a `window`, the `leases` that hold them, the
+    `dead_letters` that wait, and the `rules` by which they are delivered. In `keyed` the slots of the keys are known
+    below `read_to`."""
 
     def __init__(
         self,
@@ -174,9 +175,9 @@ class SegmentDelivery:
         self.window = Window(acked_to, acked, attempts, delivered_to)
         self.window.busy = BusySlots(acked_to) if self.rules.mode == "keyed" else None
         self.leases = LeaseTable(self.window)
-        self.dying = Dying(self.window)
+        self.dead_letters = DeadLetterQueue(self.window)
         self._read_to = acked_to
-        self._asked: tuple[Want, Rules, int, int] | None = None  # what was `available` last
+        self._asked: tuple[PullLimits, Rules, int, int] | None = None  # what was `available` last
         self._asked_to = 0
         self._found = EMPTY
 
@@ -217,7 +218,7 @@ class SegmentDelivery:
         self._fail(leased, now_s, None, NO_ANSWER)
         self.leases.find_next()
 
-    def available(self, want: Want, end: int) -> Offsets:
+    def available(self, want: PullLimits, end: int) -> Offsets:
         """Returns the next offsets for a pull, below `end`, in order; none if it is another consumer's turn. It is
         asked several times in a pull: if nothing has changed, what is below a smaller end is known."""
         window = self.window
@@ -228,7 +229,7 @@ class SegmentDelivery:
         self._asked, self._asked_to = (want, self.rules, read_to, window.changes), end
         return self._found
 
-    def _available(self, want: Want, end: int, read_to: int) -> Offsets:
+    def _available(self, want: PullLimits, end: int, read_to: int) -> Offsets:
         window, rules = self.window, self.rules
         low = max(window.free_from, window.acked_to)
         high = min(end, window.delivered_to if window.is_ragged(want.max_runs) else window.acked_to + WINDOW)
@@ -244,7 +245,7 @@ class SegmentDelivery:
         if not len(free):
             return EMPTY
         free = free[: want.limit]
-        return of_one_kind(rules, free, window.of("attempts", free), window.of("slot", free), want.kind)
+        return same_attempt_class(rules, free, window.of("attempts", free), window.of("slot", free), want.kind)
 
     def is_drained(self, end: int) -> bool:
         """Tells whether it is known, without a look at the offsets, that nothing below `end` is available. An ack
@@ -271,10 +272,10 @@ class SegmentDelivery:
         else:
             self.window.settle(offsets)
 
-    def take_dying(self, offsets: Offsets, death: Death, now_s: float) -> None:
+    def take_dying(self, offsets: Offsets, death: DeadLetterReason, now_s: float) -> None:
         """Takes over what was dying at the dispatcher before."""
         offsets = self.window.within(offsets)
-        self.dying.take(offsets[self.window.of("state", offsets) == FREE], death, now_s)
+        self.dead_letters.take(offsets[self.window.of("state", offsets) == FREE], death, now_s)
 
     def nack(self, held: Offsets, now_s: float, delay_s: float | None = None, reason: str = "") -> None:
         """Ends the lease of leased offsets, which are delivered again after `delay_s`; None is the backoff. Those whose
@@ -303,7 +304,7 @@ class SegmentDelivery:
 
     def reject(self, held: Offsets, now_s: float, reason: str = "") -> None:
         """Lets leased offsets die."""
-        self.dying.take(held, Death(REJECTED, reason), now_s)
+        self.dead_letters.take(held, DeadLetterReason(REJECTED, reason), now_s)
 
     def hold_last(self, due_s: float) -> None:
         """Lets what is available, though its attempts are over, wait for late acks until `due_s`; then it dies."""
@@ -351,7 +352,7 @@ class SegmentDelivery:
         if durable:
             self.window.settle(taken)
             return
-        failed = self.dying.take_again(taken[self.window.of("state", taken) == ACKING])
+        failed = self.dead_letters.take_again(taken[self.window.of("state", taken) == ACKING])
         self.window.free(failed)
         self._drag(failed)
 
@@ -384,7 +385,7 @@ class SegmentDelivery:
         """Lets those die whose attempts are over. Returns the others."""
         over = self.rules.gives_up(self.window.of("attempts", offsets))
         if over.any():
-            self.dying.take(offsets[over], Death(MAX_ATTEMPTS, why), now_s)
+            self.dead_letters.take(offsets[over], DeadLetterReason(MAX_ATTEMPTS, why), now_s)
         return offsets[~over]
 
     def _fail(self, failed: Offsets, now_s: float, delay_s: float | None, why: str) -> None:

@@ -28,10 +28,10 @@ from seaweedq.broker.context import ClusterView
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.read.readable_segments import ReadableSegments
-from seaweedq.broker.subscriptions.acking import Answered, Answering, Refusal, Selection
+from seaweedq.broker.subscriptions.acking import AckHandler, AckOutcome, Refusal, Selection
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
-from seaweedq.broker.subscriptions.delivery import Sent
+from seaweedq.broker.subscriptions.delivery import DeadLetterBatch
 from seaweedq.broker.subscriptions.leases import Position
 from seaweedq.broker.subscriptions.open_subscriptions import OpenSubscriptions
 from seaweedq.broker.subscriptions.pulling import Leasing, Pulling
@@ -77,13 +77,13 @@ class Dispatcher:
         self._commit = commit
         self._clock = view.clock
         self._opened = OpenSubscriptions(view, assignment, cursors, readables)
-        self._answering = Answering(view.catalog, readables, commit, view.clock)
+        self._acks = AckHandler(view.catalog, readables, commit, view.clock)
         leasing = Leasing(view.catalog, readables, cursors, view.clock)
         self._pulling = Pulling(view, self._opened, leasing, readables, timeout_s)
         self.dying = Signal()  # something may have died
         self.open, self.changing, self.forget = self._opened.open, self._opened.changing, self._opened.forget
         self.names, self.subscriptions, self.has = self._opened.names, self._opened.all, self._opened.has
-        self.look, self.pull, self.close = self._pulling.look, self._pulling.pull, self._pulling.close
+        self.pull_now, self.pull, self.close = self._pulling.pull_now, self._pulling.pull, self._pulling.close
 
     @property
     def pin(self) -> int | None:
@@ -128,14 +128,14 @@ class Dispatcher:
             finally:
                 self._opened.drop(topic, name)  # where the outcome is unknown, the record tells it
             after = await self._opened.open_held(topic, name, held)
-            after.tenure = before.tenure
+            after.term = before.term
             after.leases.remember(before.leases, self._clock.monotonic_s() + after.record.ack_deadline_s)
             return before, after
 
     async def _write_all(self, subscription: Subscription, why: str, handover_s: float | None = None) -> bool:
         """Closes a subscription, and writes a checkpoint of everything. Returns False where another broker dispatches
         by now. Where it fails the subscription is open again."""
-        async with subscription.burying:
+        async with subscription.dead_lettering:
             subscription.close(why)
         try:
             async with subscription.delivering:
@@ -145,31 +145,33 @@ class Dispatcher:
             subscription.closed = None
             raise
 
-    async def ack(self, topic: Topic, name: str, selection: Selection) -> Answered:
+    async def ack(self, topic: Topic, name: str, selection: Selection) -> AckOutcome:
         """Acks messages, and returns when they are durable. Raises LeaseEnded, JournalUnavailable, NotReady,
         NeedsNewerBroker."""
-        return await self._answering.ack(await self._opened.open_for_use(topic, name), selection)
+        return await self._acks.ack(await self._opened.open_for_use(topic, name), selection)
 
-    async def nack(self, topic: Topic, name: str, selection: Selection, refusal: Refusal | None = None) -> Answered:
+    async def nack(self, topic: Topic, name: str, selection: Selection, refusal: Refusal | None = None) -> AckOutcome:
         """Ends leases: the messages are delivered again, by default after the backoff, or become dead letters. Raises
         LeaseEnded, NoDeadLetters, NeedsNewerBroker."""
-        answered = self._answering.nack(await self._opened.open_for_use(topic, name), selection, refusal or Refusal())
+        answered = self._acks.nack(await self._opened.open_for_use(topic, name), selection, refusal or Refusal())
         self.dying.wake()
         return answered
 
-    async def bury(self, subscription: Subscription, segment: int, dying: Offsets, epoch: int) -> None:
+    async def ack_dead_letters(self, subscription: Subscription, segment: int, dying: Offsets, epoch: int) -> None:
         """Acks messages whose dead letters are durable, as far as they are still dying in this epoch. The caller holds
-        `burying`. Raises NotOwner where this broker does not dispatch them any more, JournalUnavailable, NotReady."""
+        `dead_lettering`. Raises NotOwner if this broker does not dispatch them any more, JournalUnavailable,
+        NotReady."""
         subscription.check()
         cursor = subscription.cursors.get(segment)
         if cursor is None or subscription.record.epoch != epoch:
             return
-        if len(left := cursor.delivery.dying.still(dying)):
-            await self._answering.bury(subscription, segment, cursor, left)
+        if len(left := cursor.delivery.dead_letters.still(dying)):
+            await self._acks.ack_dead_letters(subscription, segment, cursor, left)
 
-    async def note_letters(self, subscription: Subscription, segment: int, sent: Sent) -> None:
-        """Has the cursor of a segment say which dead letters may be published from now on. The caller holds `burying`.
-        Raises NotOwner where this broker does not dispatch them any more, Unavailable where that cannot be written."""
+    async def record_dead_letters(self, subscription: Subscription, segment: int, sent: DeadLetterBatch) -> None:
+        """Has the cursor of a segment say which dead letters may be published from now on. The caller holds
+        `dead_lettering`. Raises NotOwner if this broker does not dispatch them any more, Unavailable if that cannot be
+        written."""
         saved = await self._cursors.save(subscription)
         if not saved and self._opened.is_here(subscription):
             self.forget(subscription.topic, subscription.name)
@@ -180,19 +182,19 @@ class Dispatcher:
 
     async def extend(
         self, topic: Topic, name: str, selection: Selection, ack_deadline_s: float | None = None
-    ) -> Answered:
+    ) -> AckOutcome:
         """Lets leases end so many seconds from now, by default as many as a new lease has. Raises LeaseEnded,
         NeedsNewerBroker."""
-        return self._answering.extend(await self._opened.open_for_use(topic, name), selection, ack_deadline_s)
+        return self._acks.extend(await self._opened.open_for_use(topic, name), selection, ack_deadline_s)
 
     async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
         """Has a connection of a stream get nothing any more, and with `free` its stream holds nothing then."""
         subscription = await self.open(topic, name)
         subscription.leases.streams.leave(position.connection, self._clock.monotonic_s())
         if free:
-            self._answering.free(subscription, position.stream)
-            subscription.turns.leave(subscription.leases.known_consumer(position.consumer))
-        subscription.room.look_again(position.connection)  # a pull of it may wait
+            self._acks.free(subscription, position.stream)
+            subscription.shares.leave(subscription.leases.known_consumer(position.consumer))
+        subscription.queue.rearm(position.connection)  # a pull of it may wait
         subscription.leases.streams.wake_all()
 
     async def confirm(self, subscription: Subscription) -> None:
@@ -221,7 +223,7 @@ class Dispatcher:
         it."""
         if subscription.blocked:
             subscription.blocked = None
-            subscription.room.wake_all()
+            subscription.queue.wake_all()
             subscription.leases.streams.wake_all()
             self.dying.wake()
 

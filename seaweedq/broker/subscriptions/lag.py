@@ -1,8 +1,8 @@
 """The lag of a subscription: what is not acked yet, in all and by segment, in which state, and why it is not delivered.
 
 It costs no request a file: sizes come with the store's listing, one request for a thousand files, and are kept; the age
-of the oldest message costs the read of its row, which the next pull needs too. What metrics show (`Behind`) is known
-without any request.
+of the oldest message costs the read of its row, which the next pull needs too. What metrics show (`LagSummary`) is
+known without any request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -84,7 +84,7 @@ def stalled(segments: Iterable[Stall | None]) -> Stall | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class LagCounts:
     """The unacked messages of a segment or subscription; `size_bytes` is about what they take in memory or files,
     `seconds` the age of the oldest one. `in_flight` ones are leased, `delayed` ones come again later, the dead letters
     of `dying` ones are being published, `waiting` ones are for whoever pulls next; `stalled` is why nobody gets these.
@@ -108,14 +108,14 @@ class Lag:
     segment: int
     acked_to: int
     end_offset: int
-    counted: Counted
+    counted: LagCounts
 
 
-def total(lags: Sequence[Lag], subscription: Subscription) -> Counted:
+def total(lags: Sequence[Lag], subscription: Subscription) -> LagCounts:
     """Returns the sum of lags, and the age of the oldest message of all. Skipped messages count of segments that are
     done, too."""
     all_ = [lag.counted for lag in lags]
-    return Counted(
+    return LagCounts(
         messages=sum(one.messages for one in all_),
         size_bytes=sum(one.size_bytes for one in all_),
         seconds=max((one.seconds for one in all_), default=0.0),
@@ -129,7 +129,7 @@ def total(lags: Sequence[Lag], subscription: Subscription) -> Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class LagSummary:
     """How far a subscription of this dispatcher is behind, as far as ends, sizes and times are known here; the oldest
     message is at least `seconds` old, and rarely much older. `held_up_s` is for how long
     successors have waited for the same message."""
@@ -170,14 +170,14 @@ class LagMeter:
         errors = (NotOwner, BelowRetention)
         return await deadline.retry(lambda: self._measure(topic, subscription), errors, topic.signal, PAUSE_S)
 
-    def furthest_behind(self, limit: int) -> list[Behind]:
+    def furthest_behind(self, limit: int) -> list[LagSummary]:
         """Returns so many of the subscriptions that are open here, those with the most unacked messages. Sends no
         request."""
         opened = ((self._messages(one), one) for one in self._dispatcher.subscriptions())
         furthest = nlargest(limit, opened, key=lambda one: (one[0], one[1].topic.name, one[1].name))
         return [self._behind(subscription) for _, subscription in furthest]
 
-    def _behind(self, subscription: Subscription) -> Behind:
+    def _behind(self, subscription: Subscription) -> LagSummary:
         backlogs = [backlog_of(subscription, number, end) for number, end in self._ends(subscription)]
         weights = [
             self._readables.weigh(subscription.topic, one.segment, one.acked_to) for one in backlogs if one.messages
@@ -212,7 +212,7 @@ class LagMeter:
             size, age_s = 0, 0.0
             if segment := segments.get(one.segment):
                 size, age_s = await _weigh(segment, one.acked_to, now_us)
-            counted = Counted(
+            counted = LagCounts(
                 messages=one.messages,
                 size_bytes=size,
                 seconds=age_s,
@@ -228,9 +228,11 @@ class LagMeter:
         return await gather_bounded(LAGS, lag, left)
 
 
-def _behind(subscription: Subscription, backlogs: Sequence[Backlog], weight: tuple[int, float], now_s: float) -> Behind:
+def _behind(
+    subscription: Subscription, backlogs: Sequence[Backlog], weight: tuple[int, float], now_s: float
+) -> LagSummary:
     in_flight = subscription.in_flight
-    return Behind(
+    return LagSummary(
         subscription.topic.name,
         subscription.name,
         messages=sum(one.messages for one in backlogs),

@@ -14,7 +14,7 @@ from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
 from seaweedq.broker.subscriptions.leases import Leases
-from seaweedq.broker.subscriptions.pull_queue import Room
+from seaweedq.broker.subscriptions.pull_queue import PullQueue
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.subscriptions import SubscriptionRecord
@@ -136,7 +136,7 @@ class OpenSubscriptions:
             before = len(subscription.unreadable)
             await self._cursors.reread(subscription, now_s)
             if len(subscription.unreadable) < before:
-                subscription.room.event()
+                subscription.queue.event()
 
     async def _take(self, topic: Topic, name: str) -> Subscription:
         held = await self._assignment.take(topic, name)
@@ -159,6 +159,6 @@ class OpenSubscriptions:
         cursors = {number: one for number, one in cursors.items() if number in records or number in hidden}
         subscription = Subscription(topic, name, held, cursors, records, unreadable)
         subscription.leases = taken.leases
-        subscription.room = Room(lambda: subscription.sharers(self._clock.monotonic_s()))
+        subscription.queue = PullQueue(lambda: subscription.sharers(self._clock.monotonic_s()))
         self._subscriptions[topic, name] = subscription
         return subscription

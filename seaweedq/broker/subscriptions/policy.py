@@ -31,7 +31,7 @@ Mode: TypeAlias = Literal["ordered", "shared", "keyed"]
 SUSPECT = 3  # from this attempt on
 FEW = 16  # suspects in a pull
 NORMAL, SUSPECTS, ALONE = range(3)  # kinds of messages, and of pulls
-FILTERED_ROWS = 65_536  # rows that one look at a subscription's segments filters at most
+FILTERED_ROWS = 65_536  # rows that one round at a subscription's segments filters at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class PullLimits:
     """The messages that a pull may get: at most `limit`, of one `kind` where it has some already (choosing), for a
     consumer. With `max_runs` acked runs nothing is delivered that never was."""
 
@@ -83,7 +83,7 @@ class Want:
     max_runs: int = WINDOW
 
 
-def of_one_kind(rules: Rules, free: Offsets, attempts: Array, slots: Array, kind: int | None) -> Offsets:
+def same_attempt_class(rules: Rules, free: Offsets, attempts: Array, slots: Array, kind: int | None) -> Offsets:
     """Returns those candidates that go into one pull: of `kind`, or of the first one's. One of another kind keeps those
     back that must come after it."""
     kinds = rules.kinds(attempts)

@@ -33,23 +33,23 @@ Shares = Callable[[], Collection[int] | None]
 KEPT_S = 5.0
 
 
-class Place:
-    """The place of one pull in a room. It is a signal to that pull: `count` rises with each event, and `wait` returns
+class Waiter:
+    """One pull in a queue. It is a signal to that pull: `count` rises with each event, and `wait` returns
     when it is the pull's turn. `fed` says that it got messages."""
 
-    __slots__ = ("_lane", "_name", "_room", "_woken", "fed")
+    __slots__ = ("_lane", "_name", "_queue", "_woken", "fed")
 
-    def __init__(self, room: "Room", lane: int, name: str | None) -> None:
+    def __init__(self, queue: "PullQueue", lane: int, name: str | None) -> None:
         self.fed = False
-        self._room = room
+        self._queue = queue
         self._lane = lane
         self._name = name
         self._woken: asyncio.Future[None] | None = None
 
     @property
     def count(self) -> int:
-        """How many events there were in the room."""
-        return self._room.count
+        """How many events there were in the queue."""
+        return self._queue.count
 
     async def wait(self, timeout_s: float | None) -> None:
         """Ends the turn, and returns with the next one, or after `timeout_s` seconds. The caller has looked, and no
@@ -57,14 +57,14 @@ class Place:
         loop = asyncio.get_running_loop()
         is_first = self._woken is None
         woken = self._woken = loop.create_future()
-        self._room.lie_down(self, is_first)
+        self._queue.park(self, is_first)
         timer = None if timeout_s is None else loop.call_later(timeout_s, self.wake)
         try:
             await woken
         finally:
             if timer:
                 timer.cancel()
-            self._room.get_up(self)
+            self._queue.unpark(self)
 
     async def beside(self, work: Coroutine[Any, Any, T]) -> T | None:
         """As `wait`, while `work` runs; returns its result. Returns None where the turn comes before: then `work` is
@@ -88,36 +88,36 @@ class Place:
             self._woken.set_result(None)
 
 
-class Room:
-    """The places of one subscription. `shares` gives the consumers that have segments in `ordered`, else None."""
+class PullQueue:
+    """The waiting pulls of a subscription. `shares` gives the consumers that have segments in `ordered`, else None."""
 
     def __init__(self, shares: Shares) -> None:
         self.count = 0
         self._shares = shares
-        self._places = 0
-        self._asleep: dict[int, OrderedDict[Place, None]] = {}  # by lane, the longest waiting first
-        self._turns: dict[int, Place] = {}  # by lane
-        self._named: dict[str, list[Place]] = {}
+        self._waiters = 0
+        self._asleep: dict[int, OrderedDict[Waiter, None]] = {}  # by lane, the longest waiting first
+        self._turns: dict[int, Waiter] = {}  # by lane
+        self._named: dict[str, list[Waiter]] = {}
         self._feeding: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return self._places
+        return self._waiters
 
     @contextmanager
-    def place(self, signal: Signal, lane: int, name: str | None) -> Iterator[Place]:
-        """Gives a pull its place. As long as there are any, what wakes `signal` is an event."""
-        place = Place(self, lane, name)
-        if not self._places:
+    def join(self, signal: Signal, lane: int, name: str | None) -> Iterator[Waiter]:
+        """Lets a pull wait in the block. As long as there are any, what wakes `signal` is an event."""
+        waiter = Waiter(self, lane, name)
+        if not self._waiters:
             signal.listen(self.event)
-        self._places += 1
+        self._waiters += 1
         if name:
-            self._named.setdefault(name, []).append(place)
+            self._named.setdefault(name, []).append(waiter)
         try:
-            yield place
+            yield waiter
         finally:
-            self._leave(place)
-            if not self._places:
+            self._leave(waiter)
+            if not self._waiters:
                 signal.unlisten(self.event)
 
     def event(self) -> None:
@@ -130,18 +130,18 @@ class Room:
         """Lets everybody look."""
         self.count += 1
         for lane in list(self._asleep.values()):
-            for place in lane:
-                place.wake()
+            for waiter in lane:
+                waiter.wake()
 
-    def look_again(self, name: str) -> None:
+    def rearm(self, name: str) -> None:
         """Lets those look who wait under a name: that of a lease that has messages now, so that they get the same ones,
         or that of a stream's connection that has left."""
-        for place in self._named.get(name, ()):
-            place.wake()
+        for waiter in self._named.get(name, ()):
+            waiter.wake()
 
     def arm(self, after_s: float) -> None:
         """Makes an event after so many seconds, unless there is one before."""
-        if not self._places:
+        if not self._waiters:
             return
         loop = asyncio.get_running_loop()
         if self._timer:
@@ -150,39 +150,39 @@ class Room:
             self._timer.cancel()
         self._timer = loop.call_later(after_s, self._ring)
 
-    # Of places
+    # Of waiters
 
-    def lie_down(self, place: Place, is_first: bool) -> None:
+    def park(self, waiter: Waiter, is_first: bool) -> None:
         """Lets a pull wait: behind all others the first time, else where it was."""
-        if self._turns.get(place._lane) is place:
-            del self._turns[place._lane]
-        lane = self._asleep.setdefault(place._lane, OrderedDict())
-        lane[place] = None
+        if self._turns.get(waiter._lane) is waiter:
+            del self._turns[waiter._lane]
+        lane = self._asleep.setdefault(waiter._lane, OrderedDict())
+        lane[waiter] = None
         if not is_first:
-            lane.move_to_end(place, last=False)
+            lane.move_to_end(waiter, last=False)
 
-    def get_up(self, place: Place) -> None:
+    def unpark(self, waiter: Waiter) -> None:
         """Takes a pull from those that wait."""
-        lane = self._asleep.get(place._lane)
+        lane = self._asleep.get(waiter._lane)
         if lane is not None:
-            lane.pop(place, None)
+            lane.pop(waiter, None)
             if not lane:
-                del self._asleep[place._lane]
+                del self._asleep[waiter._lane]
 
-    def _leave(self, place: Place) -> None:
-        self._places -= 1
-        if place._name:
-            same = self._named[place._name]
-            same.remove(place)
+    def _leave(self, waiter: Waiter) -> None:
+        self._waiters -= 1
+        if waiter._name:
+            same = self._named[waiter._name]
+            same.remove(waiter)
             if not same:
-                del self._named[place._name]
-        if self._turns.get(place._lane) is place:
-            del self._turns[place._lane]
-            if place._lane in self._asleep:
-                self._give(place._lane)
-            elif not place.fed and self._asleep and not self._feeding:  # nobody has looked in its stead
+                del self._named[waiter._name]
+        if self._turns.get(waiter._lane) is waiter:
+            del self._turns[waiter._lane]
+            if waiter._lane in self._asleep:
+                self._give(waiter._lane)
+            elif not waiter.fed and self._asleep and not self._feeding:  # nobody has looked in its stead
                 self._feeding = asyncio.get_running_loop().call_soon(self._feed)
-        if not self._places and self._timer:
+        if not self._waiters and self._timer:
             self._timer.cancel()
             self._timer = None
 
@@ -202,10 +202,10 @@ class Room:
         """Gives the turn to the one that waits longest; whoever has it now looks again, since `count` has risen."""
         if lane in self._turns or lane not in self._asleep:
             return
-        place = next(iter(self._asleep[lane]))
-        self._turns[lane] = place
-        self.get_up(place)
-        place.wake()
+        waiter = next(iter(self._asleep[lane]))
+        self._turns[lane] = waiter
+        self.unpark(waiter)
+        waiter.wake()
 
     def _ring(self) -> None:
         self._timer = None
@@ -218,13 +218,13 @@ class _Told(NamedTuple):
     until_s: float
 
 
-class Elsewhere:
+class RemotePulls:
     """How many pulls queue at other brokers, and for which consumers; "" stands for those without a name."""
 
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}
 
-    def hear(self, broker: str, pulls: int, consumers: Collection[str], now_s: float) -> None:
+    def update(self, broker: str, pulls: int, consumers: Collection[str], now_s: float) -> None:
         """Takes in what a broker tells."""
         if pulls:
             self._told[broker] = _Told(pulls, frozenset(consumers), now_s + KEPT_S)

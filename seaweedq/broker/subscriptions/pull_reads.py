@@ -1,8 +1,8 @@
-"""The reads of one look: what is due next in a segment is read and leased, and what a lease holds is read again.
+"""The reads of one round: what is due next in a segment is read and leased, and what a lease holds is read again.
 
-No owner that has just fallen silent may hold up a look, which has `delivering`, for which all consumers of its
+No owner that has just fallen silent may hold up a round, which has `delivering`, for which all consumers of its
 subscription wait. So it waits READ_S for an owner; then the segment is left out, and the read goes on by itself. Rows
-at an offset never change, so that a later look takes the answer, if it wants those rows yet. One that nobody has taken
+at an offset never change, so that a later round takes the answer, if it wants those rows yet. One that nobody has taken
 is forgotten after KEPT_S.
 """
 
@@ -19,7 +19,7 @@ from seaweedq.broker.log.reader import Pieces
 from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Lease
-from seaweedq.broker.subscriptions.policy import NORMAL, Want, left_out
+from seaweedq.broker.subscriptions.policy import NORMAL, PullLimits, left_out
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.subscriptions.window import NO_KEY, SLOTS, WINDOW, Array
 from seaweedq.concurrency.deadline import Deadline
@@ -35,18 +35,18 @@ Part = tuple[Offsets, pa.RecordBatch]
 
 
 @dataclass(eq=False, slots=True)
-class _Late:
-    """A read from an offset on that a look has left behind."""
+class _SlowRead:
+    """A read from an offset on that a round has left behind."""
 
     offset: int
     task: "asyncio.Task[Pieces]"
 
 
-class LateReads:
+class SlowReads:
     """Reads for looks, one at a time of each subscription and segment."""
 
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[Subscription, dict[int, _Late]] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[Subscription, dict[int, _SlowRead]] = WeakKeyDictionary()
 
     async def read(
         self, subscription: Subscription, segment: Readable, what: tuple[int, int, int], waits_s: float
@@ -69,7 +69,7 @@ class LateReads:
             await asyncio.wait([task], timeout=waits_s)
         finally:
             if not task.done():
-                late[segment.id] = one = _Late(offset, task)
+                late[segment.id] = one = _SlowRead(offset, task)
                 asyncio.get_running_loop().call_later(KEPT_S, _forget, late, segment.id, one)
         if not task.done():
             raise Unavailable(f"the owner of segment {segment.id} has not answered a read yet")
@@ -81,14 +81,14 @@ def _heard(task: "asyncio.Task[Pieces]") -> None:
         task.exception()  # whoever takes the answer gets it
 
 
-def _forget(late: dict[int, _Late], segment: int, one: _Late) -> None:
+def _forget(late: dict[int, _SlowRead], segment: int, one: _SlowRead) -> None:
     if late.get(segment) is one:
         del late[segment]
         one.task.cancel()
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveredRows:
     """Messages of one segment that a pull returns: rows of one schema, their offsets, and how often each was delivered,
     this time included."""
 
@@ -99,19 +99,19 @@ class Delivered:
 
 
 @dataclass(slots=True)
-class Round:
-    """The state of one look: its lease, what is found so far, and what may still be."""
+class PullRound:
+    """The state of one round: its lease, what is found so far, and what may still be."""
 
     subscription: Subscription
     lease: Lease
-    reads: LateReads
+    reads: SlowReads
     count: int
     max_runs: int
     max_bytes: int
     rows_left: int
     patience: Deadline
     kind: int | None = None
-    found: list[Delivered] = field(default_factory=list)
+    found: list[DeliveredRows] = field(default_factory=list)
     touched: list[SegmentDelivery] = field(default_factory=list)  # the segments' that were looked at
     waits_s: float = READ_S  # for another broker
     frees: bool = False  # messages that may have held streams back are due no more
@@ -123,7 +123,7 @@ class Round:
         return bool(self.found) and (self.patience.is_over or delivery.is_drained(end))
 
     async def read(self, segment: Readable, offset: int, limit: int, max_bytes: int) -> Pieces:
-        """Returns rows from `offset` on. Raises Unavailable, also where another broker does not answer at once: a look
+        """Returns rows from `offset` on. Raises Unavailable, also where another broker does not answer at once: a round
         waits for one such read."""
         try:
             return await self.reads.read(self.subscription, segment, (offset, limit, max_bytes), self.waits_s)
@@ -133,10 +133,10 @@ class Round:
 
     def due(self, delivery: SegmentDelivery, end: int) -> Offsets:
         """Returns the offsets below `end` that are due."""
-        return delivery.available(Want(self.lease.consumer, self.count, self.kind, self.max_runs), end)
+        return delivery.available(PullLimits(self.lease.consumer, self.count, self.kind, self.max_runs), end)
 
 
-async def take(segment: Readable, round: Round) -> list[Part] | None:
+async def take(segment: Readable, round: PullRound) -> list[Part] | None:
     """Reads and leases the next messages, with one read for all that lie close together. Returns None where there are
     none. Raises Unavailable."""
     subscription, lease = round.subscription, round.lease
@@ -162,7 +162,7 @@ async def take(segment: Readable, round: Round) -> list[Part] | None:
         # Leases ended, or an ack failed, during the read: the offsets that became due go first.
 
 
-async def _read_ahead(segment: Readable, delivery: SegmentDelivery, round: Round) -> None:
+async def _read_ahead(segment: Readable, delivery: SegmentDelivery, round: PullRound) -> None:
     """Reads on, until enough messages are due whose keys are free, or all of the window are known, or the round has
     filtered enough; in any case up to the last lease that was taken over, where keys matter."""
     wanted, is_keyed = round.subscription.record.filter, delivery.rules.mode == "keyed"
@@ -173,7 +173,7 @@ async def _read_ahead(segment: Readable, delivery: SegmentDelivery, round: Round
         if due >= round.count or (due and first >= delivery.window.delivered_to + KEYS_AHEAD):
             return
         if wanted and may_stop and round.rows_left > 0 and round.patience.is_over:
-            round.rows_left = 0  # the next look goes on
+            round.rows_left = 0  # the next round goes on
         if wanted and may_stop and round.rows_left <= 0:
             return
         pieces = await round.read(segment, first, min(end - first, ahead), PULL_BYTES)

@@ -1,4 +1,4 @@
-"""Pulls: one look at the segments that a subscription may read, or looks until there is something, or the wait is over.
+"""Pulls: one round of the segments that a subscription may read, or rounds until there is something, or the wait ends.
 
 An empty answer says that there was nothing: it comes after the owners of all those segments were asked.
 
@@ -27,16 +27,24 @@ from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import ANYBODY, Lease, Position, of_another
 from seaweedq.broker.subscriptions.open_subscriptions import OpenSubscriptions
 from seaweedq.broker.subscriptions.policy import FILTERED_ROWS, NORMAL
-from seaweedq.broker.subscriptions.pull_queue import Place
-from seaweedq.broker.subscriptions.pull_reads import PULL_BYTES, Delivered, LateReads, Part, Round, read_all, take
-from seaweedq.broker.subscriptions.stream_turn import Again, next_turn
+from seaweedq.broker.subscriptions.pull_queue import Waiter
+from seaweedq.broker.subscriptions.pull_reads import (
+    PULL_BYTES,
+    DeliveredRows,
+    Part,
+    PullRound,
+    SlowReads,
+    read_all,
+    take,
+)
+from seaweedq.broker.subscriptions.stream_turn import Resend, next_turn
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import LeaseEnded, NotReady, Unavailable
 
-LOOK_S = 1.0  # before a pull answers with what it has
+ROUND_S = 1.0  # before a pull answers with what it has
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
 
 
@@ -56,11 +64,11 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class PullResult:
     """Messages, and the name of the lease that they are under; None where there are no messages."""
 
     name: str | None = None
-    messages: Sequence[Delivered] = ()
+    messages: Sequence[DeliveredRows] = ()
 
 
 def _nothing_hidden() -> None:
@@ -68,13 +76,13 @@ def _nothing_hidden() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
+class RoundResult:
+    """The result of one round of the segments: what was leased, which segments could not be read, and which have a
     `stale` end: the one that their owner reported last. `check_hidden` raises NeedsNewerBroker where there are more,
     whose records or cursors cannot be read. A stream is `held_back` while it holds too much. `rows_left` may be
     filtered yet; 0: there may be more messages."""
 
-    found: Leased
+    found: PullResult
     missing: set[int] = field(default_factory=set)
     stale: set[int] = field(default_factory=set)
     check_hidden: Callable[[], None] = _nothing_hidden
@@ -90,19 +98,19 @@ class Leasing:
         self._readables = readables
         self._cursors = cursors
         self._clock = clock
-        self._late_reads = LateReads()
+        self._slow_reads = SlowReads()
 
-    async def look(self, subscription: Subscription, wanted: Pull, rows_left: int = FILTERED_ROWS) -> Look:
+    async def round(self, subscription: Subscription, wanted: Pull, rows_left: int = FILTERED_ROWS) -> RoundResult:
         """Leases what is known to exist, and filters so many rows at most. Raises LeaseEnded, LeaseOfAnother, and
         Unavailable where messages of an open lease cannot be read."""
         now_s = self._clock.monotonic_s()
         if wanted.lease and (lease := subscription.leases.known(wanted.lease, wanted.consumer)):
-            return Look(Leased(lease.name, await self._again(subscription, lease, now_s)))
+            return RoundResult(PullResult(lease.name, await self._again(subscription, lease, now_s)))
         if wanted.position:
             return await self._next(subscription, wanted, wanted.position, rows_left)
         return await self._lease(subscription, wanted, now_s, rows_left)
 
-    async def _next(self, subscription: Subscription, wanted: Pull, position: Position, rows_left: int) -> Look:
+    async def _next(self, subscription: Subscription, wanted: Pull, position: Position, rows_left: int) -> RoundResult:
         """Gives a stream what it holds behind its position, one lease at a time, else a new lease. Raises LeaseEnded
         where the connection has left, LeaseOfAnother where it goes on with another consumer's stream."""
         while True:
@@ -112,19 +120,19 @@ class Leasing:
             subscription.expire(list(subscription.cursors), now_s)
             turn = next_turn(subscription, position)
             if turn is None:
-                return Look(Leased(), held_back=True)
-            if not isinstance(turn, Again):
+                return RoundResult(PullResult(), held_back=True)
+            if not isinstance(turn, Resend):
                 count = min(turn.count, wanted.max_messages)
                 asked = replace(wanted, lease=turn.name, max_messages=count, ahead=not turn.is_first)
                 return await self._lease(subscription, asked, now_s, rows_left)
             with suppress(LeaseEnded):  # of all that it held the deadline was over, or the acks came, in between
                 found = await self._again(subscription, turn.lease, now_s)
                 if behind := [part for one in found if (part := _behind(turn, one))]:
-                    return Look(Leased(turn.lease.name, behind))
+                    return RoundResult(PullResult(turn.lease.name, behind))
 
-    async def _again(self, subscription: Subscription, lease: Lease, now_s: float) -> list[Delivered]:
+    async def _again(self, subscription: Subscription, lease: Lease, now_s: float) -> list[DeliveredRows]:
         """Reads what an open lease holds, and gives it a new deadline."""
-        found: list[Delivered] = []
+        found: list[DeliveredRows] = []
         segments, missing = await self._readables.of(subscription.topic, tuple(lease.segments))
         self._extend(subscription, lease, now_s)
         for segment in sorted(segments, key=lambda one: one.id):
@@ -144,9 +152,9 @@ class Leasing:
         for segment, offsets in subscription.held_by(lease).items():
             subscription.cursors[segment].delivery.leases.extend(offsets, now_s + subscription.record.ack_deadline_s)
 
-    async def _lease(self, subscription: Subscription, wanted: Pull, now_s: float, rows_left: int) -> Look:
+    async def _lease(self, subscription: Subscription, wanted: Pull, now_s: float, rows_left: int) -> RoundResult:
         """Goes round the segments, beginning with another one each time, until there are enough messages, or some after
-        LOOK_S: a consumer that waits no longer would never get any. The lease begins when all is read, however long
+        ROUND_S: a consumer that waits no longer would never get any. The lease begins when all is read, however long
         that takes."""
         topic, record = subscription.topic, subscription.record
         subscription.expire(subscription.frontier.open, now_s)  # all: who waits is woken when the next one ends
@@ -156,19 +164,23 @@ class Leasing:
             subscription.give_again(consumer)
         if self._is_drained(subscription):
             subscription.full = False
-            return Look(Leased(), check_hidden=partial(subscription.check_readable, subscription.frontier.hidden))
+            return RoundResult(
+                PullResult(), check_hidden=partial(subscription.check_readable, subscription.frontier.hidden)
+            )
         lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
         segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
         stale = {segment.id for segment in segments if not segment.certain}
-        look = Look(Leased(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden))
+        result = RoundResult(
+            PullResult(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden)
+        )
         if record.paused:
-            return look
-        patience = Deadline(self._clock, LOOK_S)
+            return result
+        patience = Deadline(self._clock, ROUND_S)
         # Nobody else leases meanwhile. What is dying counts, so that it is bounded where its topic takes nothing.
         room = record.max_in_flight - subscription.in_flight - subscription.dying
         subscription.full = room <= 0
         count, max_runs = min(wanted.max_messages, room), self._cursors.max_runs
-        round = Round(subscription, lease, self._late_reads, count, max_runs, wanted.max_bytes, rows_left, patience)
+        round = PullRound(subscription, lease, self._slow_reads, count, max_runs, wanted.max_bytes, rows_left, patience)
         turns = subscription.rotate([segment for segment in segments if segment.id in mine])
         await self._fill(round, wanted, turns, missing)
         deadline_s = self._clock.monotonic_s() + record.ack_deadline_s
@@ -177,11 +189,11 @@ class Leasing:
         if round.frees or (round.found and round.kind != NORMAL):  # what held streams back is gone, or with this one
             subscription.leases.streams.wake_all()
         if not round.found:
-            return replace(look, rows_left=max(0, round.rows_left))
+            return replace(result, rows_left=max(0, round.rows_left))
         subscription.leases.add(lease)
-        return Look(Leased(lease.name, round.found), missing, stale)
+        return RoundResult(PullResult(lease.name, round.found), missing, stale)
 
-    async def _fill(self, round: Round, wanted: Pull, segments: Iterable[Readable], missing: set[int]) -> None:
+    async def _fill(self, round: PullRound, wanted: Pull, segments: Iterable[Readable], missing: set[int]) -> None:
         """Takes what is due, a segment after the other, until there is enough; `missing` gets those that could not be
         read. Where it fails, nothing that it took is leased."""
         subscription = round.subscription
@@ -214,7 +226,9 @@ class Leasing:
                 return False
         return True
 
-    async def _gather(self, round: Round, segment: Readable, delivery: SegmentDelivery, taken: Sequence[Part]) -> None:
+    async def _gather(
+        self, round: PullRound, segment: Readable, delivery: SegmentDelivery, taken: Sequence[Part]
+    ) -> None:
         alive = await self._without_expired(segment, delivery, taken)
         round.found += alive
         round.lease.segments.add(segment.id)
@@ -227,7 +241,7 @@ class Leasing:
 
     async def _without_expired(
         self, segment: Readable, delivery: SegmentDelivery, taken: Sequence[Part]
-    ) -> list[Delivered]:
+    ) -> list[DeliveredRows]:
         """Returns the rows whose time is not over; the others get to nobody, so they count as acked. This broker's
         clock does not decide that alone. During a read, or while others are asked, acks and retention may have moved
         the cursor up."""
@@ -241,7 +255,7 @@ class Leasing:
                 delivery.window.settle(offsets[over])
                 offsets, rows = offsets[~over], rows.filter(pa.array(~over))
             if len(offsets):
-                found.append(Delivered(segment, offsets, delivery.window.of("attempts", offsets), rows))
+                found.append(DeliveredRows(segment, offsets, delivery.window.of("attempts", offsets), rows))
         return found
 
 
@@ -260,12 +274,12 @@ def _check_consumer(subscription: Subscription, position: Position) -> None:
         raise of_another(position.lease, position.consumer)
 
 
-def _behind(turn: Again, one: Delivered) -> Delivered | None:
+def _behind(turn: Resend, one: DeliveredRows) -> DeliveredRows | None:
     """Returns those of some messages that a stream's client does not have."""
     mask = np.isin(one.offsets, turn.behind(one.segment.id, one.offsets))
     if not mask.any():
         return None
-    return Delivered(one.segment, one.offsets[mask], one.attempts[mask], one.rows.filter(pa.array(mask)))
+    return DeliveredRows(one.segment, one.offsets[mask], one.attempts[mask], one.rows.filter(pa.array(mask)))
 
 
 def _rows_from(parts: Sequence[Part], low: int) -> Iterator[Part]:
@@ -299,14 +313,14 @@ class Pulling:
         """Lets no pull wait any more."""
         self._closing = True
         for subscription in self._opened.all():
-            subscription.room.wake_all()
+            subscription.queue.wake_all()
             subscription.leases.streams.wake_all()
 
-    async def look(self, topic: Topic, name: str, wanted: Pull) -> Leased:
+    async def pull_now(self, topic: Topic, name: str, wanted: Pull) -> PullResult:
         """Leases up to `max_messages` of those that are known to exist. Raises LeaseEnded."""
         return (await self.round(topic, name, wanted)).found
 
-    async def pull(self, topic: Topic, name: str, wanted: Pull) -> Leased:
+    async def pull(self, topic: Topic, name: str, wanted: Pull) -> PullResult:
         """Leases up to `max_messages`, and waits up to `wait_s` for the first one. An empty answer means that there was
         none: the owners of all segments that the subscription may read were asked. Raises LeaseEnded, Unavailable where
         some did not answer, NeedsNewerBroker where the records or cursors of some cannot be read."""
@@ -315,54 +329,54 @@ class Pulling:
         found, is_first = None, True
         while found is None:
             subscription = await self._opened.open(topic, name)
-            if wanted.position and not is_first:  # a look has found that it is held back
+            if wanted.position and not is_first:  # a round has found that it is held back
                 await self._until_free(subscription, wanted.position, poll)
             is_first = False
             consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
             where = wanted.position.connection if wanted.position else wanted.lease
-            with subscription.waiting(consumer, where) as place:
-                found = await self._wait(subscription, wanted, (poll, deadline), place)
-                place.fed = found is not None and bool(found.messages)
+            with subscription.waiting(consumer, where) as waiter:
+                found = await self._wait(subscription, wanted, (poll, deadline), waiter)
+                waiter.fed = found is not None and bool(found.messages)
         return found
 
     async def _wait(
-        self, subscription: Subscription, wanted: Pull, until: tuple[Deadline, Deadline], place: Place
-    ) -> Leased | None:
+        self, subscription: Subscription, wanted: Pull, until: tuple[Deadline, Deadline], waiter: Waiter
+    ) -> PullResult | None:
         """As `pull`. Returns None where the subscription was closed, and is open here again, with another room; or
         where a stream is held back, which must not keep the turn of others."""
         topic, name, (poll, deadline) = subscription.topic, subscription.name, until
         asked: set[int] = set()
         unsure: set[int] = set()
-        async for attempt in deadline.attempts(place):
-            look = await self.round(topic, name, wanted)
-            if look.found.messages:
-                return look.found
+        async for attempt in deadline.attempts(waiter):
+            result = await self.round(topic, name, wanted)
+            if result.found.messages:
+                return result.found
             if self._closing and not poll.is_over:  # there may be messages yet, at another broker
                 raise NotReady("the broker is stopping; pull again")
-            if (subscription.closed or look.held_back) and not poll.is_over:
+            if (subscription.closed or result.held_back) and not poll.is_over:
                 return None
-            unsure = look.missing | (look.stale - asked)
+            unsure = result.missing | (result.stale - asked)
             if unsure:
                 if attempt.has_changed and not poll.is_over:
                     continue
                 refreshing = self._readables.refresh(topic, unsure)
-                asked |= await (refreshing if poll.is_over else place.beside(refreshing)) or set()
-                unsure = look.missing | (look.stale - asked)
+                asked |= await (refreshing if poll.is_over else waiter.beside(refreshing)) or set()
+                unsure = result.missing | (result.stale - asked)
                 if attempt.has_changed:
                     continue
             if poll.is_over and not unsure:
-                look.check_hidden()
-                return look.found
+                result.check_hidden()
+                return result.found
             if unsure and not poll.is_over:
-                subscription.room.arm(PAUSE_S)  # the first one who waits looks, for all
-            attempt.pause_s = PAUSE_S if poll.is_over else poll.left_s if look.rows_left else 0.0
+                subscription.queue.arm(PAUSE_S)  # the first one who waits looks, for all
+            attempt.pause_s = PAUSE_S if poll.is_over else poll.left_s if result.rows_left else 0.0
         if unsure:
             numbers = sorted(unsure)[:10]
             raise Unavailable(
                 f"segments {numbers} of topic {topic.name!r} could not be read within {deadline.time_s:g} s; try again",
                 segments=numbers,
             )
-        return await self.look(topic, name, wanted)  # the last refresh reported new messages
+        return await self.pull_now(topic, name, wanted)  # the last refresh reported new messages
 
     async def _until_free(self, subscription: Subscription, position: Position, poll: Deadline) -> None:
         """Waits while a stream is held back: it holds too much. It stands in no queue, in which it would take turns
@@ -378,25 +392,25 @@ class Pulling:
             left_s = [deadline_s - now_s for deadline_s in subscription.deadlines()]
             await streams.of(position.stream).freed.wait(max(0.001, min([poll.left_s, *left_s])))
 
-    async def round(self, topic: Topic, name: str, wanted: Pull) -> Look:
+    async def round(self, topic: Topic, name: str, wanted: Pull) -> RoundResult:
         """Looks once at all segments that the subscription may read."""
         subscription = await self._opened.open_for_use(topic, name)
         async with subscription.delivering:
             subscription.check()
-            shares = subscription.turns.changes
+            shares = subscription.shares.changes
             await self._advance(topic, subscription)
-            look = await self._leasing.look(subscription, wanted)
-            while not look.found.messages and subscription.has_ended(self._catalog.records(topic)):
+            result = await self._leasing.round(subscription, wanted)
+            while not result.found.messages and subscription.has_ended(self._catalog.records(topic)):
                 await self._advance(topic, subscription)  # all messages that were left had expired
-                if not look.rows_left:
+                if not result.rows_left:
                     break
-                look = await self._leasing.look(subscription, wanted, look.rows_left)
-            if subscription.turns.changes != shares:
-                subscription.room.event()
-            if look.found.name is not None:
-                subscription.room.look_again(look.found.name)
+                result = await self._leasing.round(subscription, wanted, result.rows_left)
+            if subscription.shares.changes != shares:
+                subscription.queue.event()
+            if result.found.name is not None:
+                subscription.queue.rearm(result.found.name)
             subscription.arm(self._clock.monotonic_s())
-            return look
+            return result
 
     async def _advance(self, topic: Topic, subscription: Subscription) -> None:
         """Takes in what has changed of the topic's segments, and cursors that can be read by now."""

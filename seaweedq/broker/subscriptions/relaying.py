@@ -112,7 +112,7 @@ class _Mode(NamedTuple):
     read_s: float
 
 
-class Queue:
+class RelayQueue:
     """The pulls that wait for one dispatcher's messages, in `ordered` those of one consumer. `is_taken`: one of them is
     there."""
 
@@ -175,9 +175,9 @@ class RelayedWaits:
         self._assignment = assignment
         self._clock = clock
         self._modes: dict[tuple[Topic, str], _Mode] = {}
-        self._queues: WeakValueDictionary[tuple[Topic, str, str | None], Queue] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[tuple[Topic, str, str | None], RelayQueue] = WeakValueDictionary()
 
-    async def queue(self, topic: Topic, name: str, consumer: str | None) -> Queue:
+    async def queue(self, topic: Topic, name: str, consumer: str | None) -> RelayQueue:
         """Returns the queue of a pull. Raises NeedsNewerBroker."""
         if found := self._queues.get((topic, name, None)):
             return found
@@ -185,7 +185,7 @@ class RelayedWaits:
         if found := self._queues.get(own):
             return found
         key = own if await self._is_ordered(topic, name) else (topic, name, None)
-        return self._queues.setdefault(key, Queue(is_of_one=key == own))
+        return self._queues.setdefault(key, RelayQueue(is_of_one=key == own))
 
     def queued(self) -> dict[tuple[Topic, str], Counter[str]]:
         """Returns the consumers of the pulls that queue here, by subscription; those at a dispatcher are not among
@@ -267,5 +267,5 @@ class WaitReports:
         for subscription in self._dispatcher.subscriptions():
             topic = subscription.topic
             if one := told.get((topic.name, topic.record.incarnation, subscription.name)):
-                subscription.elsewhere.hear(call.broker, one.pulls, one.consumers, now_s)
+                subscription.remote_pulls.update(call.broker, one.pulls, one.consumers, now_s)
         return True

@@ -79,7 +79,7 @@ def _is_even(
     return len(whose) == len(segments) and all(one in consumers for one in whose)
 
 
-class Turns:
+class SegmentShares:
     """The consumers who pull from a subscription, by number, and the segments that each one has."""
 
     def __init__(self) -> None:

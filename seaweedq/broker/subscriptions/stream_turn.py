@@ -12,7 +12,7 @@ import numpy as np
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import FEW, Lease, Position, name_lease
-from seaweedq.broker.subscriptions.policy import NORMAL, Want
+from seaweedq.broker.subscriptions.policy import NORMAL, PullLimits
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.subscriptions.window import Array
 
@@ -20,7 +20,7 @@ Held = dict[int, tuple[SegmentDelivery, Offsets, Array]]  # by segment: what a s
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Resend:
     """An open lease, of which the client does not have what is behind the position."""
 
     lease: Lease
@@ -32,7 +32,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class NewLease:
     """A new lease of at most so many messages; the first one of a new stream does not go ahead (leasing)."""
 
     name: str
@@ -54,7 +54,7 @@ def held_by(subscription: Subscription, stream: str) -> Held:
     return found
 
 
-def next_turn(subscription: Subscription, position: Position) -> Again | Fresh | None:
+def next_turn(subscription: Subscription, position: Position) -> Resend | NewLease | None:
     """Returns what a stream gets behind its position; None where it has to wait. The caller has expired the leases."""
     leases = subscription.leases
     stream, before = leases.streams.of(position.stream), position.serial
@@ -63,12 +63,12 @@ def next_turn(subscription: Subscription, position: Position) -> Again | Fresh |
     held = held_by(subscription, position.stream)
     for serial, number in stream.holding(_numbers(held), position.serial):
         if _misses(held, number, serial, position) and (lease := leases.numbered(number)):
-            return Again(lease, position if serial == position.serial else position.at(serial))
+            return Resend(lease, position if serial == position.serial else position.at(serial))
     in_flight = sum(len(offsets) for _, offsets, _ in held.values())
     if in_flight >= position.max_in_flight or (in_flight and _has_to_empty(subscription, held, position.consumer)):
         return None
     name = _unused(subscription, position, max(stream.last, before))
-    return Fresh(name, position.max_in_flight - in_flight, is_first=not (stream.last or before))
+    return NewLease(name, position.max_in_flight - in_flight, is_first=not (stream.last or before))
 
 
 def _numbers(held: Held) -> dict[int, None]:
@@ -106,6 +106,6 @@ def _due(subscription: Subscription, consumer: int) -> Iterator[tuple[SegmentDel
         cursor = subscription.cursors.get(segment)
         if cursor is None or cursor.delivery.is_drained(cursor.delivery.window.delivered_to):
             continue
-        due = cursor.delivery.available(Want(consumer, 1), cursor.delivery.window.delivered_to)
+        due = cursor.delivery.available(PullLimits(consumer, 1), cursor.delivery.window.delivered_to)
         if len(due):
             yield cursor.delivery, int(due[0])

@@ -25,8 +25,8 @@ from seaweedq.broker.subscriptions.delivery import AckResult
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.subscriptions.leases import Lease, Leases
 from seaweedq.broker.subscriptions.policy import Rules
-from seaweedq.broker.subscriptions.pull_queue import ALL, Elsewhere, Place, Room
-from seaweedq.broker.subscriptions.shares import Turns
+from seaweedq.broker.subscriptions.pull_queue import ALL, PullQueue, RemotePulls, Waiter
+from seaweedq.broker.subscriptions.shares import SegmentShares
 from seaweedq.broker.subscriptions.window import DYING, HELD, NOBODY
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_index import Records
@@ -47,7 +47,7 @@ class HoldUps:
         self._since: dict[int, tuple[int, float]] = {}
         self._warned: set[tuple[int, int]] = set()
 
-    def look(self, acked_to: Mapping[int, int], now_s: float, patience_s: float) -> list[tuple[int, int]]:
+    def update(self, acked_to: Mapping[int, int], now_s: float, patience_s: float) -> list[tuple[int, int]]:
         """Takes in the first unacked offsets of the segments that hold up others now. Returns those, as segment and
         offset, that have been the same for `patience_s` and were not returned before."""
         known, self._since = self._since, {}
@@ -86,7 +86,7 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
     runs: tuple[Run, ...]
 
 
-class Tenure:
+class DispatchTerm:
     """The time for which a broker dispatches a subscription, over seeks."""
 
 
@@ -102,8 +102,8 @@ class SeekResult:
 
 class Subscription:
     """One subscription of one topic, open at its dispatcher. Leases are given under `delivering`, cursors are written
-    under `saving`, dead letters are on their way under `burying`; once `closed` is set nothing is leased or acked any
-    more. `cursors` are those of segments that are not done.
+    under `saving`, dead letters are on their way under `dead_lettering`; once `closed` is set nothing is leased or
+    acked any more. `cursors` are those of segments that are not done.
 
     `unreadable` are the segments whose cursors in coordination cannot be read: they are not delivered, and nothing is
     written in the place of those cursors. One that became so meanwhile keeps its state here, and pins its acks.
@@ -121,27 +121,27 @@ class Subscription:
         self.topic = topic
         self.name = name
         self.held = held
-        self.tenure = Tenure()
+        self.term = DispatchTerm()
         self.cursors = cursors
         self.leases = Leases()
-        self.turns = Turns()
-        self.elsewhere = Elsewhere()
-        self.room = Room(lambda: None)
+        self.shares = SegmentShares()
+        self.remote_pulls = RemotePulls()
+        self.queue = PullQueue(lambda: None)
         self.unreadable = set(unreadable)
         self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable, in_order=self._in_order)
         for number in self.frontier.done & cursors.keys():
             del cursors[number]  # coordination has it as it was read
         self.delivering = asyncio.Lock()
         self.saving = asyncio.Lock()
-        self.burying = asyncio.Lock()
+        self.dead_lettering = asyncio.Lock()
         self.closed: NotOwner | None = None
         self.in_doubt = False  # the outcome of a change of its record is unknown, until that is read again
         self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
         self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
         self.used_s = self.noted_s = float("-inf")  # monotonic: the last use, and the last one that the record says
-        self.full = False  # the last look gave nothing, since too many messages were in flight
-        self.buries = held.record.dead_letter_topic is not None  # messages may be rejected
+        self.full = False  # the last round gave nothing, since too many messages were in flight
+        self.has_dead_letters = held.record.dead_letter_topic is not None  # messages may be rejected
         self.last_seek: SeekResult | None = None
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
         self.risen = -1  # of the topic's risen starts, those that it has followed
@@ -166,7 +166,7 @@ class Subscription:
     def close(self, why: str) -> None:
         """Leases and acks nothing any more. Pulls that wait are told."""
         self.closed = NotOwner(why)
-        self.room.wake_all()
+        self.queue.wake_all()
         self.leases.streams.wake_all()
 
     def check(self) -> None:
@@ -263,14 +263,16 @@ class Subscription:
     @property
     def dying(self) -> int:
         """Returns how many messages are given up, and not acked yet."""
-        return sum(cursor.delivery.window.count(DYING) for cursor in self.cursors.values() if cursor.delivery.dying)
+        return sum(
+            cursor.delivery.window.count(DYING) for cursor in self.cursors.values() if cursor.delivery.dead_letters
+        )
 
-    def due_letters(self, now_s: float) -> dict[int, Offsets]:
+    def due_dead_letters(self, now_s: float) -> dict[int, Offsets]:
         """Returns the messages that are dying, and whose dead letters are to be published now, by segment."""
         due: dict[int, Offsets] = {}
         for number, cursor in self.cursors.items():
             cursor.delivery.expire(now_s)
-            if cursor.delivery.dying and len(offsets := cursor.delivery.dying.due(now_s)):
+            if cursor.delivery.dead_letters and len(offsets := cursor.delivery.dead_letters.due(now_s)):
                 due[number] = offsets
         return due
 
@@ -294,7 +296,7 @@ class Subscription:
             if not cursor.delivery.window.is_idle
         ]
         if any(again):
-            self.room.event()
+            self.queue.event()
             self.leases.streams.wake_all()
 
     def sweep(self, now_s: float, records: Records = MappingProxyType({})) -> None:
@@ -309,10 +311,10 @@ class Subscription:
             consumers |= cursor.delivery.window.numbers("consumer")
             if self._holds_up(number, records):
                 holding_up[number] = cursor.delivery.window.acked_to
-        self.leases.sweep(held, consumers | self.turns.active(now_s), now_s, self.record.ack_deadline_s)
+        self.leases.sweep(held, consumers | self.shares.active(now_s), now_s, self.record.ack_deadline_s)
         self._warn_of_idle(self.idle_consumers(now_s))
         patience_s = max(HELD_UP_S, 3 * self.record.ack_deadline_s)
-        warn(self.topic.name, self.name, self.hold_ups.look(holding_up, now_s, patience_s))
+        warn(self.topic.name, self.name, self.hold_ups.update(holding_up, now_s, patience_s))
 
     def _holds_up(self, segment: int, records: Records) -> bool:
         """Tells whether the successors of a segment wait until all of it is acked."""
@@ -336,9 +338,9 @@ class Subscription:
         """Returns the open segments that a consumer gets messages of, now that it pulls. Leases that are over by then
         have ended."""
         if self.record.mode != "ordered":
-            self.turns.pulls(consumer, now_s)
+            self.shares.pulls(consumer, now_s)
             return self.frontier.open
-        return self.turns.share_of(consumer, self.frontier.open, self._holders(), now_s)
+        return self.shares.share_of(consumer, self.frontier.open, self._holders(), now_s)
 
     def _holders(self) -> dict[int, int]:
         """Returns the consumers of the open segments that have leased or delayed messages."""
@@ -350,17 +352,21 @@ class Subscription:
     def consumers(self, now_s: float) -> int:
         """Returns how many consumers there are: they wait, here or at another broker, pulled lately, or hold
         messages."""
-        here = self.turns.active(now_s).union(*(cursor.delivery.leases.consumers() for cursor in self.cursors.values()))
-        return len(here) + sum(self.leases.known_consumer(name) not in here for name in self.elsewhere.consumers(now_s))
+        here = self.shares.active(now_s).union(
+            *(cursor.delivery.leases.consumers() for cursor in self.cursors.values())
+        )
+        return len(here) + sum(
+            self.leases.known_consumer(name) not in here for name in self.remote_pulls.consumers(now_s)
+        )
 
     def waiting_pulls(self, now_s: float) -> int:
         """Returns how many pulls wait for messages, here or at another broker; those that other brokers have handed on
         wait here."""
-        return len(self.room) + self.elsewhere.pulls(now_s)
+        return len(self.queue) + self.remote_pulls.pulls(now_s)
 
     def idle_consumers(self, now_s: float) -> int:
         """Returns how many consumers get nothing, since there are more of them than open segments."""
-        if self.record.mode != "ordered" or not self.turns.active(now_s):
+        if self.record.mode != "ordered" or not self.shares.active(now_s):
             return 0
         return max(0, self.consumers(now_s) - max(1, len(self.frontier.open)))
 
@@ -368,8 +374,8 @@ class Subscription:
     def changing_to(self, record: SubscriptionRecord) -> Iterator[None]:
         """Lets nothing die while a change is written that takes away the topic for dead letters; where its outcome is
         unknown, until the record is read again: what died meanwhile would have no topic."""
-        self.buries = record.dead_letter_topic is not None
-        if not self.buries:
+        self.has_dead_letters = record.dead_letter_topic is not None
+        if not self.has_dead_letters:
             self._follow(rules_of(record))
         try:
             yield
@@ -378,14 +384,14 @@ class Subscription:
             raise
         except BaseException:
             self.in_doubt = True
-            if self.buries:
+            if self.has_dead_letters:
                 self.set_rules()
             raise
         self.set_rules()
 
     def set_rules(self) -> None:
         """Has all segments follow the settings that the record has by now. What was delivered too often by now dies."""
-        self.buries = self.record.dead_letter_topic is not None
+        self.has_dead_letters = self.record.dead_letter_topic is not None
         self._follow(rules_of(self.record))
 
     def _follow(self, rules: Rules) -> None:
@@ -405,24 +411,24 @@ class Subscription:
         if self.record.mode != "ordered":
             return None
         self.expire(self.frontier.open, now_s)
-        shares = self.turns.shares(self.frontier.open, self._holders(), now_s)
+        shares = self.shares.shares(self.frontier.open, self._holders(), now_s)
         return dict.fromkeys(shares.values())
 
     @contextmanager
-    def waiting(self, consumer: int, name: str | None) -> Iterator[Place]:
-        """Gives a pull that waits its place in the room, under the name of its lease or connection."""
+    def waiting(self, consumer: int, name: str | None) -> Iterator[Waiter]:
+        """Gives a pull that waits its place in the queue, under the name of its lease or connection."""
         lane = consumer if self.record.mode == "ordered" else ALL
-        with self.turns.waiting(consumer), self.room.place(self.topic.signal, lane, name) as place:
-            yield place
+        with self.shares.waiting(consumer), self.queue.join(self.topic.signal, lane, name) as waiter:
+            yield waiter
 
     def arm(self, now_s: float) -> None:
         """Has those who wait look when the next lease or delay ends, or segments of another consumer may become
         free."""
-        if not len(self.room):
+        if not len(self.queue):
             return
-        turn_s = self.turns.next_change_s() if self.record.mode == "ordered" else None
+        turn_s = self.shares.next_change_s() if self.record.mode == "ordered" else None
         times_s = [now_s + LOOK_AGAIN_S, *self.deadlines(), *([] if turn_s is None else [turn_s])]
-        self.room.arm(max(0.001, min(times_s) - now_s))
+        self.queue.arm(max(0.001, min(times_s) - now_s))
 
     def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
         """Yields the segments, beginning with another one each time, so that none starves. It leaves out those that are

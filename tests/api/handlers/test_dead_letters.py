@@ -16,7 +16,7 @@ from seaweedq.broker.letters import letters as module
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
-from seaweedq.broker.subscriptions.delivery import Sent
+from seaweedq.broker.subscriptions.delivery import DeadLetterBatch
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.window import HELD
 from seaweedq.coordination.records.cursor_form import packed, unpacked
@@ -372,7 +372,7 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
     """Its messages are in other pieces by then, and others are dying that come before and between."""
     monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.02)
     monkeypatch.setattr(module, "TICK_S", 0.02)
-    bury, publish, published, open_ = Dispatcher.bury, Publisher.batch, list[Any](), asyncio.Event()
+    bury, publish, published, open_ = Dispatcher.ack_dead_letters, Publisher.batch, list[Any](), asyncio.Event()
 
     async def failing(self: Dispatcher, *more: Any) -> None:
         if not open_.is_set():
@@ -384,7 +384,7 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
             published.append((producer.id, producer.sequence, rows.num_rows))
         return await publish(self, topic, rows, producer, *more)
 
-    monkeypatch.setattr(Dispatcher, "bury", failing)
+    monkeypatch.setattr(Dispatcher, "ack_dead_letters", failing)
     monkeypatch.setattr(Publisher, "batch", noting)
     async with in_loop(tmp_path, 2) as together, at(together, together.brokers[0]) as http:
         await made(http, *({"value": n} for n in range(3)), mode="shared")
@@ -422,14 +422,14 @@ async def test_a_batch_that_waits_for_its_ack_is_repeated_behind_those_of_other_
 ) -> None:
     """Batches of all segments had one producer, of which a topic remembers few requests: a repeat was a new letter."""
     monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.02)
-    bury, open_ = Dispatcher.bury, asyncio.Event()
+    bury, open_ = Dispatcher.ack_dead_letters, asyncio.Event()
 
     async def failing(self: Dispatcher, subscription: Any, segment: int, *more: Any) -> None:
         if segment == 0 and not open_.is_set():
             raise Unavailable("the journal takes nothing")
         await bury(self, subscription, segment, *more)
 
-    monkeypatch.setattr(Dispatcher, "bury", failing)
+    monkeypatch.setattr(Dispatcher, "ack_dead_letters", failing)
     async with one(tmp_path) as (_, http):
         await http.put(TOPIC, json={"initial_segments": 2})
         await made(http, *({"value": n, "key": f"k{n}"} for n in range(20)), mode="shared")
@@ -489,7 +489,7 @@ def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() 
     offsets = np.arange(3)
     cursor.delivery.leases.lease(offsets, 1, 1, 9.0)
     cursor.delivery.reject(offsets, 0.0, "no")
-    cursor.delivery.dying.sent = Sent("~letter.b.1", 40, (0, 2))
+    cursor.delivery.dead_letters.sent = DeadLetterBatch("~letter.b.1", 40, (0, 2))
     for begins in (False, True):
         if begins:
             cursor.delivery.begin_ack(np.array([0, 2]))
@@ -497,9 +497,9 @@ def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() 
         assert record is not None
         after = SegmentCursor(Versioned.new(unpacked(packed(record))))
         after.take_over(0, 9, 0.0)
-        assert after.delivery.dying.begun() == Sent("~letter.b.1", 40, (0, 2))
-        assert after.delivery.dying.all().tolist() == [0, 1, 2]
-        assert after.delivery.dying.why(2) == ("rejected", "no")
+        assert after.delivery.dead_letters.begun() == DeadLetterBatch("~letter.b.1", 40, (0, 2))
+        assert after.delivery.dead_letters.all().tolist() == [0, 1, 2]
+        assert after.delivery.dead_letters.why(2) == ("rejected", "no")
     cursor.delivery.end_ack(np.array([0, 2]), durable=True)
     record = cursor.changed(7, 3)
     assert record is not None
@@ -511,13 +511,13 @@ def test_a_batch_stays_in_a_record_that_its_reasons_do_not_fit_into() -> None:
     cursor.delivery.leases.lease(np.arange(2_000), 1, 1, 9.0)
     for offset in range(2_000):
         cursor.delivery.reject(np.array([offset]), 0.0, f"{offset} {'x' * 240}")
-    cursor.delivery.dying.sent = sent = Sent("~letter.b.1", 0, tuple(range(1, 2_000, 20)))
+    cursor.delivery.dead_letters.sent = sent = DeadLetterBatch("~letter.b.1", 0, tuple(range(1, 2_000, 20)))
     record = cursor.changed(7, 3)
     assert record is not None
     after = SegmentCursor(Versioned.new(unpacked(packed(record))))
     after.take_over(0, 9, 0.0)
-    assert after.delivery.dying.begun() == sent
-    assert 100 < len(after.delivery.dying.all()) < 2_000
+    assert after.delivery.dead_letters.begun() == sent
+    assert 100 < len(after.delivery.dead_letters.all()) < 2_000
 
 
 def topic_of(together: InLoop, number: int) -> Any:
@@ -534,7 +534,7 @@ def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
     assert (kept.held, moved.held) == ((dying,), UNSET)
     cursor = SegmentCursor(Versioned.new(kept))
     cursor.take_over(0, 8, 0.0)
-    assert (cursor.delivery.dying.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
+    assert (cursor.delivery.dead_letters.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
 
 
 def test_what_is_dying_outlives_dispatchers_that_die_before_their_first_checkpoint() -> None:
@@ -543,7 +543,7 @@ def test_what_is_dying_outlives_dispatchers_that_die_before_their_first_checkpoi
     before = CursorRecord(7, 2, delivered_to=5, needs_level=3, held=(HeldLease("mine", "c", 9.0, ((2, 3),)), dying))
     cursor = SegmentCursor(Versioned.new(before))
     cursor.take_over(0, 9, 0.0)
-    assert (cursor.delivery.dying.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
+    assert (cursor.delivery.dead_letters.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
     replayed = replay._with_dying(CursorRecord(8, 3, delivered_to=5), before)
     assert (replayed.held, replayed.needs_level) == ((dying,), 3)
 

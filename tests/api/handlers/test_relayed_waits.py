@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.relaying import DRY_S, Queue
+from seaweedq.broker.subscriptions.relaying import DRY_S, RelayQueue
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
@@ -29,7 +29,7 @@ class Under:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.all = self.queued = 0
-        relay, turn = DirectPeers.relay, Queue.turn
+        relay, turn = DirectPeers.relay, RelayQueue.turn
 
         async def counted(peers: DirectPeers, method: str, url: str, path: str, *arguments: Any) -> Any:
             is_pull = path.endswith("/pull")
@@ -41,18 +41,18 @@ class Under:
                 self.now -= is_pull
 
         def queueing(
-            queue: Queue, until: Deadline, check: Callable[[], None], consumer: str
+            queue: RelayQueue, until: Deadline, check: Callable[[], None], consumer: str
         ) -> AbstractAsyncContextManager[float]:
             self.queued += 1
             return turn(queue, until, check, consumer)
 
         monkeypatch.setattr(DirectPeers, "relay", counted)
-        monkeypatch.setattr(Queue, "turn", queueing)
+        monkeypatch.setattr(RelayQueue, "turn", queueing)
 
 
 async def test_who_queues_behind_those_of_a_dead_dispatcher_waits_for_the_next_one() -> None:
     """Each of those told all others behind it, so that thousands who waited sent each other away."""
-    queue, until_ = Queue(), Deadline(SystemClock(), 30)
+    queue, until_ = RelayQueue(), Deadline(SystemClock(), 30)
     first_leaves, later_ones = asyncio.Event(), list[asyncio.Task[float]]()
 
     def alive() -> None:

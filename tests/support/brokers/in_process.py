@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.acking import Answered, Selection
+from seaweedq.broker.subscriptions.acking import AckOutcome, Selection
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.pull_reads import Delivered
+from seaweedq.broker.subscriptions.pull_reads import DeliveredRows
 from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
@@ -136,14 +136,14 @@ async def subscribe(
 
 async def pull(
     dispatcher: Dispatcher, topic: Topic, name: str, consumer: str | None, count: int, wait_s: float
-) -> Sequence[Delivered]:
+) -> Sequence[DeliveredRows]:
     """The messages of a pull, under a lease that the dispatcher names."""
     return [*(await dispatcher.pull(topic, name, Pull(count, wait_s, consumer))).messages]
 
 
 async def ack(
     dispatcher: Dispatcher, topic: Topic, name: str, ids: Mapping[int, Sequence[int]], consumer: str | None
-) -> Answered:
+) -> AckOutcome:
     """An ack by ids."""
     return await dispatcher.ack(topic, name, Selection(ids, None, consumer))
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions import shares
-from seaweedq.broker.subscriptions.shares import ACTIVE_S, Turns, share
+from seaweedq.broker.subscriptions.shares import ACTIVE_S, SegmentShares, share
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
 
@@ -51,7 +51,7 @@ def test_what_one_holds_beyond_its_share_makes_the_shares_of_the_others_even() -
 
 
 def test_a_consumer_counts_while_it_waits_and_shortly_after_a_pull() -> None:
-    turns = Turns()
+    turns = SegmentShares()
     assert turns.share_of(1, range(4), {}, 10.0) == {0, 1, 2, 3}
     assert len(turns.share_of(2, range(4), {}, 10.5)) == 2
     assert turns.next_change_s() == 10.0 + ACTIVE_S
@@ -104,7 +104,7 @@ async def test_consumers_who_get_nothing_are_counted_and_warned_of(
 
 def test_names_that_come_once_take_nothing_from_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each counted for a second: two that waited had 2 of 16 segments, and each pull looked at all names (6 ms)."""
-    turns, segments, now_s, sizes = Turns(), range(16), 0.0, list[int]()
+    turns, segments, now_s, sizes = SegmentShares(), range(16), 0.0, list[int]()
     shared = shares.share
 
     def noted(*asked: Any) -> dict[int, int]:
@@ -127,7 +127,7 @@ def test_names_that_come_once_take_nothing_from_those_that_stay(monkeypatch: pyt
 
 
 def test_of_thousands_that_stay_as_many_share_as_may_get_something() -> None:
-    turns, segments = Turns(), range(4)
+    turns, segments = SegmentShares(), range(4)
     for round in range(3):
         for name in range(1, 2_001):
             turns.share_of(name, segments, {}, round / 4)
@@ -158,7 +158,7 @@ class Visitors:
     get is acked at once."""
 
     def __init__(self, segments: int, life_s: float, size: int, waits: bool) -> None:
-        self.turns, self.segments, self.life_s, self.waits = Turns(), range(segments), life_s, waits
+        self.shares, self.segments, self.life_s, self.waits = SegmentShares(), range(segments), life_s, waits
         self.rng, self.now_s, self.made = random.Random(7), 0.0, 0
         self.waiting: dict[int, ExitStack] = {}
         self.here = [self._come(self.rng.random() * life_s) for _ in range(size)]
@@ -171,11 +171,11 @@ class Visitors:
         self.made += 1
         stack = self.waiting[self.made] = ExitStack()
         if self.waits:
-            stack.enter_context(self.turns.waiting(self.made))
+            stack.enter_context(self.shares.waiting(self.made))
         return Visitor(self.made, self.now_s + life_s, self.now_s)
 
     def _ask(self, one: Visitor) -> None:
-        for segment in self.turns.share_of(one.number, self.segments, {}, self.now_s):
+        for segment in self.shares.share_of(one.number, self.segments, {}, self.now_s):
             self._has(segment, one.number)
         one.asks_s = inf if self.waits else self.now_s + 0.1 + 0.1 * self.rng.random()
 
@@ -194,7 +194,7 @@ class Visitors:
                 if one.asks_s <= self.now_s:
                     self._ask(one)
             there = {one.number for one in self.here}
-            for segment, owner in self.turns.shares(self.segments, {}, self.now_s).items():
+            for segment, owner in self.shares.shares(self.segments, {}, self.now_s).items():
                 if owner in there:
                     self._has(segment, owner)
             self.free_s = max(self.free_s, self.now_s - min(self.since_s.values()))

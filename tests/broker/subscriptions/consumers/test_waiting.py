@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.broker.subscriptions.pull_queue import ALL, Room
-from seaweedq.broker.subscriptions.pulling import Look, Pull, Pulling
+from seaweedq.broker.subscriptions.pull_queue import ALL, PullQueue
+from seaweedq.broker.subscriptions.pulling import Pull, Pulling, RoundResult
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.signal import Signal
 from tests.support.brokers import inside
@@ -20,7 +20,7 @@ class Stock:
     """Some messages, and pulls that wait for one each."""
 
     def __init__(self) -> None:
-        self.signal, self.room = Signal(), Room(lambda: None)
+        self.signal, self.queue = Signal(), PullQueue(lambda: None)
         self.left = 0
         self.looks = 0
         self.fed: list[int] = []
@@ -30,7 +30,7 @@ class Stock:
         self.signal.wake()
 
     async def take(self, number: int, lock: asyncio.Lock) -> None:
-        with self.room.place(self.signal, ALL, None) as place:
+        with self.queue.join(self.signal, ALL, None) as place:
             while not place.fed:
                 seen = place.count
                 async with lock:
@@ -70,9 +70,9 @@ async def test_an_event_feeds_the_longest_waiting_and_wakes_one_more(stock: Stoc
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert not len(stock.room)
+    assert not len(stock.queue)
     stock.put(1)
-    assert stock.room.count < 20, "an empty room hears nothing"
+    assert stock.queue.count < 20, "an empty room hears nothing"
 
 
 @pytest.mark.parametrize("after", range(6))
@@ -104,19 +104,19 @@ async def test_those_who_find_nothing_stay_where_they_were(stock: Stock) -> None
 
 
 async def test_who_waits_under_a_lease_that_another_one_got_looks_too() -> None:
-    room, signal, woken = Room(lambda: None), Signal(), []
+    queue, signal, woken = PullQueue(lambda: None), Signal(), []
 
     async def wait(lease: str) -> None:
-        with room.place(signal, ALL, lease) as place:
+        with queue.join(signal, ALL, lease) as place:
             await place.wait(None)
             woken.append(lease)
 
     tasks = [asyncio.create_task(wait(name)) for name in ("a", "b", "a")]
     await settle()
-    room.look_again("a")
+    queue.rearm("a")
     await settle()
     assert woken == ["a", "a"]
-    room.wake_all()
+    queue.wake_all()
     await asyncio.gather(*tasks)
 
 
@@ -127,7 +127,7 @@ class Counted:
         self.looks = 0
         look = Pulling.round
 
-        async def counted(pulling: Pulling, topic: Topic, name: str, wanted: Pull) -> Look:
+        async def counted(pulling: Pulling, topic: Topic, name: str, wanted: Pull) -> RoundResult:
             self.looks += 1
             return await look(pulling, topic, name, wanted)
 

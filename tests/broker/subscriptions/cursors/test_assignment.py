@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
 from seaweedq.broker.subscriptions.leases import Asker, Leases
-from seaweedq.broker.subscriptions.policy import Want
+from seaweedq.broker.subscriptions.policy import PullLimits
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
@@ -189,17 +189,17 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     first = await world.subscription(await b.take(world.topic, "s"))
     delivery, consumer = first.cursor(0).delivery, first.leases.known_consumer("c")
     another = first.leases.consumer("another")
-    assert not len(delivery.available(Want(another, 10), 10))
-    assert delivery.available(Want(consumer, 10), 10).tolist() == [*range(4, 10)]
+    assert not len(delivery.available(PullLimits(another, 10), 10))
+    assert delivery.available(PullLimits(consumer, 10), 10).tolist() == [*range(4, 10)]
     assert delivery.judge([0, 1], Asker(consumer)).taken.tolist() == [0, 1]
     known = first.leases.find("mine")
     assert (known is not None) == (level >= 3), "names are handed on from level 3 on"
     if known:
         assert first.held_by(known)[0].tolist() == [*range(4)]
     delivery.expire(20.0)
-    assert delivery.available(Want(another, 10), 10).tolist() == [*range(10)]
+    assert delivery.available(PullLimits(another, 10), 10).tolist() == [*range(10)]
     second = await world.subscription(await b.take(world.topic, "s"))
-    assert second.cursor(0).delivery.available(Want(another, 10), 10).tolist() == [*range(10)]
+    assert second.cursor(0).delivery.available(PullLimits(another, 10), 10).tolist() == [*range(10)]
 
 
 async def test_scattered_leases_and_delays_of_all_modes_are_handed_on(world: World) -> None:
@@ -221,7 +221,7 @@ async def test_scattered_leases_and_delays_of_all_modes_are_handed_on(world: Wor
     assert {one.name: new.held_by(one)[0].tolist() for one in found} == {"x": [0, 4], "y": [1, 3]}
     assert delivery.leases.waiting().tolist() == [0, 1, 2, 3, 4]
     delivery.expire(6.0)
-    assert delivery.available(Want(1, 10), 6).tolist() == [2, 5]
+    assert delivery.available(PullLimits(1, 10), 6).tolist() == [2, 5]
     assert delivery.window.of("attempts", np.arange(5)).tolist() == [1] * 5
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from seaweedq.broker.subscriptions import delivery as delivery
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
-from seaweedq.broker.subscriptions.policy import Want
+from seaweedq.broker.subscriptions.policy import PullLimits
 from seaweedq.broker.subscriptions.subscription import HoldUps
 from seaweedq.broker.subscriptions.window import HELD
 from tests.support.brokers import inside
@@ -24,24 +24,24 @@ def test_a_window_is_full_once_all_of_it_is_with_somebody(monkeypatch: pytest.Mo
     assert (state.window.counts()[HELD], state.is_full(100)) == (0, False)
     for offset in range(10):
         assert not state.is_full(100)
-        state.leases.lease(state.available(Want(1, 1), 100), 1, 1, 5.0)
+        state.leases.lease(state.available(PullLimits(1, 1), 100), 1, 1, 5.0)
         assert state.window.counts()[HELD] == offset + 1
-    assert not len(state.available(Want(1, 1), 100))
+    assert not len(state.available(PullLimits(1, 1), 100))
     assert state.is_full(11)
     assert not state.is_full(10), "there is nothing beyond it"
 
 
 def test_a_hold_up_is_told_once_until_its_message_changes() -> None:
     seen = HoldUps()
-    assert seen.look({3: 7}, 0.0, 60) == []
-    assert seen.look({3: 7}, 59.0, 60) == []
+    assert seen.update({3: 7}, 0.0, 60) == []
+    assert seen.update({3: 7}, 59.0, 60) == []
     assert seen.longest_s(59.0) == 59
-    assert seen.look({3: 7, 4: 0}, 61.0, 60) == [(3, 7)]
-    assert seen.look({3: 7, 4: 0}, 62.0, 60) == []
-    assert seen.look({3: 8}, 63.0, 60) == []
+    assert seen.update({3: 7, 4: 0}, 61.0, 60) == [(3, 7)]
+    assert seen.update({3: 7, 4: 0}, 62.0, 60) == []
+    assert seen.update({3: 8}, 63.0, 60) == []
     assert seen.longest_s(63.0) == 0
-    assert seen.look({3: 8}, 123.0, 60) == [(3, 8)]
-    assert seen.look({}, 124.0, 60) == []
+    assert seen.update({3: 8}, 123.0, 60) == [(3, 8)]
+    assert seen.update({}, 124.0, 60) == []
 
 
 async def test_states_and_stalls_are_shown_in_all_and_by_segment(tmp_path: Path) -> None:

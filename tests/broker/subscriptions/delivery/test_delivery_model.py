@@ -15,7 +15,7 @@ from seaweedq.broker.subscriptions import delivery as module
 from seaweedq.broker.subscriptions.cursor import broken_by
 from seaweedq.broker.subscriptions.delivery import MAX_ATTEMPTS, REJECTED, SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Asker
-from seaweedq.broker.subscriptions.policy import Rules, Want
+from seaweedq.broker.subscriptions.policy import PullLimits, Rules
 from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD, Window
 from seaweedq.coordination.records.seek_plan import Sought, cursor_after
 from tests.support.brokers.drawn_states import drawn
@@ -199,12 +199,12 @@ class DeliveryMachine(RuleBasedStateMachine):
     def pull(self, consumer: int, limit: int, kind: int | None, data: st.DataObject) -> None:
         self.expire()
         model = self.model
-        found = self.delivery.available(Want(consumer, limit, kind), model.end)
+        found = self.delivery.available(PullLimits(consumer, limit, kind), model.end)
         given = found.tolist()
         assert given == model.due(consumer, limit, kind)
         lower = data.draw(st.integers(0, model.end))  # as a pull asks that has read less than was due
         with patch.object(model, "end", lower):
-            assert self.delivery.available(Want(consumer, limit, kind), lower).tolist() == model.due(
+            assert self.delivery.available(PullLimits(consumer, limit, kind), lower).tolist() == model.due(
                 consumer, limit, kind
             )
         if not given:
@@ -305,7 +305,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         if mine and model.rules.mode == "ordered" and not model.those("delayed"):
             first = min(model.those("free"))
             assert first <= mine[0]
-            assert self.delivery.available(Want(consumer, 1), model.end).tolist() == [first]
+            assert self.delivery.available(PullLimits(consumer, 1), model.end).tolist() == [first]
 
     @rule(data=st.data())
     def reject(self, data: st.DataObject) -> None:
@@ -317,7 +317,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def publish_letters(self, pause_s: float) -> None:
         """Those that are due are durable, and acked; or none is, and all wait."""
         self.expire()
-        ones, deaths = self.model.ones, self.delivery.dying
+        ones, deaths = self.model.ones, self.delivery.dead_letters
         due = deaths.due(self.now_s)
         assert due.tolist() == [offset for offset in self.model.those("dying") if ones[offset].due_s <= self.now_s]
         assert [deaths.why(offset).reason for offset in due.tolist()] == [ones[o].why for o in due.tolist()]
@@ -426,7 +426,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert delivery.window.acked_count == len(beyond)
         for state, name in ((HELD, "held"), (DELAYED, "delayed"), (ACKING, "acking"), (DYING, "dying")):
             assert delivery.window.count(state) == len(model.those(name))
-        assert delivery.dying.all().tolist() == model.those("dying")
+        assert delivery.dead_letters.all().tolist() == model.those("dying")
         waiting = delivery.leases.waiting()
         assert waiting.tolist() == model.those("held", "delayed")
         leases, consumers, due_s = (found.tolist() for found in delivery.leases.holds_of(waiting))

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from seaweedq.broker.subscriptions.delivery import REJECTED, Death, SegmentDelivery
+from seaweedq.broker.subscriptions.delivery import REJECTED, DeadLetterReason, SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Asker
-from seaweedq.broker.subscriptions.policy import Rules, Want
+from seaweedq.broker.subscriptions.policy import PullLimits, Rules
 from tests.support.brokers.drawn_states import END, Step, drawn
 from tests.support.delivery_steps import recorded_steps
 
@@ -18,7 +18,7 @@ Verb = Callable[[SegmentDelivery], object]
 
 
 def leased(delivery: SegmentDelivery) -> None:
-    delivery.leases.lease(delivery.available(Want(CONSUMER, 1), 1), LEASE, CONSUMER, DUE_S)
+    delivery.leases.lease(delivery.available(PullLimits(CONSUMER, 1), 1), LEASE, CONSUMER, DUE_S)
 
 
 def delayed(delivery: SegmentDelivery) -> None:
@@ -84,7 +84,7 @@ VERBS: dict[Step, list[tuple[Verb, Verb]]] = {
     ("leased", "dying"): [(leased, lambda one: one.reject(ONE, 0.0)), (leased, expire_tired)],
     ("delayed", "dying"): [(delayed, expire_tired)],
     ("available", "delayed"): [(free, tired)],
-    ("available", "dying"): [(lambda one: None, lambda one: one.take_dying(ONE, Death(REJECTED), 0.0))],
+    ("available", "dying"): [(lambda one: None, lambda one: one.take_dying(ONE, DeadLetterReason(REJECTED), 0.0))],
     ("dying", "acking"): [(dying, lambda one: one.begin_ack(ONE))],
     ("acking", "acked"): [(acking, lambda one: one.end_ack(ONE, durable=True)), (acking, retired)],
     ("acking", "available"): [(acking, lambda one: one.end_ack(ONE, durable=False))],

@@ -13,7 +13,7 @@ import pytest
 from seaweedq.broker.subscriptions import policy, pull_reads
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Asker, Position
-from seaweedq.broker.subscriptions.policy import Rules, Want
+from seaweedq.broker.subscriptions.policy import PullLimits, Rules
 from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.broker.subscriptions.window import Window
 from seaweedq.coordination import keys
@@ -97,7 +97,7 @@ async def test_a_cursor_that_may_not_move_over_retention_holds_up_no_loop(tmp_pa
             raise BelowRetention("gone", offset=0, start_offset=5)
 
         monkeypatch.setattr(inside.reader(broker), "read", below)
-        assert (await dispatcher.look(topic, "s", Pull(1))).messages == ()
+        assert (await dispatcher.pull_now(topic, "s", Pull(1))).messages == ()
         assert reads == 1
 
 
@@ -129,14 +129,14 @@ async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: 
         await inside.subscription_admin(broker).change(topic, "s", {"paused": True})
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
         delivery.leases.extend(np.arange(10), broker.process.clock.monotonic_s())  # they end at once
-        look = dispatcher._pulling._leasing.look
+        look = dispatcher._pulling._leasing.round
 
         async def counted(*arguments: Any) -> Any:
             nonlocal looks
             looks += 1
             return await look(*arguments)
 
-        monkeypatch.setattr(dispatcher._pulling._leasing, "look", counted)
+        monkeypatch.setattr(dispatcher._pulling._leasing, "round", counted)
         assert not await pull(dispatcher, topic, "s", None, 10, 0.5)
         assert looks < 10, "it does not ask again and again whether they have ended"
 
@@ -207,7 +207,7 @@ def test_the_cost_of_an_ack_does_not_depend_on_the_leases() -> None:
 
 
 def _give(delivery: SegmentDelivery, end: int, limit: int, deadline_s: float) -> list[int]:
-    found = delivery.available(Want(C, limit), end)
+    found = delivery.available(PullLimits(C, limit), end)
     if len(found):
         delivery.leases.lease(found, C, C, deadline_s)
     return found.tolist()
@@ -414,15 +414,15 @@ async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, mon
         subscription = await dispatcher.open(topic, "s")
         others = [asyncio.create_task(pull(dispatcher, topic, "s", f"{n}", 1, 30)) for n in range(5)]
         own = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30, "mine", position=position)))
-        await until(lambda: sum(map(len, subscription.room._asleep.values())) == 6)
+        await until(lambda: sum(map(len, subscription.queue._asleep.values())) == 6)
         looked: list[Pull] = []
-        look = dispatcher._pulling._leasing.look
+        look = dispatcher._pulling._leasing.round
 
         async def noted(subscription: Any, wanted: Pull, *more: Any) -> Any:
             looked.append(wanted)
             return await look(subscription, wanted, *more)
 
-        monkeypatch.setattr(dispatcher._pulling._leasing, "look", noted)
+        monkeypatch.setattr(dispatcher._pulling._leasing, "round", noted)
         await dispatcher.leave(topic, "s", position, free=False)
         with pytest.raises(LeaseEnded):
             await own

@@ -55,7 +55,7 @@ async def test_what_others_own_is_delivered_while_an_owner_is_silent(
 
 
 async def _look(broker: Broker, count: int) -> Any:
-    return (await inside.dispatcher(broker).look(inside.topic(broker, "t"), "s", Pull(count))).messages
+    return (await inside.dispatcher(broker).pull_now(inside.topic(broker, "t"), "s", Pull(count))).messages
 
 
 def _id(broker: Broker) -> str:

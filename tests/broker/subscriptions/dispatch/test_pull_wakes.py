@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from seaweedq.broker.subscriptions.leases import Leases
-from seaweedq.broker.subscriptions.pull_queue import ALL, Room
-from seaweedq.broker.subscriptions.pulling import Leased, Look, Pull, Pulling
+from seaweedq.broker.subscriptions.pull_queue import ALL, PullQueue
+from seaweedq.broker.subscriptions.pulling import Pull, Pulling, PullResult, RoundResult
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 
@@ -28,9 +28,9 @@ class Looking(Pulling):
         self.looks = 0
 
     async def open(self, topic: Any, name: str) -> Any:
-        room = Room(lambda: None)
-        waiting = lambda consumer, lease: room.place(topic.signal, ALL, lease)  # noqa: E731
-        return SimpleNamespace(topic=topic, name=name, closed=None, room=room, leases=Leases(), waiting=waiting)
+        queue = PullQueue(lambda: None)
+        waiting = lambda consumer, lease: queue.join(topic.signal, ALL, lease)  # noqa: E731
+        return SimpleNamespace(topic=topic, name=name, closed=None, queue=queue, leases=Leases(), waiting=waiting)
 
     async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
         return set()
@@ -38,10 +38,10 @@ class Looking(Pulling):
     async def round(self, topic: Any, name: str, wanted: Pull) -> Any:
         self.looks += 1
         if self.looks > 1:
-            return Look(Leased("l", ["a message"]))  # type: ignore[list-item]
+            return RoundResult(PullResult("l", ["a message"]))  # type: ignore[list-item]
         topic.signal.wake()
         await asyncio.sleep(0)
-        return Look(Leased())
+        return RoundResult(PullResult())
 
 
 async def test_what_comes_during_the_look_is_looked_for() -> None:
@@ -74,7 +74,7 @@ class Unheard(Looking):
 
     async def round(self, topic: Any, name: str, wanted: Pull) -> Any:
         self.looks += 1
-        return Look(Leased("l", ["a message"])) if self.has_come else Look(Leased(), missing={1})  # type: ignore[list-item]
+        return RoundResult(PullResult("l", ["a message"])) if self.has_come else RoundResult(PullResult(), missing={1})  # type: ignore[list-item]
 
 
 async def test_what_comes_while_an_owner_does_not_answer_is_looked_for() -> None:

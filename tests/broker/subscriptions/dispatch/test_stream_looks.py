@@ -75,7 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(place, name, counted)
 
-    count(Leasing, "look")
+    count(Leasing, "round")
     count(pulling, "next_turn")
     count(batches, "message_texts")
     return found
@@ -100,7 +100,7 @@ def test_a_message_to_many_streams_is_made_once_and_their_acks_wake_nobody(tmp_p
         calls.clear()
         await publish(here.broker, here.topic, "1")
         assert await asyncio.gather(*waiting) == [[0]] * 8
-        assert calls == {"look": 8, "next_turn": 8, "message_texts": 1}
+        assert calls == {"round": 8, "next_turn": 8, "message_texts": 1}
         waiting = [asyncio.create_task(here.offsets(name)) for name in names]
         await asyncio.sleep(1)
         calls.clear()
@@ -199,11 +199,11 @@ def test_who_waits_is_woken_when_a_subscription_is_blocked_no_more(tmp_path: Pat
         await asyncio.sleep(1)
         (subscription,) = here.dispatcher.subscriptions()
         subscription.blocked = NeedsNewerBroker("its record cannot be read")
-        freed, turns = subscription.leases.streams.of("s").freed.count, subscription.room.count
+        freed, turns = subscription.leases.streams.of("s").freed.count, subscription.queue.count
         await here.dispatcher.checkpoint()
         assert subscription.blocked is None
         assert subscription.leases.streams.of("s").freed.count > freed
-        assert subscription.room.count > turns
+        assert subscription.queue.count > turns
         await here.ack("s", 0)
         assert await waiting == [1]
 

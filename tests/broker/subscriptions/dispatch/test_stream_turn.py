@@ -11,8 +11,8 @@ from hypothesis import given
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Leases, Position, Streams, parse_lease
-from seaweedq.broker.subscriptions.policy import FEW, Rules, Want
-from seaweedq.broker.subscriptions.stream_turn import Again, Fresh, next_turn
+from seaweedq.broker.subscriptions.policy import FEW, PullLimits, Rules
+from seaweedq.broker.subscriptions.stream_turn import NewLease, Resend, next_turn
 from seaweedq.coordination.records.subscriptions import CursorRecord
 from seaweedq.coordination.records.versioned import Versioned
 
@@ -37,16 +37,16 @@ class Shared:
         }
         self.frontier = Frontier(self.cursors)
 
-    def turn(self, position: Position) -> Again | Fresh | None:
+    def turn(self, position: Position) -> Resend | NewLease | None:
         return next_turn(self, position)  # type: ignore[arg-type]
 
-    def lease(self, fresh: Fresh, consumer: str) -> list[tuple[int, int]]:
+    def lease(self, fresh: NewLease, consumer: str) -> list[tuple[int, int]]:
         """Leases what a new lease gets, as `Leasing` does."""
         lease = self.leases.make(fresh.name, consumer)
         found: list[tuple[int, int]] = []
         kind = None
         for number, cursor in self.cursors.items():
-            want = Want(lease.consumer, fresh.count - len(found), kind)
+            want = PullLimits(lease.consumer, fresh.count - len(found), kind)
             due = cursor.delivery.available(want, self.END) if fresh.count > len(found) else np.zeros(0, np.int64)
             if len(due):
                 kind = cursor.delivery.kind_of(int(due[0]))
@@ -95,7 +95,7 @@ class Client:
         turn = self.shared.turn(self.position)
         if turn is None:
             return []
-        if isinstance(turn, Again):
+        if isinstance(turn, Resend):
             name = turn.lease.name
             found = [
                 (segment, offset)
