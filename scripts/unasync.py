@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 AIO, SYNC = Path("seaweedq/client/aio"), Path("seaweedq/client/sync")
-GENERATED = ("client.py",)
+GENERATED = ("client.py", "transport.py")
 RULES = (
     (r"\bseaweedq\.client\.aio\b", "seaweedq.client.sync"),
     (r"\bawait asyncio\.to_thread\(([\w.]+), ", r"\1("),
@@ -25,6 +25,12 @@ RULES = (
     (r"\bAsync(?=[A-Z])", ""),
     (r"for (\w+) in (\w+):\n +yield \1\n", r"yield from \2\n"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\ba(?=(iter_raw|read|close)\(|next\()", ""),
+    (
+        r"A cancellation, or a set `stop`, is thrown\n +into them\.",
+        "Once `stop` is set, Stopped is thrown into\n        them.",
+    ),
+    (r"The async shell's", "The sync shell's"),
     (r"The async client: (.*) The sync one is generated from it\.", r"The sync client: \1"),
     (r"For one event loop\.", "Threads may share one."),
     (r"as the iteration begins unless it exists\..*\n.*`close`\.", "at once unless it exists."),

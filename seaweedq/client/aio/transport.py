@@ -1,11 +1,13 @@
 """The async shell's I/O: httpx carries the core's requests, over HTTP/1.1 with kept connections."""
 
-import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 import httpx
 
+from seaweedq.client.aio.stop import NEVER, AsyncStop, Stopped
 from seaweedq.client.core.broker_choice import Brokers
 from seaweedq.client.core.effects import (
     Attempt,
@@ -57,7 +59,7 @@ class _Stream:
 
 
 class AsyncTransport:
-    """Drives the core's steps on the running event loop."""
+    """Drives the core's steps. For one event loop."""
 
     def __init__(
         self,
@@ -70,13 +72,23 @@ class AsyncTransport:
         self._brokers, self._timeout_s, self._mock = brokers, timeout_s, transport
         self._credentials = credentials or Credentials()
         brokers.has_secret = shows_secret(self._credentials, headers)
+        self._headers = headers
+        self._connect()
+
+    def _connect(self) -> None:
+        self._process = os.getpid()
         self._http = httpx.AsyncClient(
-            headers=headers, limits=LIMITS, verify=self._credentials.verify(is_secure(brokers)), transport=transport
+            headers=self._headers,
+            limits=LIMITS,
+            verify=self._credentials.verify(is_secure(self._brokers)),
+            transport=self._mock,
         )
         self._store_http: httpx.AsyncClient | None = None
+        self._lock = threading.Lock()
 
-    async def run(self, steps: Steps[T]) -> T:
-        """Runs the steps and returns their result, or raises their error. A cancellation is thrown into them."""
+    async def run(self, steps: Steps[T], stop: AsyncStop = NEVER) -> T:
+        """Runs the steps and returns their result, or raises their error. A cancellation, or a set `stop`, is thrown
+        into them."""
         answer: Any = None
         failure: BaseException | None = None
         while True:
@@ -89,9 +101,12 @@ class AsyncTransport:
                 raise error.with_traceback(None) from error.__cause__  # the steps' frames would hide the caller's line
             answer, failure = None, None
             try:
-                answer = await self._perform(effect)
+                stop.check()
+                answer = await self._perform(effect, stop)
             except BaseException as error:  # the steps may have something to tidy up
                 failure = error
+                if isinstance(error, Stopped):
+                    stop = NEVER  # what they do about it is not stopped
 
     async def chunks(self, steps: Steps[None]) -> AsyncIterator[bytes]:
         """Runs the steps of a payload and yields its bytes. Ending it returns connections."""
@@ -117,26 +132,26 @@ class AsyncTransport:
         finally:
             await _replaced(stream, None)
 
-    async def _perform(self, effect: Effect) -> Any:
+    async def _perform(self, effect: Effect, stop: AsyncStop = NEVER) -> Any:
         match effect:
             case Request():
-                return await self.run(self._brokers.send(effect))
+                return await self.run(self._brokers.send(effect), stop)
             case Attempt() | Signed():
-                return await self._send(effect)
+                return await self._send(effect, stop)
             case Read():
                 return await effect.stream.read()
             case Work():
-                return await asyncio.to_thread(effect.run)
+                return await stop.work(effect.run)
             case Pause():
-                return await asyncio.sleep(effect.seconds)
+                return await stop.pause(effect.seconds)
             case Together():
-                return await self._together(effect)
+                return await stop.together(self.run, effect)
         raise TypeError(f"{type(effect).__name__} is only for callers that read pieces")
 
-    async def _send(self, effect: Attempt | Signed) -> Reply:
+    async def _send(self, effect: Attempt | Signed, stop: AsyncStop) -> Reply:
         request = effect.request if isinstance(effect, Attempt) else effect
         http = self._http_for(effect)
-        chunks = _chunks(request.content) if isinstance(request.content, Slice) else None
+        chunks = stop.chunks(request.content) if isinstance(request.content, Slice) else None
         made = build(http, effect, chunks, self._timeout_s, self._credentials)
         try:
             response = await http.send(made, stream=request.streamed)
@@ -153,38 +168,26 @@ class AsyncTransport:
         return reply_of(effect.url, response)
 
     def _http_for(self, effect: Attempt | Signed) -> httpx.AsyncClient:
-        """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not."""
+        """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not.
+
+        A forked process gets connections of its own: on shared ones it would read its parent's answers.
+        """
+        if self._process != os.getpid():
+            self._connect()
         check_open(self._http)
         if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
             return self._http
-        self._store_http = self._store_http or httpx.AsyncClient(limits=LIMITS, transport=self._mock)
+        with self._lock:
+            self._store_http = self._store_http or httpx.AsyncClient(limits=LIMITS, transport=self._mock)
         return self._store_http
 
-    async def _together(self, effect: Together) -> None:
-        todo = iter(effect.steps)
-
-        async def work() -> None:
-            for steps in todo:
-                await self.run(steps)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(effect.most):
-                    group.create_task(work())
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections; in a forked process, those of its parent stay open."""
+        if self._process != os.getpid():
+            return
         await self._http.aclose()
         if self._store_http is not None:
             await self._store_http.aclose()
-
-
-async def _chunks(body: Slice) -> AsyncIterator[bytes]:
-    chunks = body.chunks()
-    while chunk := await asyncio.to_thread(next, chunks, b""):
-        yield chunk
 
 
 async def _replaced(old: _Stream | None, new: _Stream | None) -> _Stream | None:

@@ -23,7 +23,7 @@ from seaweedq.client.core.segment_map import MapRefresh
 from seaweedq.client.core.streams import Partition, Placeholder, Stream
 from seaweedq.client.core.wire import Published, envelope
 from seaweedq.client.files import Progress
-from seaweedq.client.sync.transport import Stop, Stopped
+from seaweedq.client.sync.stop import Stop, Stopped
 from seaweedq.errors import ClientError
 from seaweedq.extras import needs
 

@@ -1,0 +1,52 @@
+"""What stops steps, and what waits in them: pauses, work in threads, the chunks of a body, steps side by side.
+
+Tasks are stopped by their cancellation, at whatever they await. So no AsyncStop is ever set; the sync shell's are.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from seaweedq.client.core.effects import Steps, Together
+from seaweedq.client.files import Slice
+
+Stopped = asyncio.CancelledError
+
+
+class AsyncStop:
+    """A flag that is never set."""
+
+    def check(self) -> None:
+        """Does nothing."""
+
+    async def pause(self, seconds: float) -> None:
+        """Sleeps."""
+        await asyncio.sleep(seconds)
+
+    async def work(self, run: Callable[[], Any]) -> Any:
+        """Runs blocking work in a thread."""
+        return await asyncio.to_thread(run)
+
+    async def chunks(self, body: Slice) -> AsyncIterator[bytes]:
+        """Yields the chunks of a body."""
+        chunks = body.chunks()
+        while chunk := await asyncio.to_thread(next, chunks, b""):
+            yield chunk
+
+    async def together(self, run: Callable[[Steps[None]], Coroutine[Any, Any, None]], effect: Together) -> None:
+        """Runs steps side by side. The first error cancels the others."""
+        todo = iter(effect.steps)
+
+        async def work() -> None:
+            for steps in todo:
+                await run(steps)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(effect.most):
+                    group.create_task(work())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+
+NEVER = AsyncStop()

@@ -1,0 +1,100 @@
+"""What stops steps, and what waits in them: pauses, work, the chunks of a body, steps side by side.
+
+A thread is stopped between two effects, and between two chunks of a body.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+from seaweedq.client.core.effects import Steps, Together
+from seaweedq.client.files import Slice
+
+_LOOK_S = 0.05
+
+
+class Stopped(Exception):
+    """The work was cancelled."""
+
+
+class Stop:
+    """A flag that any thread may set once; it is also set with its `parent`."""
+
+    def __init__(self, parent: Optional["Stop"] = None) -> None:
+        self._parent, self._set = parent, threading.Event()
+
+    def set(self) -> None:
+        """Asks the work to stop."""
+        self._set.set()
+
+    def is_set(self) -> bool:
+        """Tells whether to stop."""
+        return self._set.is_set() or (self._parent is not None and self._parent.is_set())
+
+    def check(self) -> None:
+        """Raises Stopped if the flag is set."""
+        if self.is_set():
+            raise Stopped("stopped")
+
+    def pause(self, seconds: float) -> None:
+        """Sleeps, but not beyond a stop."""
+        end_s = time.monotonic() + seconds
+        if self is NEVER:
+            time.sleep(seconds)
+        while not self.is_set() and (left_s := end_s - time.monotonic()) > 0:
+            self._set.wait(min(left_s, _LOOK_S))
+
+    def work(self, run: Callable[[], Any]) -> Any:
+        """Runs blocking work, here."""
+        return run()
+
+    def chunks(self, body: Slice) -> Iterator[bytes]:
+        """Yields the chunks of a body. Raises Stopped."""
+        for chunk in body.chunks():
+            self.check()
+            yield chunk
+
+    def together(self, run: Callable[[Steps[None], "Stop"], None], effect: Together) -> None:
+        """Runs steps side by side, in this thread and others. The first error stops the others."""
+        todo, lock, inner = iter(effect.steps), threading.Lock(), Stop(self)
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                while not inner.is_set():
+                    with lock:
+                        steps = next(todo, None)
+                    if steps is None:
+                        return
+                    run(steps, inner)
+            except BaseException as error:
+                errors.append(error)
+                inner.set()
+
+        threads = [threading.Thread(target=work, name="together", daemon=True) for _ in range(effect.most - 1)]
+        started = [thread for thread in threads if _start(thread)]
+        try:
+            work()
+            for thread in started:
+                thread.join()
+        except BaseException:
+            inner.set()
+            for thread in started:
+                thread.join()
+            raise
+        if errors:
+            raise errors[0]
+        self.check()
+
+
+NEVER = Stop()
+
+
+def _start(thread: threading.Thread) -> bool:
+    # While a program exits, no thread can start: then whoever asked does it all.
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
