@@ -170,17 +170,15 @@ def build(
     if request.streamed:
         headers |= {"Accept-Encoding": "identity"}
     timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S), read=timeout_s + request.wait_s)
-    made = _made(http, request.method, url, params=params, headers=headers, content=content or None, timeout=timeout)
+    try:
+        made = http.build_request(
+            request.method, url, params=params, headers=headers, content=content or None, timeout=timeout
+        )
+    except httpx.InvalidURL as error:
+        raise ClientError(f"the broker returned an invalid URL: {bare(url)}") from error
     if isinstance(effect, Signed):
         made.url = SecretUrl(made.url)
     return made
-
-
-def _made(http: httpx.Client | httpx.AsyncClient, method: str, url: str, **more: Any) -> httpx.Request:
-    try:
-        return http.build_request(method, url, **more)
-    except httpx.InvalidURL as error:
-        raise ClientError(f"the broker returned an invalid URL: {bare(url)}") from error
 
 
 def reply_of(url: str, response: httpx.Response, stream: Any = None) -> Reply:

@@ -161,7 +161,13 @@ class Batcher(Generic[D]):
         self.close_open()
         self.accepted += rows
         last = self._closed[-1] if self._closed else None
-        if last and head and last.head == head and self._has_room(last, len(stream), rows):
+        if (
+            last
+            and head
+            and last.head == head
+            and last.size + len(stream) <= self._limits.batch_bytes
+            and last.count + rows <= self._limits.batch_messages
+        ):
             last.lines.append(stream)
             last.size += len(stream)
             last.count += rows
@@ -169,10 +175,6 @@ class Batcher(Generic[D]):
         batch = Batch(ARROW, self._new_delivery(), now_s, [stream], size=len(stream), count=rows, head=head)
         self._closed.append(batch)
         return batch.delivery
-
-    def _has_room(self, batch: Batch[D], size: int, count: int) -> bool:
-        limits = self._limits
-        return batch.size + size <= limits.batch_bytes and batch.count + count <= limits.batch_messages
 
     def hold(self, size: int, now_s: float) -> Batch[D]:
         """Reserves the position of a message of which `size` bytes are buffered: a batch of its own, to be released."""

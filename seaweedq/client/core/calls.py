@@ -246,14 +246,11 @@ def _line(message: Mapping[str, Any]) -> bytes:
         )
     if what == "value":
         return envelope(**message)
-    more = {name: field for name, field in message.items() if name != what}
-    return reference_envelope(_upload_id(message[what]), **more)
-
-
-def _upload_id(reference: Any) -> str:
+    reference = message[what]
     if not isinstance(reference, Mapping) or reference.keys() != {"upload_id"}:
         raise ValueError('a reference must be {"upload_id": ...}')
-    return str(reference["upload_id"])
+    more = {name: field for name, field in message.items() if name != what}
+    return reference_envelope(str(reference["upload_id"]), **more)
 
 
 def publish_request(

@@ -35,7 +35,8 @@ class Outcome:
     def error_of(self, index: int) -> Exception | None:
         """Returns why message number `index` was not published; None if it was."""
         if self.published is None or index in self.rejected:
-            return self.errors.get(index) or _of_message(self.error, index)
+            row = next((row for row in _reasons(self.error) if row.get("index") == index), None)
+            return self.errors.get(index) or _alone(self.error, row)
         return None
 
     def id_of(self, index: int) -> str:
@@ -140,7 +141,10 @@ class Route:
     def _refused(self, error: SeaweedqError, lines: list[bytes]) -> set[int]:
         """Returns the indexes of messages that the error concerns; none if that is not known."""
         if isinstance(error, InvalidMessages):
-            return _invalid(error, len(lines)) & {*range(len(lines))}
+            # A broker names all, or the first of them. If it counts as many as there are, none needs to be sent again.
+            if error.fields.get("invalid") == len(lines):
+                return {*range(len(lines))}
+            return {row["index"] for row in error.fields.get("errors", [])} & {*range(len(lines))}
         limit, index = error.fields.get("limit_bytes"), error.fields.get("index")
         if self.offload is None or not isinstance(limit, int) or not isinstance(index, int) or index >= len(lines):
             return set()
@@ -154,8 +158,11 @@ class Route:
         request = replace(request, urls=stream.urls, repeatable=True, is_hedged=True)
         reply = yield from self.patience.send(request, batch.opened_s)
         published = decode_published(reply.body)
-        detour = reply.url not in request.urls[:1] if request.urls else False
-        return Outcome(published, misrouted=detour or _misrouted(stream, published))
+        detour, known = bool(request.urls) and reply.url != request.urls[0], stream.segments
+        return Outcome(
+            published,
+            misrouted=detour or (known is not None and any(rows.segment not in known for rows in published.segments)),
+        )
 
 
 def _by_reference(offload: Offload, lines: list[bytes], error: MessageTooLarge) -> Steps[list[bytes] | SeaweedqError]:
@@ -166,11 +173,6 @@ def _by_reference(offload: Offload, lines: list[bytes], error: MessageTooLarge) 
     except SeaweedqError as failed:
         return failed
     return error if smaller == lines else smaller
-
-
-def _of_message(error: Any, index: int) -> Any:
-    """Returns the error of one message of a refused request."""
-    return _alone(error, next((row for row in _reasons(error) if row.get("index") == index), None))
 
 
 def _reasons(error: Any) -> Sequence[Mapping[str, Any]]:
@@ -184,16 +186,3 @@ def _alone(error: Any, row: Mapping[str, Any] | None) -> Any:
     if row is None:
         return error
     return type(error)(f"the message is not valid: {row.get('reason')}", errors=[{**row, "index": 0}], invalid=1)
-
-
-def _misrouted(stream: Stream[Any], published: Published) -> bool:
-    known = stream.segments
-    return known is not None and any(rows.segment not in known for rows in published.segments)
-
-
-def _invalid(error: InvalidMessages, count: int) -> set[int]:
-    """Returns the indexes of the invalid ones of `count` messages: those that the broker names, which are all or the
-    first of them; or all of them, where it counts as many: they need not be sent again to be named."""
-    if error.fields.get("invalid") == count:
-        return set(range(count))
-    return {row["index"] for row in error.fields.get("errors", [])}

@@ -28,10 +28,8 @@ def fetch_rows(
             segment=segment,
             offset=start,
         )
-    return [_with_segment(batch, segment) for batch in rows.to_batches()], next_offset
-
-
-def _with_segment(batch: pa.RecordBatch, segment: int) -> pa.RecordBatch:
-    if SEGMENT.name in batch.schema.names:
-        return batch
-    return batch.append_column(SEGMENT, pa.repeat(pa.scalar(segment, SEGMENT.type), batch.num_rows))
+    batches = rows.to_batches()
+    if SEGMENT.name in rows.schema.names:
+        return batches, next_offset
+    number = pa.scalar(segment, SEGMENT.type)
+    return [batch.append_column(SEGMENT, pa.repeat(number, batch.num_rows)) for batch in batches], next_offset

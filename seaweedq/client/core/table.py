@@ -87,12 +87,11 @@ class TableRead:
         if not self.columns.names:
             return batch.select([])  # which keeps the number of rows
         present = set(batch.schema.names)
-        columns = [
-            _cast(batch.column(field.name), field.type)
-            if field.name in present
-            else pa.nulls(batch.num_rows, field.type)
-            for field in self.columns
-        ]
+        columns = []
+        for one in self.columns:
+            column = batch.column(one.name) if one.name in present else pa.nulls(batch.num_rows, one.type)
+            # Arrow would load all its functions also for a cast to the same type.
+            columns.append(column if column.type == one.type else column.cast(one.type))
         return pa.RecordBatch.from_arrays(columns, schema=self.columns)
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -108,11 +107,6 @@ def unexpired(batch: pa.RecordBatch, as_of: datetime) -> pa.RecordBatch:
     import pyarrow.compute as pc  # costs 20 ms, which rows that never expire are spared
 
     return batch.filter(pc.greater(expires, pa.scalar(as_of, expires.type)).fill_null(True))
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns a column as another type. Arrow would load all its functions also for a cast to the same one."""
-    return column if column.type == kind else column.cast(kind)
 
 
 def table_schema(facts: Mapping[str, Any]) -> pa.Schema:

@@ -137,7 +137,8 @@ class Uploading:
                 first = Url(fresh.url, fresh.method, fresh.headers) if fresh and fresh.url else None
                 yield from self._put(lambda: self._url(upload_id), self._slice(0, self.source.size), first)
             else:
-                there = {} if fresh else (yield from self._there(upload_id))
+                found = None if fresh else (yield from self._find(upload_id))
+                there = {part.number: part.size for part in (found and found.parts) or ()}
                 yield Together(self._parts(upload_id, part_bytes, there), MOST_PARTS)
             fresh = None
             try:
@@ -211,10 +212,6 @@ class Uploading:
     def _part_url(self, upload_id: str, number: int) -> Steps[Url]:
         reply = yield from self._call("POST", f"/{quote(upload_id, safe='')}/parts", {"numbers": [number]})
         return _urls.decode(reply.body).parts[0]
-
-    def _there(self, upload_id: str) -> Steps[dict[int, int]]:
-        found = yield from self._find(upload_id)
-        return {part.number: part.size for part in found.parts or ()}
 
     def _find(self, upload_id: str) -> Steps[_Found]:
         reply = yield from self._call("GET", f"/{quote(upload_id, safe='')}")

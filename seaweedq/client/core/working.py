@@ -111,7 +111,8 @@ class Held:
         """Takes in what the last pull has brought. Returns what is dropped of it."""
         stale = []
         for wire in pulled.items:
-            job = Job(wire, pulled.lease, self._lane(wire), now_s, now_s + self.ack_deadline_s)
+            lane = {"ordered": wire.segment, "keyed": wire.key}.get(self._mode)
+            job = Job(wire, pulled.lease, lane, now_s, now_s + self.ack_deadline_s)
             if self._is_stale(job):
                 stale.append(job)
             else:
@@ -208,9 +209,6 @@ class Held:
         for behind in self._behind.values():
             behind.clear()
         return waiting
-
-    def _lane(self, wire: WireMessage) -> Hashable:
-        return {"ordered": wire.segment, "keyed": wire.key}.get(self._mode)
 
     def _queue(self, job: Job) -> None:
         if job.lane in self._behind:
