@@ -188,7 +188,7 @@ class TopicCalls:
 
     async def _positions(self, content: bytes) -> Any:
         call = decode(content, type=TopicCall)
-        return await self.positions.of(await _topic(self.catalog, call), call.sizes, call.flush)
+        return await self.positions.positions(await _topic(self.catalog, call), call.sizes, call.flush)
 
     async def _close(self, content: bytes) -> bool:
         call = decode(content, type=TopicCall)

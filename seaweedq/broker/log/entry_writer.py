@@ -43,7 +43,7 @@ class Source:
         return (self.key_range.low, *self.cuts)
 
     @staticmethod
-    def of(topic: str, segment: int, record: SegmentRecord, layout: Layout) -> "Source":
+    def from_record(topic: str, segment: int, record: SegmentRecord, layout: Layout) -> "Source":
         """Returns the source that a segment's record describes."""
         key_range = KeyRange(record.low, record.high)
         return Source(topic, segment, key_range, layout, record.cuts, record.predecessors, record.owner)

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.clock import Clock
@@ -85,21 +83,22 @@ def _until(order: Sequence[OpenSegment], tails: Mapping[OpenSegment, TailFacts],
         yield segment
 
 
-def _nobody_listens(segment: OpenSegment, error: Fenced) -> None:
-    pass
-
-
 class Flusher:
     """Carries flushes out, at most `workers` at a time, and as many seals. `grown` hears of each chain that grew,
     `fenced` of each segment in whose chain another broker has written."""
 
     def __init__(
-        self, entries: EntryWriter, grown: Callable[[OpenSegment], None], clock: Clock, workers: int = 2
+        self,
+        entries: EntryWriter,
+        grown: Callable[[OpenSegment], None],
+        fenced: Callable[[OpenSegment, Fenced], None],
+        clock: Clock,
+        workers: int = 2,
     ) -> None:
         self.flushes = 0
         self.durations = by_outcome("ok", "failed")
         self._clock = clock
-        self.fenced: Callable[[OpenSegment, Fenced], None] = _nobody_listens
+        self.fenced = fenced
         self._entries = entries
         self._grown = grown
         self._ordinary = asyncio.Semaphore(workers)
@@ -169,29 +168,21 @@ class Flusher:
             rows = [(buffered.first, buffered.rows) for buffered in head]
             end = head[-1].end if head else segment.tail.start
             last = seal if end == segment.end else None
+            began_s = self._clock.monotonic_s()
             try:
-                await self._append(segment, rows, last)
-            except Fenced as error:
-                logger.warning("segment %s of %s is lost to another broker: %s", segment.id, segment.topic, error)
-                segment.close(error)
-                if seal is None:  # who seals looks first whether another's seal is as good
-                    self.fenced(segment, error)
+                await self._entries.append(
+                    segment.source, segment.chain, rows, segment.producers, segment.max_timestamp_us, last
+                )
+            except Exception as error:
+                self.durations["failed"].add(self._clock.monotonic_s() - began_s)
+                if isinstance(error, Fenced):
+                    logger.warning("segment %s of %s is lost to another broker: %s", segment.id, segment.topic, error)
+                    segment.close(error)
+                    if seal is None:  # who seals looks first whether another's seal is as good
+                        self.fenced(segment, error)
                 raise
+            self.durations["ok"].add(self._clock.monotonic_s() - began_s)
             reach("flush.release")
             segment.flushed(end)
             self.flushes += 1
             self._grown(segment)
-
-    async def _append(
-        self, segment: OpenSegment, rows: Sequence[tuple[int, pa.RecordBatch]], seal: Seal | None
-    ) -> None:
-        """Appends an entry to the chain, and counts how long that took."""
-        began_s = self._clock.monotonic_s()
-        try:
-            await self._entries.append(
-                segment.source, segment.chain, rows, segment.producers, segment.max_timestamp_us, seal
-            )
-        except Exception:
-            self.durations["failed"].add(self._clock.monotonic_s() - began_s)
-            raise
-        self.durations["ok"].add(self._clock.monotonic_s() - began_s)

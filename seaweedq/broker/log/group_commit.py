@@ -47,10 +47,10 @@ class EncodedRows:
     def encode(rows: pa.RecordBatch) -> "EncodedRows":
         """Serialises rows, once. The result stands on the new bytes, so that the request's own buffers can go."""
         payload = rows.serialize()
-        return EncodedRows.of(pa.ipc.read_record_batch(payload, rows.schema), payload)
+        return EncodedRows.from_payload(pa.ipc.read_record_batch(payload, rows.schema), payload)
 
     @staticmethod
-    def of(rows: pa.RecordBatch, payload: pa.Buffer) -> "EncodedRows":
+    def from_payload(rows: pa.RecordBatch, payload: pa.Buffer) -> "EncodedRows":
         """Describes rows that stand on `payload` already."""
         return EncodedRows(rows, payload, int(microseconds_of(rows.column(0)).max()))
 
@@ -200,18 +200,18 @@ class GroupCommit:
                         await self._wake.wait()
                     await self._journal.pace(self._full)
                     if self._journal.window == 1:
-                        await self._commit(self._take(), None)
+                        await self._commit(self._next_commit(), None)
                         continue
                     while flying and (flying[0].done() or len(flying) >= self._journal.window):
                         await asyncio.wait([flying.popleft()])
                     before = flying[-1] if flying else None
-                    flying.append(flights.create_task(self._commit(self._take(), before)))
+                    flying.append(flights.create_task(self._commit(self._next_commit(), before)))
         except ExceptionGroup as ended:
             raise ended.exceptions[0] from None
         finally:
             self._closed = True
             while self._is_waiting():
-                self._take().fail(NotReady("the broker is stopping"))
+                self._next_commit().fail(NotReady("the broker is stopping"))
             self._end(self._added)
 
     def _count(self) -> int:
@@ -230,7 +230,7 @@ class GroupCommit:
     def _is_waiting(self) -> bool:
         return bool(self._requests or self._singles or self._others)
 
-    def _take(self) -> _Commit:
+    def _next_commit(self) -> _Commit:
         """Takes as many requests as fit in a commit, all single messages, all other frames."""
         singles, self._singles = self._singles, {}
         others, self._others = self._others, []

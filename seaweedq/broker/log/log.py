@@ -38,8 +38,7 @@ class Log:
     ) -> None:
         self.journal = journal
         self.commit = GroupCommit(journal, clock, valid)
-        self.flusher = Flusher(entries, grown, clock)
-        self.flusher.fenced = fenced
+        self.flusher = Flusher(entries, grown, fenced, clock)
         self.dirty = DirtySegments()
         self.cache = GroupCache(budget, cache_bytes)
         self.reader = Reader(self.cache, clock)

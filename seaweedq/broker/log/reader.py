@@ -10,7 +10,7 @@ waits, each time anew.
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -178,10 +178,9 @@ class Reader:
             names = await segment.chain.names()
             at = bisect_right(names, offset, key=lambda n: n.first_offset) - 1
             if at < 0:
-                raise ChainDamaged(
-                    f"{segment.chain.folder} has no entry with offset {offset}: {_where(names)}",
-                    name=segment.chain.folder,
-                )
+                known = f"its first one is {names[0]}" if names else "it has none"
+                folder = segment.chain.folder
+                raise ChainDamaged(f"{folder} has no entry with offset {offset}: {known}", name=folder)
             name = names[at]
             number = (offset - name.first_offset) // ROW_GROUP_ROWS
             key = (segment.chain.folder, name.sequence, number)
@@ -223,10 +222,6 @@ def _readable(segment: OpenSegment, offset: int | None) -> Iterator[None]:
         if offset is not None:
             segment.check_start(offset)
         raise
-
-
-def _where(names: Sequence[EntryName]) -> str:
-    return f"its first one is {names[0]}" if names else "it has none"
 
 
 def load(chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:

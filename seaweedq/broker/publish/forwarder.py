@@ -230,4 +230,4 @@ class ForwardReceiver:
 
 def _read(frame: ForwardFrame, segment: OpenSegment) -> EncodedRows:
     rows = frame.rows(segment.layout)
-    return EncodedRows.of(rows, pa.py_buffer(frame.payload))
+    return EncodedRows.from_payload(rows, pa.py_buffer(frame.payload))

@@ -81,7 +81,7 @@ class RemoteAppender:
         self._clock = clock
         self._gathered: dict[tuple[Topic, int], list[Gathered]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looked_s: dict[str | None, float] = {}  # when a segment of an owner was looked at last
+        self._refreshed_s: dict[str | None, float] = {}  # when a segment of an owner was looked at last
 
     async def append(
         self, topic: Topic, slices: Sequence[Slice], batch: Batch, sequences: Sequences | None, deadline: Deadline
@@ -187,7 +187,8 @@ class RemoteAppender:
         async for attempt in deadline.attempts(topic.moved, PAUSE_S):
             try:
                 self._catalog.check(topic)
-                if self._is_sealed(topic, rows.segment):
+                known = self._ownership.record(topic, rows.segment)
+                if known is not None and known.state == "sealed":
                     return _Bounced(rows, in_doubt)
                 outcome = await self._append_at_owner(topic, rows, sequences, deadline)
                 outcome = msgspec.structs.replace(outcome, duplicate=outcome.duplicate and not in_doubt)
@@ -200,7 +201,7 @@ class RemoteAppender:
             except Exception as error:
                 return [Failed(rows.indexes, error)]
             if not attempt.is_last():
-                await self._look(topic, rows.segment, deadline)
+                await self._refresh(topic, rows.segment, deadline)
         if in_doubt and isinstance(failed, NotOwner):  # that is true of the last attempt alone
             failed = unknown(deadline)
         return [Failed(rows.indexes, failed)]
@@ -236,21 +237,17 @@ class RemoteAppender:
                 "whether it took the rows is unknown"
             ) from None
 
-    async def _look(self, topic: Topic, segment: int, deadline: Deadline) -> None:
+    async def _refresh(self, topic: Topic, segment: int, deadline: Deadline) -> None:
         """Reads a segment's record again, since the watch may be behind. All publishes that wait for segments of one
         owner look once in LOOK_S: in a failover they are many."""
         known = self._ownership.record(topic, segment)
         owner = known.owner if known else None
         now_s = self._clock.monotonic_s()
-        if now_s - self._looked_s.get(owner, -inf) >= LOOK_S:
-            self._looked_s = {other: at_s for other, at_s in self._looked_s.items() if now_s - at_s < LOOK_S}
-            self._looked_s[owner] = now_s
+        if now_s - self._refreshed_s.get(owner, -inf) >= LOOK_S:
+            self._refreshed_s = {other: at_s for other, at_s in self._refreshed_s.items() if now_s - at_s < LOOK_S}
+            self._refreshed_s[owner] = now_s
             with suppress(CoordinationUnavailable, TimeoutError):
                 await deadline.bound(self._catalog.look(topic.name, segment))
-
-    def _is_sealed(self, topic: Topic, segment: int) -> bool:
-        record = self._ownership.record(topic, segment)
-        return record is not None and record.state == "sealed"
 
 
 def _answer(waiting: Sequence[Gathered], result: Appended | Failed) -> None:

@@ -63,7 +63,12 @@ class FilePages:
         starts = self._catalog.start_offsets(topic)
         places = [place for place, _ in listed]
         found = [
-            TopicFile(place, end, size, self._facts(topic, place))
+            TopicFile(
+                place,
+                end,
+                size,
+                opened.chain.facts.get(place.name) if (opened := topic.opened.get(place.segment)) else None,
+            )
             for (place, size), end in zip(listed, _ends(places, flushed, cut), strict=True)
             if place.name.first_offset < end and end > starts.get(place.segment, 0)
         ]
@@ -79,10 +84,6 @@ class FilePages:
             if len(page) < most or len(found) >= LEAST:
                 return found, len(page) == most
             after = page[-1].name
-
-    def _facts(self, topic: Topic, place: Place) -> EntryFacts | None:
-        opened = topic.opened.get(place.segment)
-        return opened.chain.facts.get(place.name) if opened else None
 
 
 def _ends(places: Sequence[Place], flushed: Mapping[int, int], cut: bool) -> list[int]:

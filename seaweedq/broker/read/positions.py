@@ -24,7 +24,6 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.records.topics import SegmentRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, NotReady, Unavailable
 
 PAUSE_S = 0.1
@@ -69,7 +68,7 @@ class LocalPositions:
         self._loads = loads
         self._timeout_s = timeout_s
 
-    async def of(self, topic: Topic, sizes: bool = False, flush: bool = False) -> list[Position]:
+    async def positions(self, topic: Topic, sizes: bool = False, flush: bool = False) -> list[Position]:
         """Returns the positions of a topic's segments. A locked segment is left out: it is about to change its
         owner, or to be replaced."""
         segments = [segment for segment in await self._ownership.mine(topic) if not segment.closed]
@@ -143,7 +142,8 @@ class TopicPositions:
                 f"{self._timeout_s:g} s; try again"
             )
         records = self._catalog.segments(topic)
-        standing = {n: _sealed(n, record) if record.state == "sealed" else found[n] for n, record in records.items()}
+        ends = {n: record.end_offset or 0 for n, record in records.items() if record.state == "sealed"}
+        standing = {n: Position(n, ends[n], ends[n]) if n in ends else found[n] for n in records}
         return await self._with_sizes(topic, standing) if sizes else standing
 
     async def close(self, topic: Topic, here: Callable[[], Awaitable[None]]) -> None:
@@ -211,7 +211,7 @@ class TopicPositions:
 
     async def _ask(self, owner: str | None, topic: Topic, call: TopicCall, left_s: float) -> list[Position]:
         if owner == self._membership.broker:
-            return await self._local.of(topic, call.sizes, call.flush)
+            return await self._local.positions(topic, call.sizes, call.flush)
         url = self._roster.url(owner)
         if url is None:
             raise NotOwner(f"broker {owner}, which owns segments of {topic.name!r}, no longer lives", owner=owner)
@@ -223,8 +223,3 @@ class TopicPositions:
         """Returns the answer of an owner, which is asked for as long as it lives: one that hangs does not answer."""
         asking = self._peers.call(url, path, call, answer, timeout_s)
         return await ask_while(lambda: self._roster.check_alive(owner), asking)
-
-
-def _sealed(number: int, record: SegmentRecord) -> Position:
-    end = record.end_offset or 0
-    return Position(number, end, end)

@@ -25,6 +25,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_index import Records, starts_at
 from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
 from seaweedq.segments.chain_sizes import RemoteSizeHistory
@@ -130,7 +131,7 @@ class _RemoteTopic:
     following: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
     probing: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
 
-    def of(self, owner: str | None) -> dict[int, int]:
+    def ends_of(self, owner: str | None) -> dict[int, int]:
         """Returns the known ends of an owner's segments."""
         return {number: segment.end for number, segment in self.segments.items() if segment.owner == owner}
 
@@ -233,9 +234,9 @@ class ReadableSegments:
         """Raises NeedsNewerBroker where a segment of the topic cannot be read."""
         self._catalog.check_whole(topic)
 
-    async def of(self, topic: Topic, numbers: Collection[int]) -> tuple[list[Readable], set[int]]:
+    async def available(self, topic: Topic, numbers: Collection[int]) -> tuple[list[Readable], set[int]]:
         """Returns those of these segments that can be read now, in their order, and the numbers of the others."""
-        remote = self._look(topic)
+        remote = self._remote(topic)
         remote.read_s = self._clock.monotonic_s()
         for owner in remote.owners:
             if owner not in remote.following:
@@ -258,7 +259,7 @@ class ReadableSegments:
         read."""
         missing: Collection[int] = numbers
         async for attempt in Deadline(self._clock, CALL_S).attempts(topic.signal, PAUSE_S):
-            found, missing = await self.of(topic, numbers)
+            found, missing = await self.available(topic, numbers)
             if not missing:
                 return {segment.id: segment for segment in found}
             if not attempt.is_last():
@@ -280,7 +281,7 @@ class ReadableSegments:
     async def refresh(self, topic: Topic, numbers: Iterable[int]) -> set[int]:
         """Asks the owners of these segments for the ends of all of theirs. Returns the numbers of the segments whose
         end is known now."""
-        remote, wanted = self._look(topic), set(numbers)
+        remote, wanted = self._remote(topic), set(numbers)
         owners = dict.fromkeys(segment.owner for n, segment in remote.segments.items() if n in wanted)
         answers = await asyncio.gather(
             *(self._ends_now(topic, remote, owner) for owner in owners), return_exceptions=True
@@ -291,7 +292,7 @@ class ReadableSegments:
                 known |= answer[0]
             elif not isinstance(answer, Unavailable):
                 raise answer
-        await self._look_again(topic, remote, (wanted - known) & remote.segments.keys())
+        await self._refresh_records(topic, remote, (wanted - known) & remote.segments.keys())
         return known
 
     def forget(self, topic: Topic) -> None:
@@ -308,7 +309,7 @@ class ReadableSegments:
     async def ask(self, topic: Topic, owner: str | None, path: str, call: Any, answer: type[T], timeout_s: float) -> T:
         """Returns an owner's answer to a call. Raises Unavailable, and marks the owner as unreachable unless the error
         is its own answer."""
-        remote = self._look(topic)
+        remote = self._remote(topic)
         url = self._roster.url(owner)
         try:
             if url is None:
@@ -326,7 +327,7 @@ class ReadableSegments:
         with suppress(Unavailable, SegmentNotFound):
             await self._ownership.open(topic, number)
 
-    def _look(self, topic: Topic) -> _RemoteTopic:
+    def _remote(self, topic: Topic) -> _RemoteTopic:
         """Returns what is known of a topic, brought up to date with the owners of now."""
         remote = self._topics.setdefault(topic, _RemoteTopic())
         if remote.seen == topic.moved.count:
@@ -350,7 +351,7 @@ class ReadableSegments:
     async def _ends(self, topic: Topic, remote: _RemoteTopic, owner: str | None, wait_s: float) -> Ends:
         """Takes in an owner's ends. Returns the numbers that are known now, and those about which the two brokers
         disagree. Raises Unavailable."""
-        call = EndsCall(topic.name, topic.record.incarnation, remote.of(owner), wait_s)
+        call = EndsCall(topic.name, topic.record.incarnation, remote.ends_of(owner), wait_s)
         ends = await self.ask(topic, owner, "ends", call, dict[int, int], wait_s + CALL_S)
         remote.unreachable.discard(owner)
         rises = [(segment, end) for n, end in ends.items() if (segment := remote.segments.get(n)) and end > segment.end]
@@ -360,7 +361,7 @@ class ReadableSegments:
             segment.end = end
         if rises:
             topic.signal.wake()
-        return ends.keys() & remote.segments.keys(), ends.keys() ^ remote.of(owner).keys()
+        return ends.keys() & remote.segments.keys(), ends.keys() ^ remote.ends_of(owner).keys()
 
     async def _ends_now(self, topic: Topic, remote: _RemoteTopic, owner: str | None) -> Ends:
         """Takes in an owner's ends as they are after this call begins. All who ask while another call is under way
@@ -368,7 +369,7 @@ class ReadableSegments:
         task = remote.to_ask.get(owner)
         if task is None:
             task = asyncio.create_task(self._ask_next(topic, remote, owner), name=f"asking {owner} for ends")
-            task.add_done_callback(_heard)  # those who asked may have gone
+            task.add_done_callback(mark_retrieved)  # those who asked may have gone
             remote.to_ask[owner] = task
         return await asyncio.shield(task)
 
@@ -387,7 +388,7 @@ class ReadableSegments:
             if remote.asking.get(owner) is task:
                 del remote.asking[owner]
 
-    async def _look_again(self, topic: Topic, remote: _RemoteTopic, missing: Iterable[int]) -> None:
+    async def _refresh_records(self, topic: Topic, remote: _RemoteTopic, missing: Iterable[int]) -> None:
         """Reads the records of segments that their owner, which answers, does not name: they have another owner or are
         sealed, and the watch may be behind."""
         for number in missing:
@@ -396,12 +397,12 @@ class ReadableSegments:
                 await self._catalog.look(topic.name, number)
 
     async def _follow(self, topic: Topic, remote: _RemoteTopic, owner: str | None) -> None:
-        while self._clock.monotonic_s() - remote.read_s < LINGER_S and owner in self._look(topic).owners:
+        while self._clock.monotonic_s() - remote.read_s < LINGER_S and owner in self._remote(topic).owners:
             pause_s = FOLLOW_S
             try:
                 _, mismatched = await self._ends(topic, remote, owner, MAX_WAIT_S)
                 if mismatched:
-                    await self._look_again(topic, remote, mismatched)
+                    await self._refresh_records(topic, remote, mismatched)
                     pause_s = PAUSE_S
             except Unavailable:
                 pause_s = PAUSE_S
@@ -423,8 +424,3 @@ class ReadableSegments:
                 tasks.pop(owner, None)
 
         tasks[owner] = asyncio.create_task(run(), name=f"reading at {owner}")
-
-
-def _heard(task: "asyncio.Task[Ends]") -> None:
-    if not task.cancelled():
-        task.exception()

@@ -195,7 +195,7 @@ class Replay:
         if self._catalog.is_emptied(topic, segment):
             return 0  # sealed, so all of it was in files, which retention has taken since
         record = self._catalog.segment(topic, segment).record
-        source = Source.of(topic.name, segment, record, topic.layout)
+        source = Source.from_record(topic.name, segment, record, topic.layout)
         chain = Chain(self._store, topic.name, segment)
         chain.raise_start(self._catalog.start(topic, segment))
         await chain.open()
@@ -228,7 +228,7 @@ class Replay:
         if self._catalog.is_emptied(topic, segment):
             return
         record = self._catalog.segment(topic, segment).record
-        source = Source.of(topic.name, segment, record, topic.layout)
+        source = Source.from_record(topic.name, segment, record, topic.layout)
         chain = Chain(self._store, topic.name, segment)
         chain.raise_start(self._catalog.start(topic, segment))
         await chain.open()

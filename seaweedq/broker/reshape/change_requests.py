@@ -84,7 +84,7 @@ class _Request:
 
     async def replace(self, segments: Sequence[int], points: Sequence[int]) -> tuple[Intent, bool]:
         """Plans the change and waits for its end. Raises NotOwner where it has to be tried again."""
-        await self._look(segments)
+        await self._refresh(segments)
         self._check_free(segments, points)
         first = self._owner(segments[0])
         for number in segments[1:]:
@@ -99,14 +99,14 @@ class _Request:
     async def move(self, segment: int, target: str) -> bool:
         """As `ChangeRequests.move`."""
         async for attempt in self.deadline.attempts(self._topic.moved, PAUSE_S):
-            await self._look([segment])
+            await self._refresh([segment])
             if self._record(segment).owner == target:
                 return True
             self._check_free([segment])
             try:
                 owner = self._owner(segment)
                 if await self._give(owner, segment, target):
-                    await self._look([segment])
+                    await self._refresh([segment])
                     return True
             except TimeoutError:
                 return False
@@ -143,7 +143,7 @@ class _Request:
         topic = self._topic
         async for attempt in self.deadline.attempts(topic.moved, LOOK_S):
             if not attempt.woken:  # the watch may be behind
-                await self._look([*intent.segments, *(successor.id for successor in intent.successors)])
+                await self._refresh([*intent.segments, *(successor.id for successor in intent.successors)])
             self._catalog.check(topic)
             found = stage(self._catalog.records(topic), intent)
             if found != "under way":
@@ -153,7 +153,7 @@ class _Request:
     def _record(self, segment: int) -> SegmentRecord:
         return self._catalog.segment(self._topic, segment).record
 
-    async def _look(self, segments: Sequence[int]) -> None:
+    async def _refresh(self, segments: Sequence[int]) -> None:
         """Reads the records again: the watch may be behind."""
         await self._catalog.look_at(self._topic, segments)
         self._catalog.check(self._topic)

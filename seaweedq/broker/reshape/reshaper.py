@@ -76,7 +76,7 @@ class Replacer:
     async def carry_out(self, topic: Topic, intent: Intent) -> bool:
         """Continues from the state of the intent. False: it cannot be completed now. Raises Unavailable, Fenced."""
         if not intents.locks(self._catalog.records(topic), intent):
-            await self._look(topic, intent)
+            await self._refresh(topic, intent)
             return intents.locks(self._catalog.records(topic), intent)
         if strays := [n for n in intent.segments if self._owner(topic, n) != self._ownership.broker]:
             return await self._gather(topic, intent, strays)
@@ -99,10 +99,12 @@ class Replacer:
         """Commits a planned intent. None: it was changed concurrently, or a move was first."""
         if not self._sealer.lock(topic, intent):
             return None
-        if not self._is_mine(topic, intent):  # the records may have changed while tails were flushed
+        records, mine = self._catalog.records(topic), self._ownership.broker
+        is_there = intents.locks(records, intent) and all(records[n].record.owner == mine for n in intent.segments)
+        if not is_there:  # the records may have changed while tails were flushed
             self._sealer.unlock(topic, intent)
             return None
-        compares, writes = intents.commit(topic, self._catalog.records(topic), intent)
+        compares, writes = intents.commit(topic, records, intent)
         reach("reshape.commit")
         try:
             done = await self._catalog.commit([*compares, self._ownership.compare()], writes)
@@ -111,16 +113,10 @@ class Replacer:
             raise
         if done is None:
             self._sealer.unlock(topic, intent)
-            await self._look(topic, intent)
+            await self._refresh(topic, intent)
             return None
         reach("reshape.committed")
         return self._catalog.segment(topic, intent.segments[0]).record.intent
-
-    def _is_mine(self, topic: Topic, intent: Intent) -> bool:
-        """Tells whether all its segments have this very intent, and are this broker's."""
-        mine = self._ownership.broker
-        records = self._catalog.records(topic)
-        return intents.locks(records, intent) and all(records[n].record.owner == mine for n in intent.segments)
 
     async def _replace(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> bool:
         """Writes that the segments are sealed, and that their successors are open. False: a record has changed."""
@@ -131,7 +127,7 @@ class Replacer:
         }
         records = self._catalog.records(topic)
         if not intents.locks(records, intent):
-            await self._look(topic, intent)
+            await self._refresh(topic, intent)
             return False
         ended = intents.Ended({segment.id: segment.chain.end for segment in segments}, self._clock.now_us())
         compares, writes = intents.finish(topic, records, intent, ended, successors)
@@ -141,17 +137,17 @@ class Replacer:
         if revision is None:
             await self._roster.load()
             await self._catalog.look(topic.name)
-            await self._look(topic, intent)
+            await self._refresh(topic, intent)
             return False
         self._sealer.unlock(topic, intent)
         topic.routing = None
         for number in (number for number, one in successors.items() if one.owner == self._ownership.broker):
             self._ownership.begin(topic, number, revision, tables)
-        self._note(topic, intent, segments, successors)
+        self._log_replaced(topic, intent, segments, successors)
         reach("reshape.replaced")
         return True
 
-    def _note(
+    def _log_replaced(
         self,
         topic: Topic,
         intent: Intent,
@@ -184,7 +180,7 @@ class Replacer:
             return False
         first = self._owner(topic, intent.segments[0])
         if first is None or first == self._ownership.broker or not self._roster.alive(first):
-            await self._look(topic, intent)
+            await self._refresh(topic, intent)
             return False
         mine = [number for number in intent.segments if number not in strays]
         for segment in [await self._ownership.opened(topic, number) for number in mine]:
@@ -194,7 +190,7 @@ class Replacer:
     def _owner(self, topic: Topic, number: int) -> str | None:
         return self._catalog.segment(topic, number).record.owner
 
-    async def _look(self, topic: Topic, intent: Intent) -> None:
+    async def _refresh(self, topic: Topic, intent: Intent) -> None:
         await self._catalog.look_at(topic, intent.segments)
 
 

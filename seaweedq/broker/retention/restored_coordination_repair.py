@@ -104,7 +104,7 @@ class MissingSegments:
     async def _put(self, topic: Topic, number: int, record: SegmentRecord, begin: EntryName) -> None:
         chain = Chain(self._store, topic.name, number)
         chain.begin(begin)
-        source = Source.of(topic.name, number, record, topic.layout)
+        source = Source.from_record(topic.name, number, record, topic.layout)
         producers = await known_producers(self._store, source, chain, lambda one: self._catalog.is_gone(topic, one))
         try:
             async with asyncio.timeout(PUT_S):
@@ -142,7 +142,9 @@ class RestoredCoordinationRepair:
         """Looks at the segments behind one, at STEP of them; behind the last one it makes coordination the one to go
         by. Raises Unavailable."""
         if await self._rounds.is_restored():
-            places = [(topic, n) for topic in self._active() for n in sorted(self._catalog.records(topic))]
+            found = filter(None, map(self._catalog.find, self._catalog.names()))
+            active = [topic for topic in found if topic.record.state == "active"]
+            places = [(topic, n) for topic in active for n in sorted(self._catalog.records(topic))]
             behind = [(topic, n) for topic, n in places if (topic.name, n) > after]
             step = behind[:STEP]
             await gather_bounded(CHECKED, lambda one: self._raise_start(*one), step)
@@ -150,11 +152,6 @@ class RestoredCoordinationRepair:
                 topic, number = step[-1]
                 return Step((topic.name, number), left, None)
         return Step(None, 0, await self._rounds.confirm())
-
-    def _active(self) -> list[Topic]:
-        """Returns the active topics by name."""
-        found = filter(None, map(self._catalog.find, self._catalog.names()))
-        return [topic for topic in found if topic.record.state == "active"]
 
     async def _raise_start(self, topic: Topic, number: int) -> None:
         segment = self._catalog.records(topic).get(number)
@@ -166,7 +163,7 @@ class RestoredCoordinationRepair:
         except NeedsNewerBroker as error:
             logger.warning("the start of segment %d of %s stays: %s", number, topic.name, error)
             return
-        first = await self._first(topic, number, held.record.sequence)
+        first = await Chain(self._store, topic.name, number).first_from(held.record.sequence)
         known = held.record
         if first is None and segment.record.state == "open":
             first = await self._missing.begin_anew(topic, number, EntryName(known.sequence, known.offset))
@@ -198,10 +195,6 @@ class RestoredCoordinationRepair:
             deleted=LAST_SEQUENCE,
             emptied=True,
         )
-
-    async def _first(self, topic: Topic, number: int, sequence: int) -> EntryName | None:
-        """Returns the first entry that counts; None where there is none."""
-        return await Chain(self._store, topic.name, number).first_from(sequence)
 
 
 def _begun(known: StartRecord, first: EntryName) -> StartRecord:

@@ -87,7 +87,7 @@ class Scans:
         seen = self._seen.get(topic)
         has_come = now_us >= self._aged_at_us(topic, policy, seen)  # the time of a file that no scan has seen due
         has_come = has_come or topic in self._unfinished
-        aged = has_come or self._rechecks_on_change(policy, seen)
+        aged = has_come or (seen is not None and seen.recheck_on_change and seen.inputs.policy == policy)
         if not aged and policy.max_bytes is None and not policy.delete_read:
             return None
         positions = await self._positions.positions(topic, sizes=policy.max_bytes is not None)
@@ -119,9 +119,6 @@ class Scans:
         """Forgets topics that are gone."""
         self._seen = {topic: seen for topic, seen in self._seen.items() if topic in topics}
         self._unfinished &= topics
-
-    def _rechecks_on_change(self, policy: RetentionPolicy, seen: _Seen | None) -> bool:
-        return seen is not None and seen.recheck_on_change and seen.inputs.policy == policy
 
     def _aged_at_us(self, topic: Topic, policy: RetentionPolicy, seen: _Seen | None) -> float:
         if seen and seen.inputs.policy == policy:

@@ -28,7 +28,7 @@ from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
-from seaweedq.coordination.records.topics import SegmentRecord, StartRecord, TombstoneRecord
+from seaweedq.coordination.records.topics import SegmentRecord, TombstoneRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
 from seaweedq.errors import NotOwner
@@ -58,7 +58,8 @@ class SegmentRemoval:
         """Returns the segments that may go now. Asks nobody."""
         starts = self._catalog.starts.known(topic.name, topic.record.incarnation)
         records, unreadable = self._catalog.records(topic), self._catalog.unreadable_of(topic)
-        emptied = [n for n, held in sorted(starts.items()) if _is_over(held.record) and n in records]
+        known = [(n, held.record) for n, held in sorted(starts.items()) if n in records]
+        emptied = [n for n, one in known if one.emptied and not one.raised and one.looked >= one.deleted]
         there = records.keys() | unreadable.keys()
         return [n for n in emptied if there.isdisjoint(records[n].record.predecessors)]
 
@@ -146,11 +147,6 @@ def near_ancestors(records: Records, graves: Mapping[int, TombstoneRecord]) -> s
         level = {n for some in before for n in some} - found
         found |= level
     return found
-
-
-def _is_over(start: StartRecord) -> bool:
-    """Tells whether a sealed segment has neither files nor payloads left."""
-    return start.emptied and not start.raised and start.looked >= start.deleted
 
 
 def _tombstone(record: SegmentRecord, now_us: int) -> TombstoneRecord:

@@ -98,5 +98,7 @@ class Feeds:
 
     async def _ends(self, topic: Topic) -> dict[int, int]:
         records = self._readables.records(topic)
-        found, _ = await self._readables.of(topic, [n for n, one in records.items() if one.record.state == "open"])
+        found, _ = await self._readables.available(
+            topic, [n for n, one in records.items() if one.record.state == "open"]
+        )
         return {segment.id: segment.end for segment in found}

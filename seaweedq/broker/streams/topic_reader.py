@@ -55,7 +55,7 @@ class TopicReader:
         segment that was not read to its end."""
         self._catalog.check(self.topic)
         await self._advance()
-        found, missing = await self._readables.of(self.topic, tuple(self._frontier.open))
+        found, missing = await self._readables.available(self.topic, tuple(self._frontier.open))
         self.missing = bool(missing)
         for segment in found:
             if segment.certain:
@@ -75,7 +75,7 @@ class TopicReader:
 
     async def check_ends(self) -> None:
         """Raises OffsetOutOfRange where a position is beyond its segment's end, as far as the owners answer."""
-        found, _ = await self._readables.of(self.topic, tuple(self._frontier.open))
+        found, _ = await self._readables.available(self.topic, tuple(self._frontier.open))
         known = {one.id for one in found if one.certain}
         if doubtful := [one.id for one in found if not one.certain and self._next(one.id) > one.end]:
             known |= await self._readables.refresh(self.topic, doubtful)

@@ -247,7 +247,7 @@ class AckHandler:
     async def _ends(self, subscription: Subscription, ids: Iterable[int]) -> dict[int, int]:
         """Returns the ends of the segments that are open to a subscription, which get a cursor where they have none."""
         numbers = tuple(number for number in ids if number in subscription.frontier.open)
-        segments, _ = await self._readables.of(subscription.topic, numbers)
+        segments, _ = await self._readables.available(subscription.topic, numbers)
         ends = {segment.id: segment.end for segment in segments if segment.id in subscription.frontier.open}
         for number in ends:
             subscription.cursor(number)

@@ -133,7 +133,7 @@ class Leasing:
     async def _again(self, subscription: Subscription, lease: Lease, now_s: float) -> list[DeliveredRows]:
         """Reads what an open lease holds, and gives it a new deadline."""
         found: list[DeliveredRows] = []
-        segments, missing = await self._readables.of(subscription.topic, tuple(lease.segments))
+        segments, missing = await self._readables.available(subscription.topic, tuple(lease.segments))
         self._extend(subscription, lease, now_s)
         for segment in sorted(segments, key=lambda one: one.id):
             if cursor := subscription.cursors.get(segment.id):
@@ -168,7 +168,7 @@ class Leasing:
                 PullResult(), check_hidden=partial(subscription.check_readable, subscription.frontier.hidden)
             )
         lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
-        segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
+        segments, missing = await self._readables.available(topic, tuple(subscription.frontier.open))
         stale = {segment.id for segment in segments if not segment.certain}
         result = RoundResult(
             PullResult(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden)

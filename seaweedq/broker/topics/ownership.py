@@ -167,7 +167,7 @@ class Ownership:
         record = self._catalog.segment(topic, segment).record
         chain = Chain(self._store, topic.name, segment)
         chain.begin()
-        source = Source.of(topic.name, segment, record, topic.layout)
+        source = Source.from_record(topic.name, segment, record, topic.layout)
         producers = ProducerTables.inherited(segment, source.key_range, source.cuts, before)
         topic.opened[segment] = self._opened(topic, source, chain, producers, record)
 
@@ -213,7 +213,7 @@ class Ownership:
             await self._check_there(topic, number, chain)
         if record.state == "open" and chain.last is None:
             await self.check_empty(topic, number)
-        source = Source.of(topic.name, number, record, topic.layout)
+        source = Source.from_record(topic.name, number, record, topic.layout)
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:

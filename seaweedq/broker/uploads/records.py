@@ -55,7 +55,7 @@ class UploadRecords:
             await self._catalog.look(topic.name)
             self._catalog.check(topic)
 
-    async def look(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
+    async def require(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
         """Returns a record of this very topic, whatever its state, with its revision. Raises UploadNotFound, and
         NotReady where it belongs to a topic of that name that this broker does not know yet, and NeedsNewerBroker."""
         incarnation = incarnation_of(upload)
@@ -80,7 +80,7 @@ class UploadRecords:
         """Replaces a record by what `decide` makes of the present one (pure; its errors are raised here). `found` saves
         a lookup. Raises UploadNotFound."""
         while True:
-            found = found or await self.look(topic, upload)
+            found = found or await self.require(topic, upload)
             wanted = decide(found.record)
             if wanted == found.record:
                 return found
@@ -90,7 +90,7 @@ class UploadRecords:
                 return changed.stored(revision)
             found = None
 
-    def of(self, topic: Topic) -> AsyncIterator[Entry]:
+    def entries(self, topic: Topic) -> AsyncIterator[Entry]:
         """Yields all records of a topic, a page at a time."""
         return entries(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation), limit=PAGE)
 
@@ -159,15 +159,9 @@ class OpenQuota:
             if now_s - count.at_s < every_s:
                 return
             count.since = 0
-            count.found, count.at_s = await self._open(topic), now_s
-
-    async def _open(self, topic: Topic) -> int:
-        return sum([_is_open(entry) async for entry in self._records.of(topic)])
-
-
-def _is_open(entry: Entry) -> bool:
-    found = keys.UPLOADS.read(entry)
-    return isinstance(found, Unreadable) or found.record.state == "open"
+            found = [keys.UPLOADS.read(entry) async for entry in self._records.entries(topic)]
+            count.found = sum(isinstance(one, Unreadable) or one.record.state == "open" for one in found)
+            count.at_s = now_s
 
 
 async def clear(store: PayloadStore, record: UploadRecord) -> None:
@@ -180,15 +174,6 @@ async def clear(store: PayloadStore, record: UploadRecord) -> None:
 def cleared(record: UploadRecord) -> UploadRecord:
     """Returns the record of a removed upload whose object was deleted."""
     return msgspec.structs.replace(record, cleared=True)
-
-
-async def remove_topic(records: UploadRecords, store: PayloadStore, topic: Topic) -> None:
-    """Removes all uploads and payloads of a topic that is being deleted. Repeatable. Raises NeedsNewerBroker."""
-    async for entry in records.of(topic):
-        reach("delete.uploads")
-        await records.change(topic, keys.UPLOADS.parse(entry.key)[2], plan.dead, keys.UPLOADS.require(entry))
-    reach("delete.payloads")
-    await clear_folder(store, topic.name, topic.record.incarnation + 1)
 
 
 async def clear_folder(store: PayloadStore, topic: str, below: int) -> int:

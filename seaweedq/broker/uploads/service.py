@@ -19,8 +19,9 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.broker_urls import BrokerUrls
 from seaweedq.broker.uploads.digest_check import DigestCheck, check_digest
-from seaweedq.broker.uploads.records import OpenQuota, UploadRecords, clear, cleared, not_found, remove_topic
+from seaweedq.broker.uploads.records import OpenQuota, UploadRecords, clear, clear_folder, cleared, not_found
 from seaweedq.clock import Clock, Ids
+from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.coordination.records.versioned import Versioned
@@ -90,7 +91,7 @@ class Uploads:
 
     async def find(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
         """Returns an upload of this very topic, with its revision. Raises UploadNotFound, also for a removed one."""
-        found = await self._records.look(topic, upload)
+        found = await self._records.require(topic, upload)
         if found.record.state == "removed":
             raise not_found(topic, upload)
         return found
@@ -138,7 +139,7 @@ class Uploads:
         if record.checked is None and not await self._is_there(record):
             return await self._store_first(topic, upload, record, chunks)
         if record.checked is None:  # an earlier put was cut off at its end
-            record = await self._note(topic, upload, await self._check.digest(upload, record))
+            record = await self._record_digest(topic, upload, await self._check.digest(upload, record))
         hashed = hashlib.sha256()
         async for chunk in chunks:
             await asyncio.to_thread(hashed.update, chunk)
@@ -170,14 +171,14 @@ class Uploads:
         if record.parts is not None and not await self._is_there(record):
             await self._join(topic, upload, record, record.parts)
         digest = await self._check.digest(upload, record)
-        record = await self._note(topic, upload, digest)
+        record = await self._record_digest(topic, upload, digest)
         check_digest(upload, record, digest)
         return record
 
     async def abort(self, topic: Topic, upload: str) -> None:
         """Ends an upload; one that is removed already is no error. Raises UploadNotFound, and UploadConflict where a
         message may name it."""
-        found = await self._records.look(topic, upload)
+        found = await self._records.require(topic, upload)
         removed = await self._records.change(topic, upload, plan.removed, found)
         if found.record.state == "open":
             self._open.ended(topic)
@@ -198,7 +199,7 @@ class Uploads:
         if record.state not in (use, "published"):
             digest = await self._check.digest(upload, record)
             if record.sha256 not in (None, digest):  # noted too: objects do not change, so it is not read again
-                await self._note(topic, upload, digest)
+                await self._record_digest(topic, upload, digest)
             check_digest(upload, record, digest)
             self._check_time(upload, record)
             reach("claim.checked")
@@ -213,7 +214,12 @@ class Uploads:
     async def remove_topic(self, topic: Topic) -> None:
         """Removes all uploads and payloads of a topic that is being deleted, and none of a later topic of the same
         name. Repeatable."""
-        await remove_topic(self._records, self._store, topic)
+        async for entry in self._records.entries(topic):
+            reach("delete.uploads")
+            number = keys.UPLOADS.parse(entry.key)[2]
+            await self._records.change(topic, number, plan.dead, keys.UPLOADS.require(entry))
+        reach("delete.payloads")
+        await clear_folder(self._store, topic.name, topic.record.incarnation + 1)
 
     async def _store_first(
         self, topic: Topic, upload: str, record: UploadRecord, chunks: AsyncIterator[bytes]
@@ -226,9 +232,9 @@ class Uploads:
         digest = digest or record.sha256
         if digest is None:
             raise UploadConflict("another put of this upload finished first; send the request again", upload_id=upload)
-        return await self._note(topic, upload, digest)
+        return await self._record_digest(topic, upload, digest)
 
-    async def _note(self, topic: Topic, upload: str, digest: str) -> UploadRecord:
+    async def _record_digest(self, topic: Topic, upload: str, digest: str) -> UploadRecord:
         """Notes the object's digest. An object that came after its upload was removed is deleted again."""
         try:
             return (await self._records.change(topic, upload, partial(_checked, topic, upload, digest))).record
@@ -250,7 +256,7 @@ class Uploads:
         reach("upload.joined")
 
     async def _drop_if_removed(self, topic: Topic, upload: str) -> None:
-        record = (await self._records.look(topic, upload)).record
+        record = (await self._records.require(topic, upload)).record
         if record.state == "removed":
             await clear(self._store, record)
             raise not_found(topic, upload)

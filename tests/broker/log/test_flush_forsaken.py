@@ -15,7 +15,7 @@ from tests.support.brokers.commit_parts import StillClock
 class Moved:
     """What a flusher asks of a segment with a row in its tail that is another broker's by now."""
 
-    end, tail, mark, sealed, held = 1, SimpleNamespace(start=0), None, False, False
+    end, tail, empty_entry, sealed, paused = 1, SimpleNamespace(start=0), None, False, False
 
     def check_open(self) -> None:
         raise NotOwner("it has moved")
@@ -26,7 +26,8 @@ async def test_the_error_of_a_flush_that_was_forsaken_is_no_news() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: strange.append(context))
 
     segment: Any = Moved()
-    flusher = Flusher(entries=None, grown=lambda segment: None, clock=StillClock(), workers=1)  # type: ignore[arg-type]
+    nobody: Any = None
+    flusher = Flusher(nobody, nobody, nobody, StillClock(), workers=1)
     async with flusher._ordinary:
         waiting = asyncio.create_task(flusher.flush(segment))
         await asyncio.sleep(0)

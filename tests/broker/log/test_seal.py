@@ -36,7 +36,7 @@ def grown() -> list[int]:
 
 @pytest.fixture
 def flusher(grown: list[int]) -> Flusher:
-    return Flusher(WRITER, lambda of: grown.append(of.chain.end), StillClock())
+    return Flusher(WRITER, lambda of: grown.append(of.chain.end), lambda *about: None, StillClock())
 
 
 @pytest.mark.parametrize("is_flushed_ahead", [False, True])

@@ -97,7 +97,7 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
         one, two = together.brokers
         topic = await make(one, 2)
         await publish(clients[0], 0)
-        gate, own = Gate(), inside.local_positions(two).of
+        gate, own = Gate(), inside.local_positions(two).positions
         owned = next(n for n in opened(one) if records(one)[n].owner == one.id)
 
         async def late(*arguments: Any) -> Any:
@@ -106,7 +106,7 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
                 raise NotOwner("not yet")
             return await own(*arguments)
 
-        monkeypatch.setattr(inside.local_positions(two), "of", late)
+        monkeypatch.setattr(inside.local_positions(two), "positions", late)
         asking = asyncio.create_task(inside.positions(one).positions(topic))
         await gate.reached.wait()
         await publish(clients[0], 1)

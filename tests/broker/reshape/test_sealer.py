@@ -28,7 +28,9 @@ INTENT = Intent(1, "committed", (0,), (Successor(1, 0, KEY_SPACE),))
 
 
 def flusher(clock: Clock = CLOCK) -> Flusher:
-    return Flusher(EntryWriter("cluster", "broker.1", clock, SystemIds(), newest), lambda _: None, clock)
+    return Flusher(
+        EntryWriter("cluster", "broker.1", clock, SystemIds(), newest), lambda _: None, lambda *about: None, clock
+    )
 
 
 async def seal(one: OpenSegment, clock: Clock = CLOCK) -> None:

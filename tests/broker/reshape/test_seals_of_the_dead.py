@@ -56,7 +56,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
             if not fenced and chain.end == 0:  # a recovery has put its first entry; a second one is to follow
                 record = inside.catalog(broker).segment(topic, 0).record
                 await recovery._append_entry(
-                    Source.of("t", 0, record, topic.layout), chain, frames[:1], lambda _: False
+                    Source.from_record("t", 0, record, topic.layout), chain, frames[:1], lambda _: False
                 )
             try:
                 await seal_one(self, topic, intent, segment, *now)
