@@ -11,6 +11,8 @@ from tests.support.http.asking import ARROW, NDJSON, arrow_stream, fetch, proble
 from tests.support.http.raw import ask
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 SUBSCRIPTION = {"json": {"start": "earliest"}}
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "n", "required": True, "type": "long"}]}
 

@@ -18,6 +18,8 @@ from tests.support.http.raw import answer_of, ask, connection, head
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 LIMIT = 1 << 20
 ENV = {"SEAWEEDQ_MAX_REQUEST_BYTES": str(LIMIT), "SEAWEEDQ_REQUEST_TIMEOUT_S": "1", "SEAWEEDQ_HEAD_TIMEOUT_S": "1"}
 FORKS = False  # its memory is looked at

@@ -16,6 +16,8 @@ from tests.support.http.asking import NDJSON
 from tests.support.http.raw import connection, head
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 MIB = 1 << 20
 BUDGET, CACHE, BESIDE = 512 * MIB, 16 * MIB, 300 * MIB  # the first is the default
 KEPT = 48 * MIB  # what the process's first requests take for good, and what the allocator may keep
@@ -82,7 +84,7 @@ class Watch(threading.Thread):
         self.join()
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_memory_is_bounded_and_given_back(broker_process: Callable[..., BrokerProcess], attack: Attack) -> None:
     broker = broker_process(*SETTINGS, forks=False)

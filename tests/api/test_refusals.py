@@ -20,6 +20,7 @@ async def counted(http: httpx.AsyncClient, reason: str) -> float:
     return next(float(line.removeprefix(start)) for line in lines if line.startswith(start))
 
 
+@pytest.mark.brokers
 async def test_what_goes_beyond_a_bound_of_the_cluster_is_counted_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -35,6 +36,7 @@ async def test_what_goes_beyond_a_bound_of_the_cluster_is_counted_and_logged(
                 assert f"refused for {reason}: the cluster has" in caplog.text
 
 
+@pytest.mark.brokers
 async def test_a_forged_link_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with in_loop(tmp_path, 1) as together, at(together, together.brokers[0]) as http:
         assert (await http.put("/v1/topics/t", json={})).status_code == 201

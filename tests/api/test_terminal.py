@@ -5,6 +5,8 @@ import hashlib
 import httpx
 import pytest
 
+pytestmark = pytest.mark.process
+
 CURL, OTHER = {"user-agent": "curl/8.5.0"}, {"user-agent": "python-httpx/0.28"}
 NDJSON = {"content-type": "application/x-ndjson"}
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,7 +121,8 @@ def test_an_hour_of_a_thousand_segments_is_kept_at_ten_seconds() -> None:
     assert len(kept(history, "t")) == 36_000
 
 
-def test_ten_thousand_segments_are_kept_for_an_hour_and_the_newest_at_ten_seconds(default_run: None) -> None:
+@pytest.mark.default
+def test_ten_thousand_segments_are_kept_for_an_hour_and_the_newest_at_ten_seconds() -> None:
     tenth = LIMIT_BYTES // 10  # so that a thousand are as ten thousand
     history = filled(1_000, 400, tenth)
     assert history.end_us - history.begin_us >= 3_600_000_000

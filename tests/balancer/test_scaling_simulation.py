@@ -12,6 +12,8 @@ from seaweedq.balancer.policy import ScalingPolicy
 from tests.support.balancer.simulated import TARGET, World
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.simulation
+
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
@@ -75,7 +77,7 @@ def test_a_spike_of_two_minutes() -> None:
     world.settled(since_s=1920 + HOUR_S)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_flood_that_stays_for_two_hours() -> None:
     world = World(*KEYS)
     world.run(600, 10, lambda now_s: 0.8)
@@ -91,7 +93,7 @@ def test_a_flood_that_stays_for_two_hours() -> None:
     assert world.to_and_fro(HOUR_S) == 0
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_day_and_night_for_a_week() -> None:
     world = World(*KEYS, initial=2, noise=0.2)
     per_day = []

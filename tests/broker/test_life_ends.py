@@ -98,6 +98,7 @@ def asking(broker: Broker, method: str, path: str) -> tuple[asyncio.Task[None], 
     return asyncio.create_task(Application(broker)(scope, receive, out)), sent
 
 
+@pytest.mark.brokers
 async def test_who_starts_in_a_dead_ones_folder_ends_its_lease_so_that_nobody_waits_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ async def test_a_stop_leaves_an_object_journal_in_order(tmp_path: Path) -> None:
         broker.lock()
 
 
+@pytest.mark.brokers
 async def test_a_stop_waits_for_no_deletions_and_the_next_broker_ends_them(tmp_path: Path) -> None:
     class Slow(MemoryStore):
         slow = True

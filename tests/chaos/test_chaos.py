@@ -9,6 +9,8 @@ from tests.support.chaos.chaos import Options, run
 from tests.support.chaos.faults import ALL
 from tests.support.chaos_clients.fleet import OTHERS
 
+pytestmark = [pytest.mark.process, pytest.mark.service]
+
 ALWAYS = (
     "kill owner",
     "pause owner",
@@ -24,7 +26,7 @@ ALWAYS = (
 DRAWN = 3  # more faults, and clients
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_short_run_breaks_no_promise(tmp_path):
     seed = random.SystemRandom().randrange(10**6)
     rng = random.Random(seed)

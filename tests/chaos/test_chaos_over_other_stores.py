@@ -7,10 +7,12 @@ from tests.support.chaos.chaos import Options, run
 from tests.support.chaos.faults import ALL
 from tests.support.processes.s3_service import Absent
 
+pytestmark = [pytest.mark.process, pytest.mark.service]
+
 FAULTS = ("kill owner", "late journal put of a dead one", "dropped answers")
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["minio", "moto_as_seaweedfs"])
 def test_a_short_run_over_another_store_breaks_no_promise(tmp_path, store):
     faults = [fault for fault in ALL if fault.name in FAULTS]

@@ -14,6 +14,8 @@ from tests.support.chaos.cluster import Cluster, waited
 from tests.support.chaos.etcd_faults import compacted, lease_revoked
 from tests.support.history.load import create
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
@@ -22,6 +24,7 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
+@pytest.mark.service
 def test_it_knows_leader_owners_and_dispatcher_from_etcd(cluster):
     assert cluster.leader() in cluster.members
     assert set(cluster.owned()) == {0, 1, 2, 3}
@@ -30,6 +33,7 @@ def test_it_knows_leader_owners_and_dispatcher_from_etcd(cluster):
     assert told["leader"].split(".")[0] == cluster.leader().name
 
 
+@pytest.mark.service
 def test_a_paused_one_is_not_working_until_it_is_revived(cluster):
     member = cluster.members[0]
     member.pause()
@@ -39,12 +43,14 @@ def test_a_paused_one_is_not_working_until_it_is_revived(cluster):
     assert waited(member.process.ready, 20)
 
 
+@pytest.mark.service
 def test_one_that_has_just_ended_has_no_state_and_does_not_work(cluster, monkeypatch):
     member = cluster.members[0]
     monkeypatch.setattr(member.process, "process", SimpleNamespace(pid=2**22 + 1, poll=lambda: None))
     assert (member.state(), member.working) == ("", False)
 
 
+@pytest.mark.service
 def test_a_broker_that_stops_at_a_fail_point_goes_on(cluster):
     member = cluster.members[1]
     member.kill()
@@ -64,6 +70,7 @@ def test_a_broker_that_stops_at_a_fail_point_goes_on(cluster):
     assert waited(lambda: httpx.post(url, json={"value": 1}, trust_env=False, timeout=20).status_code == 200, 30)
 
 
+@pytest.mark.service
 def test_etcd_can_be_compacted_and_leases_revoked(cluster):
     assert len(cluster.leases()) >= 2
     cluster.compact()
@@ -73,6 +80,7 @@ def test_etcd_can_be_compacted_and_leases_revoked(cluster):
     assert waited(lambda: cluster.members[0].process.log.count("is ready") > before, 30)
 
 
+@pytest.mark.service
 def test_what_etcd_refuses_is_no_fault_and_leaves_none(cluster, monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("mvcc: required revision has been compacted")

@@ -40,6 +40,7 @@ def answered(history):
     return {event.op for event in history.events if event.type == "ok"}
 
 
+@pytest.mark.process
 def test_a_fleet_writes_a_sound_history_and_damage_to_it_is_found(ran):
     run, fleet = ran
     assert check(run) == []
@@ -51,6 +52,7 @@ def test_a_fleet_writes_a_sound_history_and_damage_to_it_is_found(ran):
     assert {"loss", "tables"} <= {violation.rule for violation in check(Run(run.events, run.http[1:], run.files))}
 
 
+@pytest.mark.process
 def test_a_client_goes_to_another_broker_and_notes_what_is_strange(broker_process, history):
     alive, dead = broker_process(), broker_process(start=False)
     create(alive.url)

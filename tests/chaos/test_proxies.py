@@ -111,6 +111,7 @@ def test_a_delay_is_a_delay(link):
         assert time.monotonic() - began < 1.2  # neither way has a delay
 
 
+@pytest.mark.process
 def test_a_proxy_in_a_process_of_its_own_does_the_same(server):
     with closing(ProxyProcess()) as process:
         link = process.link(f"127.0.0.1:{server.server_address[1]}").start()

@@ -11,6 +11,8 @@ from tests.support.chaos.s3_proxy import Rule, S3Proxy
 from tests.support.chaos.store_server import client, store_server
 from tests.support.processes.tcp_proxy import LoopThread
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

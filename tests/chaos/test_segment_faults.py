@@ -9,6 +9,8 @@ from tests.support.chaos.segment_faults import CHANGE_PLACES, KINDS, Changes, am
 from tests.support.history.final_read import segments
 from tests.support.history.load import create
 
+pytestmark = [pytest.mark.process, pytest.mark.service]
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
@@ -17,7 +19,7 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_each_kind_of_change_comes_about(cluster):
     for kind in ("split", *KINDS):
         changes = Changes(cluster, [kind], random.Random(1))
@@ -32,7 +34,7 @@ def test_each_kind_of_change_comes_about(cluster):
     assert waited(lambda: cluster.locked() == [], 10)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_broker_stops_amid_a_change_and_goes_on(cluster):
     rng = random.Random(3)
     begun = amid_a_change("stop", cluster, rng)

@@ -42,6 +42,7 @@ def test_version_is_told():
     assert CliRunner().invoke(app, ["--version"]).stdout == f"seaweedq {seaweedq.__version__}\n"
 
 
+@pytest.mark.process
 def test_help_is_quick_since_it_imports_nothing_heavy():
     check = "import sys; import seaweedq.cli.main; assert not {'httpx', 'pyarrow', 'pandas'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -12,6 +12,8 @@ from seaweedq import Client
 from tests.support.cli.stand_in_fleet import until
 from tests.support.processes.command import seaweedq
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def client(real_broker):
@@ -179,7 +181,7 @@ def test_a_closed_pipe_ends_it_quietly(real_broker, client):
     assert 0 < _lag(client, "pipe", "s") < 2000
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_bench_measures_what_it_was_told_to(run, client):
     figures = _objects(run("bench", "--messages", "2000", "--size", "200", "--consumers", "1", "-o", "json"))
     assert [(row["what"], row["messages"]) for row in figures] == [("publish", 2000), ("pull, ack", 2000)]

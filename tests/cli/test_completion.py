@@ -33,6 +33,7 @@ def test_commands_and_options(words: str, offered: list[str]) -> None:
     assert completed(words) == offered
 
 
+@pytest.mark.process
 def test_names_of_topics(real_broker: BrokerProcess, real_client: Client) -> None:
     for name in ("completed_one", "completed_two"):
         real_client.create_topic(name)

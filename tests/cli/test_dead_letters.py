@@ -44,6 +44,7 @@ def rejected(client: Client, topic: str, *messages: dict[str, Any]) -> str:
     return dead
 
 
+@pytest.mark.process
 def test_letters_are_listed_and_published_again(real_client: Client, run: Run) -> None:
     client, topic = real_client, "redriven"
     client.create_topic(topic)
@@ -74,6 +75,7 @@ def test_letters_are_listed_and_published_again(real_client: Client, run: Run) -
     assert client.subscription(dead, "redrive")["lag_total"]["messages"] == 1
 
 
+@pytest.mark.process
 def test_a_redrive_that_was_cut_off_doubles_nothing(
     real_client: Client, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
     assert [one.value for one in client.fetch(topic, 0, 12).messages] == list(range(12))
 
 
+@pytest.mark.process
 @pytest.mark.long
 def test_what_a_seek_brings_again_is_published_again(
     real_client: Client, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +129,7 @@ def test_what_a_seek_brings_again_is_published_again(
     assert [one.value for one in client.fetch(topic, 0, 6).messages] == [1, 2, 2, 0, 1, 2]
 
 
+@pytest.mark.process
 @pytest.mark.long
 def test_a_topic_that_is_gone_is_named_with_what_to_do(real_client: Client, run: Run) -> None:
     client, topic = real_client, "gone"

@@ -9,6 +9,8 @@ import pytest
 from seaweedq import Client
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import contextlib, io, json, sys
 sys.argv = ["seaweedq", *{arguments!r}]

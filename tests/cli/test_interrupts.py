@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.process
+
 AT_IMPORT = """
 import os, signal, sys
 

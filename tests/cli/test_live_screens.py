@@ -38,6 +38,7 @@ def shown(terminal: int) -> Iterator[bytes]:
     raise AssertionError(text)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("command", "drawn"),
     [

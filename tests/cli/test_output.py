@@ -101,6 +101,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.process
 def test_the_json_of_every_command_parses(real_broker, tmp_path):
     file = tmp_path / "rows.ndjson"
     file.write_text('{"n": 3}\n')
@@ -123,6 +124,7 @@ def test_the_json_of_every_command_parses(real_broker, tmp_path):
     assert {words for words, command in COMMANDS.items() if _takes(command)} == called
 
 
+@pytest.mark.process
 def test_another_format_is_a_usage_error():
     done = seaweedq("topic", "list", "-o", "yaml")
     assert done.returncode == 2
@@ -187,6 +189,7 @@ def _at_terminal(*arguments, columns):
     return text.decode()
 
 
+@pytest.mark.process
 def test_a_long_name_is_cut_at_a_terminal_alone(real_broker):
     name = "begin-" + "n" * 100 + "-end"
     with Client(real_broker.url) as client:
@@ -200,6 +203,7 @@ def test_a_long_name_is_cut_at_a_terminal_alone(real_broker):
     assert name in seaweedq(*arguments).stdout  # which is no terminal
 
 
+@pytest.mark.process
 def test_the_list_of_topics_has_their_figures(run, real_client):
     real_client.create_topic("figures", initial_segments=2)
     real_client.create_subscription("figures", "near")
@@ -220,6 +224,7 @@ def test_the_list_of_topics_has_their_figures(run, real_client):
     assert " far " in wide or " near " in wide
 
 
+@pytest.mark.process
 def test_the_page_of_a_topic_has_rates_segments_and_lag_and_its_configuration_apart(run, real_client):
     real_client.create_topic("page", key_field="k", flush={"max_age_s": 7})
     real_client.create_subscription("page", "lagging", start="earliest")
@@ -239,6 +244,7 @@ def test_the_page_of_a_topic_has_rates_segments_and_lag_and_its_configuration_ap
     assert (config["flush.max_age_s"], config["key_field"]) == ("7", "k")
 
 
+@pytest.mark.process
 def test_empty_lists_say_so(run, real_client):
     real_client.create_topic("bare")
     for words, told in (
@@ -252,6 +258,7 @@ def test_empty_lists_say_so(run, real_client):
         assert done.stderr == f"{told}\n", words
 
 
+@pytest.mark.process
 def test_pictures_are_whole_where_stdout_is_no_terminal(run, real_client):
     name = "pictured-" + "n" * 110
     real_client.publish(name, {"value": 1})

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.processes.command import seaweedq
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def run(real_broker):

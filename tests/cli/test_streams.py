@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 SHELL = 'exec "$0" -m seaweedq "$@" '
 
 

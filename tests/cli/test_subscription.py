@@ -9,6 +9,8 @@ import pytest
 from seaweedq import Client
 from seaweedq.cli.main import main
 
+pytestmark = pytest.mark.process
+
 Run = Callable[..., str]
 
 

@@ -20,6 +20,7 @@ def run(broker: BrokerProcess, *arguments: str) -> str:
     return ended.output
 
 
+@pytest.mark.process
 def test_topics_and_subscriptions_take_units(real_broker: BrokerProcess, real_client: Client) -> None:
     ages = ["--retention-max-age-s", "7d", "--flush-max-age-s", "1m30s", "--cool-down-s", "600"]
     sizes = ["--retention-max-bytes", "10GB", "--flush-max-bytes", "1MiB", "--target-bytes-per-s", "1.5MB"]
@@ -37,6 +38,7 @@ def test_topics_and_subscriptions_take_units(real_broker: BrokerProcess, real_cl
     assert (found["ack_deadline_s"], found["backoff_s"], found["expires_after_s"]) == (120, [0.5, 3600], 2_592_000)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("ago", ["5m", "-5m"])
 def test_a_seek_goes_back_by_a_duration(real_broker: BrokerProcess, real_client: Client, ago: str) -> None:
     topic = f"sought{ago}"
@@ -85,6 +87,7 @@ def test_help_names_the_units_in_words(command: list[str]) -> None:
         assert "Bytes, or with a unit: 10GB (10^9 bytes each), 512MiB (2^20)." in shown
 
 
+@pytest.mark.process
 def test_lines_of_whole_messages_have_units(real_broker: BrokerProcess, real_client: Client) -> None:
     publish = ["publish", "lifetimes", "--envelope", "--skip-invalid", "--url", real_broker.url]
     lines = '{"value":1,"expires_in_s":"1ms"}\n{"value":2,"expires_in_s":"1d"}\n{"value":3,"expires_in_s":"1y"}\n'

@@ -35,6 +35,7 @@ def test_a_usage_error_is_one_line_and_exit_code_2(given: str, told: str) -> Non
     assert line.startswith(f"seaweedq: {told}")
 
 
+@pytest.mark.process
 def test_no_broker_is_a_failure_that_names_serve() -> None:
     done = seaweedq("topic", "list", *NOBODY)
     assert (done.returncode, done.stdout) == (1, "")
@@ -43,6 +44,7 @@ def test_no_broker_is_a_failure_that_names_serve() -> None:
     assert "Errno" not in line
 
 
+@pytest.mark.process
 def test_a_question_that_is_not_answered_ends_as_a_failure(real_broker) -> None:
     url = ("--url", real_broker.url)
     seaweedq("topic", "create", "kept", *url)
@@ -58,6 +60,7 @@ def test_a_question_that_is_not_answered_ends_as_a_failure(real_broker) -> None:
     assert "--retention-max-age-s is 0" in wrong.stderr
 
 
+@pytest.mark.process
 def test_the_caret_of_sql_is_below_its_place(real_broker) -> None:
     seaweedq("topic", "create", "caret", "--url", real_broker.url)
     for statement in ("SELECT _key, nothing FROM caret", "SELECT _key FROM caret WHER nothing"):
@@ -71,6 +74,7 @@ def test_the_caret_of_sql_is_below_its_place(real_broker) -> None:
         assert line[caret.index("^") :].startswith("nothing")
 
 
+@pytest.mark.process
 def test_help_begins_with_the_start_and_shows_no_types_of_flags() -> None:
     shown = seaweedq("--help").stdout
     panels = [line.split()[1:-1] for line in shown.splitlines() if line.startswith("╭─")]

@@ -18,6 +18,8 @@ from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import beside, change_all, make, opened, publishing, records, replace
 from tests.support.client import kinds
 
+pytestmark = pytest.mark.brokers
+
 
 class ByHost(httpx.AsyncBaseTransport):
     """Requests go to the broker that their URL names. `kinds` are those of the publishes; of those each seventh is

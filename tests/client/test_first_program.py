@@ -38,6 +38,7 @@ def test_settings_are_keywords_with_types(kind: type, method: str) -> None:
         getattr(kind("http://a"), method)("t", "s", max_atempts=5)
 
 
+@pytest.mark.process
 def test_keywords_reach_the_broker_and_units_with_them(real_client: Client) -> None:
     config: dict[str, Any] = {"retention": {"max_age_s": "7d"}, "flush": {"max_bytes": "1MiB"}, "ndjson": "bare"}
     made = real_client.create_topic("worded", key_field="k", initial_segments=2, **config)
@@ -52,6 +53,7 @@ def test_keywords_reach_the_broker_and_units_with_them(real_client: Client) -> N
     assert (found["max_in_flight"], found["filter"]["key_prefix"]) == (5, "a")
 
 
+@pytest.mark.process
 def test_a_repr_has_ids_and_values(real_client: Client) -> None:
     real_client.create_topic("shown", initial_segments=1)
     published = real_client.publish("shown", [{"value": {"n": n}, "key": f"k{n}"} for n in range(7)])
@@ -76,6 +78,7 @@ def test_a_repr_has_ids_and_values(real_client: Client) -> None:
     assert repr(batch).endswith(", rows=9)")
 
 
+@pytest.mark.process
 async def test_the_async_reprs_too(real_client: Client) -> None:
     async with AsyncClient(real_client._urls) as client:
         async with client.producer("awaited") as producer:
@@ -96,6 +99,7 @@ def failing(message: Message | AsyncMessage) -> None:
     raise Broken
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_failed_handlers_line_says_where_and_what_comes(
     real_client: Client, is_async: bool, caplog: pytest.LogCaptureFixture

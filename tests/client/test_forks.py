@@ -8,7 +8,7 @@ import pytest
 
 from seaweedq.errors import ClientError
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+pytestmark = [pytest.mark.process, pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")]
 
 
 def _in_fork(work: Callable[[], str]) -> str:

@@ -97,6 +97,7 @@ def test_nothing_is_uploaded_for_what_makes_no_sense(format, bare):
     assert not broker.asked
 
 
+@pytest.mark.process
 def test_files_of_each_format_become_messages(real_client, tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"value": [json.dumps(row) for row in ROWS]}), path)
@@ -116,6 +117,7 @@ def test_files_of_each_format_become_messages(real_client, tmp_path):
     assert found == ROWS * 3
 
 
+@pytest.mark.process
 async def test_the_async_client_does_the_same(real_broker):
     async with AsyncClient(real_broker.url) as client:
         await client.create_topic("imported-2")
@@ -128,6 +130,7 @@ async def test_the_async_client_does_the_same(real_broker):
             await client.import_upload("imported-2", "20260131-0-" + 32 * "0", "parquet")
 
 
+@pytest.mark.process
 def test_a_wrong_row_or_file_takes_nothing(real_client):
     real_client.create_topic("imported-3")
     with pytest.raises(InvalidMessages) as wrong:
@@ -147,6 +150,7 @@ def _run(broker, *arguments):
     return seaweedq("import", *arguments, "--url", broker.url)
 
 
+@pytest.mark.process
 def test_the_command_imports(real_broker, real_client, tmp_path):
     real_client.create_topic("imported-4")
     path = tmp_path / "rows.ndjson"
@@ -164,6 +168,7 @@ def test_the_command_imports(real_broker, real_client, tmp_path):
     assert len(_values(real_client, "imported-4")) == 3000
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -204,6 +209,7 @@ def test_the_command_says_how_to_go_on_where_brokers_do_not_answer(monkeypatch, 
     assert "seaweedq import t --upload u1 --format ndjson --envelope" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_an_import_that_nobody_waits_for_goes_on(broker_process, tmp_path):
     """Ctrl-C ends the command, which says how to go on; the rows come all the same, and once."""
     broker = broker_process("--import-batch-rows", "1000", env={"SEAWEEDQ_FAIL_AT": "import.batch:3:stop"})

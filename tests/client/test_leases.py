@@ -195,6 +195,7 @@ def test_batches_of_a_broker_without_arrow_are_an_error(cluster: FakeCluster, cl
         next(client.batches("t", "s"))
 
 
+@pytest.mark.process
 def test_batches_are_tables_and_acked_by_their_leases(real_client: Client) -> None:
     real_client.create_topic("batches")
     real_client.publish("batches", [{"value": {"n": n}, "key": f"k{n}"} for n in range(1000)])
@@ -212,6 +213,7 @@ def test_batches_are_tables_and_acked_by_their_leases(real_client: Client) -> No
     assert (shown["mode"], shown["lag_total"]["messages"], shown["lag_total"]["in_flight"]) == ("shared", 0, 0)
 
 
+@pytest.mark.process
 def test_a_nacked_batch_comes_again(real_client: Client) -> None:
     real_client.create_topic("nacked")
     real_client.publish("nacked", [{"value": n} for n in range(10)])

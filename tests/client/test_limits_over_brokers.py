@@ -11,6 +11,8 @@ from seaweedq.client import AsyncClient
 from tests.support.brokers import inside
 from tests.support.http.with_tokens import ByHost, Http, access
 
+pytestmark = pytest.mark.brokers
+
 GRANTS = [{"actions": ["publish", "describe"], "topics": ["a"]}]
 RATE, BATCH, BATCHES = 300, 400, 4
 
@@ -29,7 +31,7 @@ async def messages_of(http: Http, broker: int) -> int:
     return int((await http("GET", "/v1/topics/a", http.admin, broker)).json()["messages"])
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("disturbed", ["nothing", "leader killed", "broker silent"])
 async def test_a_producer_over_its_limit_is_slowed_down_and_loses_and_doubles_nothing(
     tmp_path: Path, disturbed: str

@@ -13,6 +13,8 @@ import pytest
 from seaweedq import AsyncClient, Client
 from seaweedq.errors import InvalidMessages, PayloadTooLarge, UploadMismatch, UploadNotFound
 
+pytestmark = pytest.mark.process
+
 MIB = 1024 * 1024
 
 

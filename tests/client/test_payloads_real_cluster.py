@@ -10,6 +10,8 @@ import pytest
 from seaweedq import Client
 from tests.support.processes.broker_process import free_ports
 
+pytestmark = pytest.mark.process
+
 BROKERS, KEYS, FILES = 3, 6, 30
 MIB = 1024 * 1024
 
@@ -26,7 +28,7 @@ def cluster(broker_process):
         yield process, client
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_broker_that_is_killed_amid_uploads_costs_nothing(cluster, tmp_path):
     process, client = cluster
     data = Random(0).randbytes(MIB)

@@ -13,6 +13,8 @@ import pytest
 from seaweedq import AsyncClient, Client
 from seaweedq.errors import ConnectionFailed, UploadNotFound
 
+pytestmark = [pytest.mark.process, pytest.mark.service]
+
 MIB = 1024 * 1024
 SIZE = 17 * MIB + 5
 
@@ -170,7 +172,7 @@ async def test_the_async_client_in_parts(s3_broker, big, tmp_path):
     assert (tmp_path / "out").read_bytes() == big[1]
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_the_clients_memory_does_not_grow_with_the_file(s3_broker, tmp_path):
     path = tmp_path / "large"
     with path.open("wb") as file:

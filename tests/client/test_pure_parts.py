@@ -41,11 +41,13 @@ def test_public_names():
         _ = seaweedq.nonsense
 
 
+@pytest.mark.process
 def test_importing_the_package_imports_no_client():
     check = "import sys, seaweedq; assert not {'httpx', 'pyarrow', 'msgspec'} & sys.modules.keys(), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
+@pytest.mark.process
 def test_a_program_that_sends_ten_messages_does_not_import_arrow(real_broker):
     """It takes longer to import than the program to run."""
     program = f"""

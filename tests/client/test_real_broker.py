@@ -12,6 +12,8 @@ import pytest
 from seaweedq import AsyncClient
 from seaweedq.errors import InvalidMessages, OffsetOutOfRange, SubscriptionNotFound, TopicConflict, TopicNotFound
 
+pytestmark = pytest.mark.process
+
 
 def test_topics_come_change_and_go(real_client):
     made = real_client.create_topic("life", key_field="k", initial_segments=2)

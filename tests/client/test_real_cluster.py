@@ -11,6 +11,8 @@ import pytest
 from seaweedq import AsyncClient, Client
 from tests.support.processes.broker_process import free_ports
 
+pytestmark = pytest.mark.process
+
 BROKERS, KEYS, VALUES = 3, 30, 20_000
 
 
@@ -64,7 +66,7 @@ def test_a_kill_under_producers_loses_and_doubles_nothing_and_keeps_order(cluste
     _check(client, ["line", "row"])
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_the_async_producer_survives_it_too(cluster):
     process, known = cluster
     urls = ",".join(f"http://127.0.0.1:{process.port + number}" for number in range(BROKERS))

@@ -14,6 +14,7 @@ from tests.support.client.fake_cluster import FakeCluster, problem
 MIB = 1024 * 1024
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("large", [{"headers": {"h": "x" * (MIB + 1)}}, {"key": "ü" * MIB}])
 def test_one_message_with_too_large_a_header_or_key_fails_alone(real_client, large):
     topic = real_client.create_topic(f"alone-{next(iter(large))}")["name"]
@@ -28,6 +29,7 @@ def test_one_message_with_too_large_a_header_or_key_fails_alone(real_client, lar
     assert real_client.topic(topic)["messages"] == 101
 
 
+@pytest.mark.process
 def test_a_value_that_is_too_large_for_a_typed_topic_fails_alone(real_client):
     schema = {
         "type": "struct",
@@ -43,6 +45,7 @@ def test_a_value_that_is_too_large_for_a_typed_topic_fails_alone(real_client):
     assert real_client.topic("alone-typed")["messages"] == 2
 
 
+@pytest.mark.process
 def test_each_receipt_has_the_error_of_its_own_message(real_client):
     real_client.create_topic("own-errors")
     producer = real_client.producer("own-errors", linger_ms=10_000)
@@ -54,6 +57,7 @@ def test_each_receipt_has_the_error_of_its_own_message(real_client):
     assert good.result() == "0-0"
 
 
+@pytest.mark.process
 def test_more_invalid_messages_than_a_broker_names_take_no_valid_one_with_them(real_client):
     """A broker names a thousand of a request, and a batch with one more failed as a whole."""
     topic = real_client.create_topic("many-invalid")["name"]
@@ -155,6 +159,7 @@ def test_a_refusal_that_names_no_message_of_the_request_is_one_of_all(named):
     assert all(isinstance(each.exception(), InvalidMessages) for each in receipts)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "", "../../b"])
 def test_a_name_that_leads_elsewhere_is_refused_here(real_client, name):
     for work in (real_client.topic, real_client.delete_topic, real_client.create_topic):
@@ -172,6 +177,7 @@ def test_what_is_no_message_is_refused_by_name(given):
         next(publish("t", given))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -197,6 +197,7 @@ types = []
 """
 
 
+@pytest.mark.process
 def test_a_program_that_sends_rows_imports_neither_pyarrow_nor_numpy() -> None:
     program = f"""{ANSWERS}
 import sys
@@ -212,6 +213,7 @@ assert types == [{ARROW!r}], types
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("topic_format", ["json", "bytes"])
 def test_a_broker_stores_rows_as_it_stores_lines_and_names_them(real_client: Client, topic_format: str) -> None:
     name = f"rows-{topic_format}"
@@ -229,6 +231,7 @@ def test_a_broker_stores_rows_as_it_stores_lines_and_names_them(real_client: Cli
     assert [found[id] for id in ids] == [(f"k{n}" if n % 3 else None, value) for n in range(3 * FEWEST)]
 
 
+@pytest.mark.process
 def test_one_row_that_a_broker_refuses_fails_alone(real_client: Client) -> None:
     real_client.create_topic("some-rows")
     producer = real_client.producer("some-rows", linger_ms=10_000)
@@ -241,6 +244,7 @@ def test_one_row_that_a_broker_refuses_fails_alone(real_client: Client) -> None:
     assert len({receipt.result() for n, receipt in enumerate(receipts) if n != 7}) == 2 * FEWEST - 1
 
 
+@pytest.mark.process
 async def test_the_async_producer_sends_rows_too(real_broker) -> None:
     async with AsyncClient(real_broker.url) as client:
         await client.create_topic("async-rows", format="bytes")
@@ -250,6 +254,7 @@ async def test_the_async_producer_sends_rows_too(real_broker) -> None:
         assert [await receipt for receipt in receipts] == [f"0-{n}" for n in range(3 * FEWEST)]
 
 
+@pytest.mark.process
 def test_arrow_is_answered_with_ids_where_they_are_asked_for(real_broker) -> None:
     table = pa.table({"value": ["1", "2"]})
     sink = pa.BufferOutputStream()
@@ -267,6 +272,7 @@ def test_arrow_is_answered_with_ids_where_they_are_asked_for(real_broker) -> Non
         assert http.get("/v1/topics/asked").json()["messages"] == 4, "what is refused is not stored"
 
 
+@pytest.mark.process
 def test_a_topic_that_was_made_anew_as_bytes_takes_no_json_texts(real_client: Client) -> None:
     real_client.create_topic("anew")
     producer = real_client.producer("anew", linger_ms=10_000)
@@ -280,6 +286,7 @@ def test_a_topic_that_was_made_anew_as_bytes_takes_no_json_texts(real_client: Cl
     assert real_client.topic("anew")["messages"] == 0
 
 
+@pytest.mark.process
 def test_a_request_for_a_topic_of_another_format_stores_nothing(real_broker) -> None:
     with httpx.Client(base_url=real_broker.url, trust_env=False) as http:
         http.put("/v1/topics/formats", json={"format": "bytes"})
@@ -291,6 +298,7 @@ def test_a_request_for_a_topic_of_another_format_stores_nothing(real_broker) -> 
         assert http.get("/v1/topics/formats").json()["messages"] == 1
 
 
+@pytest.mark.process
 def test_an_async_producer_imports_what_cuts_tables_in_a_thread() -> None:
     program = f"""{ANSWERS}
 import asyncio, sys, threading

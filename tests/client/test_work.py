@@ -14,6 +14,8 @@ from seaweedq.client.core.working import Held
 from seaweedq.client.sync import work as sync_work
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def topic(real_client: Client, request: pytest.FixtureRequest) -> str:
@@ -136,7 +138,7 @@ def test_what_nobody_began_is_given_back_without_an_attempt(real_client: Client,
     assert [message.attempt for message in found] == [1] * 17
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_what_cannot_be_rejected_comes_again(real_client: Client, topic: str, caplog: Any) -> None:
     fill(real_client, topic, 1)
     attempts = []
@@ -163,7 +165,7 @@ def test_a_handlers_own_nack_counts_once_it_returns(real_client: Client, topic: 
     assert real_client.work(topic, "s", handle, start="earliest", idle_timeout_s=0.2) == Worked(acked=1, failed=1)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_leases_are_extended_while_handlers_run(real_client: Client, topic: str) -> None:
     fill(real_client, topic, 2)
     attempts = []
@@ -312,6 +314,7 @@ def test_a_slow_key_or_segment_leaves_the_other_workers_their_work(real_client: 
     lane.check(real_client.work(f"slow-{mode}", "s", lane.handle, 3, "earliest", 0.2, mode=mode, max_messages=8))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [later("keyed"), later("ordered")])
 async def test_a_slow_key_or_segment_leaves_the_other_tasks_their_work(real_client: Client, mode: Any) -> None:
     topic = f"slow-{mode}-too"

@@ -17,6 +17,8 @@ from tests.support.history.load import Load, Message, Observer, Publisher, Subsc
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.together import started
 
+pytestmark = pytest.mark.process
+
 POLICY = {"target_messages_per_s": 30, "max_segments": 8, "cool_down_s": 3}
 TRICKLE_PER_S, TIMES = 20.0, 20
 LEAD_S, FLOOD_S = 4.0, 4.0  # the trickle before the flood, and the flood after the first split
@@ -94,7 +96,7 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield history
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_nobody_sees_more_of_a_flood_than_messages(
     broker_process: Callable[..., BrokerProcess], history: History
 ) -> None:

@@ -17,6 +17,8 @@ from tests.support.brokers.peer_client import begin_session, stamped
 from tests.support.brokers.stored import record_of
 from tests.support.processes.together import BROKERS, TOPIC, Together
 
+pytestmark = pytest.mark.process
+
 ARROW = "application/vnd.apache.arrow.stream"
 LAYOUT = Layout.of(Format.JSON)
 CALLS = ("positions", "close", "give", "ends", "read", "find", "size")
@@ -181,7 +183,7 @@ def test_nothing_of_a_parcel_is_taken_that_is_not_whole(together: Together, post
     assert taken(forward(header, good)) == 0  # a repeat
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.usefixtures("survives")
 def test_flipped_bytes_of_arrow_break_no_broker(together: Together, post: Post) -> None:
     number, segment = incarnation(together), own(together)

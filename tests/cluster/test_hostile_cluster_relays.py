@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes.together import BROKERS, NAME, TOPIC, Together
 
+pytestmark = pytest.mark.process
+
 FETCH = f"{TOPIC}/segments/0/messages"
 TARGETS = [  # 0 stands for the first segment
     f"{FETCH}?offset=0&limit=1&offset=1",

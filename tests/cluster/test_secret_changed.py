@@ -10,6 +10,8 @@ import pytest
 from tests.support.processes.broker_process import BrokerProcess, free_ports
 from tests.support.processes.together import BROKERS, Together, publishing, until
 
+pytestmark = pytest.mark.process
+
 OLD, NEW = "o" * 40, "n" * 40
 DONE = "restart: done"
 AMISS = ("(secret,", "(shown,", "(mac,", "does not prove", "no TLS came about", "refuses connections")
@@ -25,7 +27,7 @@ def restart_all(brokers: Together) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("apart", [False, True], ids=["one port", "ports for brokers"])
 def test_the_secret_is_changed_under_load(
     broker_process: Callable[..., BrokerProcess], tmp_path: Path, apart: bool

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.processes.together import BROKERS, NAME, TOPIC, Together
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def together(together_unharmed: Together) -> Together:

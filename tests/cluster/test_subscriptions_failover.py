@@ -9,6 +9,8 @@ import pytest
 from tests.support.processes.together import BROKERS, LEASE_S, NAME, TOPIC, Together, until
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 WITHIN_S = LEASE_S + 8
 
 
@@ -42,7 +44,7 @@ def test_a_dispatcher_is_killed(together: Together) -> None:
     drain(together, others(dispatcher), WITHIN_S)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_an_owner_that_does_not_dispatch_is_killed(together: Together) -> None:
     together.subscribe(0)
     dispatcher = together.settled()
@@ -54,7 +56,7 @@ def test_an_owner_that_does_not_dispatch_is_killed(together: Together) -> None:
     assert together.delivered == dict.fromkeys(range(90), 1)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_pull_says_that_nothing_is_there_only_if_all_owners_were_asked(together: Together) -> None:
     together.subscribe(0)
     dispatcher = together.settled()
@@ -73,7 +75,7 @@ def test_a_pull_says_that_nothing_is_there_only_if_all_owners_were_asked(togethe
     drain(together, [dispatcher], 30)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("through", ["dispatcher", later("another")])
 def test_a_dispatcher_leaves_under_pulls_without_an_error_or_a_repeat(together: Together, through: str) -> None:
     together.subscribe(0)
@@ -91,7 +93,7 @@ def test_a_dispatcher_leaves_under_pulls_without_an_error_or_a_repeat(together: 
     assert not {message["value"] for message in held if together.delivered[message["value"]] > 1}
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_the_heir_that_comes_back_gets_its_subscription_and_nothing_comes_twice(together: Together) -> None:
     together.subscribe(0)
     together.publish(0, 60)

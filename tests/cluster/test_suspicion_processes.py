@@ -9,10 +9,12 @@ import pytest
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.together import BROKERS, started
 
+pytestmark = pytest.mark.process
+
 LEASE_S = 60.0  # longer than the test
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_killed_broker_costs_no_lease_and_one_that_stands_still_keeps_it(
     broker_process: Callable[..., BrokerProcess],
 ) -> None:

@@ -15,6 +15,8 @@ from tests.cluster.test_secret_changed import restart_all
 from tests.support.processes.broker_process import BrokerProcess, free_ports
 from tests.support.processes.together import BROKERS, TOPIC, Together, publishing
 
+pytestmark = pytest.mark.process
+
 GRANTS = [{"actions": ["cluster"]}, {"actions": ["create", "publish", "subscribe", "consume"], "topics": ["*"]}]
 STRANGE = 10**9  # values from here on are of those who have no token
 
@@ -45,7 +47,7 @@ def strangers(brokers: Together) -> Iterator[dict[int, int]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_tokens_become_required_under_load(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     config, admin, peers = tmp_path / "settings.toml", draw(SystemIds()), free_ports(BROKERS)
     (tmp_path / "admin").write_text(admin)

@@ -127,7 +127,8 @@ print("survived")
 """
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.process
+@pytest.mark.long
 def test_a_process_survives_thousands_of_damaged_streams() -> None:
     code = MANY.format(seed=1, count=20_000)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -15,6 +15,7 @@ from seaweedq.coordination.interface import Coordination, Grant, Leases
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from tests.support.processes.etcd_service import EtcdServer
+from tests.support.tiers import marked
 
 LOG_LIMIT = 50  # revisions, in the contract
 POLL_S = 0.01
@@ -139,7 +140,7 @@ def etcd(request: pytest.FixtureRequest) -> Backend:
 BACKENDS = {"memory": memory, "embedded": embedded, "etcd": etcd}
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["memory", "embedded", marked("etcd", "service")])
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     backend = BACKENDS[request.param](request)
     yield backend

@@ -18,12 +18,12 @@ from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.coordination.thread_loop import Aside
 from tests.support.processes.etcd_service import EtcdServer
-from tests.support.tiers import later
+from tests.support.tiers import marked
 
 LEASE_S = {"embedded": 0.5, "etcd": 1.5}  # an etcd has leases of whole seconds
 
 
-@pytest.fixture(params=["embedded", later("etcd")])
+@pytest.fixture(params=["embedded", marked("etcd", "service", "long")])
 async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordination]:
     """In real time, since a clock that stands still ends no lease."""
     coordination: Coordination

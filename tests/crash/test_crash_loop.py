@@ -10,13 +10,15 @@ from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.history import Row
 from tests.support.history.load import Load, create
 
+pytestmark = pytest.mark.process
+
 KILLS = 20
 LOADED_S = (0.05, 1.2)  # after it is ready
 STARTING_S = (0.3, 1.5)  # after it was started: while it imports, recovers, takes over
 SETTINGS = ("--journal-file-bytes", "65536", "--checkpoint-s", "1", "--log-level", "warning")
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_is_lost_or_doubled_over_twenty_kills(broker_process, history, seed):
     rng = random.Random(seed)

@@ -12,6 +12,8 @@ import pytest
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 TOPIC = "/v1/topics/t"
 SUB = f"{TOPIC}/subscriptions/s"
 DEAD = "/v1/topics/dead"

@@ -14,6 +14,8 @@ from tests.support.history.history import Event, History
 from tests.support.history.load import TOPIC, Load, Publisher, create, until
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 SERVING = [  # the first entry that is appended is the topic's empty one
     later("commit.append:5"),
     "commit.durable:5",
@@ -92,7 +94,7 @@ def test_killed_while_it_recovers(wreck, broker_process, tmp_path, place, kills)
         assert_sound(broker, history, load, listings)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["takeover.revoke", "recover.append", "leader.give"])
 def test_a_start_does_not_wait_for_the_leases_of_those_killed_before(broker_process, history, place):
     broker = broker_process("--lease-s", "60")

@@ -11,6 +11,8 @@ import pytest
 from tests.support.http.uploading_files import check_all_once, numbered, parquet
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 ROWS = 47_500  # ten batches
 BATCH = "5000"
 PLACES = [
@@ -63,7 +65,7 @@ def test_killed_and_started_again(broker_process, importer_of, file, place):
     check_all_once(importer.column(), ROWS)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_reader_that_is_killed_is_started_again(broker, importer_of, file):
     importer = importer_of(broker.url)
     importer.make(initial_segments=3)
@@ -86,7 +88,7 @@ def test_a_reader_ends_with_its_broker(broker, importer_of, file):
         time.sleep(0.05)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_sigterm_lets_go_at_the_end_of_a_batch(broker, importer_of, file):
     importer = importer_of(broker.url)
     importer.make(initial_segments=3)

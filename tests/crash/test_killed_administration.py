@@ -10,6 +10,8 @@ from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.load import SUBSCRIPTION, TOPIC, Publisher, Subscriber, until
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 SEGMENTS = 70  # their records take two transactions
 NOT_MADE = [
     later("create.allocated"),
@@ -89,7 +91,7 @@ def test_a_topic_whose_creation_was_not_answered_is_there(fragile, history):
     assert_works(broker, history)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("place", DELETION)
 def test_a_deletion_that_was_cut_off_is_finished_and_nothing_comes_back(fragile, history, place):
     broker, ask = fragile(place)
@@ -155,7 +157,7 @@ def ack_two_of_three(ask):
     ask("POST", f"/subscriptions/{SUBSCRIPTION}/ack", json={"ids": ["0-0", "0-1"]})
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["seek.begin", "seek.begun", "seek.cursors", "seek.written"])
 def test_a_seek_that_was_cut_off_has_happened_or_not(fragile, place):
     """The journal has acks of the epoch before, and a checkpoint has them too."""
@@ -169,7 +171,7 @@ def test_a_seek_that_was_cut_off_has_happened_or_not(fragile, place):
     assert ask.pull() == ([1, 2] if place == "seek.begin" else [])
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["unsubscribe.cursors", "unsubscribe.record:1", "unsubscribe.record:2"])
 def test_cursors_of_a_deleted_subscription_mean_nothing_to_the_next_of_its_name(fragile, place):
     broker, ask = fragile(place)

@@ -10,6 +10,8 @@ from tests.support.http.referring import digest, naming, publish, read, upload
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 TOPIC = "/v1/topics/t"
 
 

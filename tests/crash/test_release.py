@@ -7,11 +7,13 @@ from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.load import Observer, Publisher, Subscriber, create, until
 
+pytestmark = pytest.mark.process
+
 FILE_BYTES = 65_536
 PATIENT = {"max_age_s": 86_400, "max_bytes": 64 * 1024 * 1024}
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_acks_outlive_the_release_of_the_rows_around_them(broker_process, history):
     broker = broker_process("--checkpoint-s", "600", "--journal-file-bytes", str(FILE_BYTES))
     create(broker.url, flush=PATIENT)

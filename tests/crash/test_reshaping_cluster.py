@@ -21,7 +21,7 @@ PLACES = (
     *("plan.write", "reshape.flushed", "reshape.commit", "reshape.committed"),
     *("reshape.held", "reshape.sealed", "reshape.replaced"),
 )
-pytestmark = pytest.mark.usefixtures("long_run")
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
 LEASE_S, WITHIN_S = 2.0, 40.0
 SEGMENTS = "/v1/topics/t/segments"
 

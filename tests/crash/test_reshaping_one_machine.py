@@ -23,6 +23,8 @@ from tests.support.processes.broker_process import BrokerProcess, free_ports
 from tests.support.processes.together import BROKERS, Together, gone
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 LEASE_S, WITHIN_S = 2.0, 60.0
 PLACES = (
     *("plan.write", "reshape.flushed", "reshape.commit", "reshape.committed"),
@@ -78,7 +80,7 @@ def test_one_broker_is_killed_amid_a_change(
     assert check(Run(history.events, over_http(broker.url), in_files(broker.store), [listing], segments=shown)) == []
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("place", STOPPED_AT)
 def test_owners_of_three_brokers_stop_amid_a_change_and_go_on(
     broker_process: Callable[..., BrokerProcess], history: History, place: str

@@ -16,6 +16,8 @@ from tests.support.processes.command import seaweedq
 from tests.support.processes.passed_grace import let_the_grace_pass
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 T = "/v1/topics/t"
 FILES = 4  # of one row each, behind one without rows
 WITHIN_S = 20.0
@@ -88,7 +90,7 @@ def rest(broker) -> None:
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 2 * 3600))
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("journal", "places"),
     [
@@ -132,7 +134,7 @@ def records(broker, kind):
     return asyncio.run(read())
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_killed_while_a_sealed_segment_is_removed(broker_process):
     """Each place ends a life of its own, and the next one goes on."""
     broker = broker_process()

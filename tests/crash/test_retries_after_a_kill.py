@@ -10,6 +10,8 @@ from seaweedq.segments.keyrange import tile
 from tests.support.history.final_read import flush, over_http
 from tests.support.history.load import TOPIC
 
+pytestmark = pytest.mark.process
+
 SEGMENTS = 3
 
 
@@ -64,7 +66,7 @@ def producer(broker_process):
     return Retrying(broker_process())
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_the_retry_of_a_lost_batch_behind_a_later_one_is_refused(lost):
     lost.to_death(0, [key_of(0), key_of(1)])
     assert lost.publish(2, [key_of(1)]).status_code == 200

@@ -11,6 +11,8 @@ from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.load import SUBSCRIPTION, TOPIC, Load, Publisher, create, until
 
+pytestmark = pytest.mark.process
+
 STOP_S = 10
 MESSAGES = f"/v1/topics/{TOPIC}/messages"
 PULL = f"/v1/topics/{TOPIC}/subscriptions/{SUBSCRIPTION}/pull"
@@ -53,7 +55,7 @@ def test_a_stop_sends_long_polls_home_and_waits_for_no_slow_body(broker_process,
     assert b"/problems/not-ready" in answer
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_stop_without_a_store_ends_in_time_and_the_rest_is_recovered(broker_process, history):
     broker = broker_process("--shutdown-s", "5")
     create(broker.url, flush=PATIENT)

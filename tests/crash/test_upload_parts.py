@@ -7,11 +7,13 @@ import pytest
 
 from tests.support.http.uploading import BYTES, begin
 
+pytestmark = [pytest.mark.process, pytest.mark.service]
+
 PART = 5 * 1024 * 1024
 LARGE = BYTES * 6
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["moto_server", "moto_as_seaweedfs_server"])
 @pytest.mark.parametrize("place", ["upload.begun", "upload.joined"])
 def test_it_is_completed_by_the_next_one(broker_process, request, place, server):

@@ -17,6 +17,8 @@ from tests.support.brokers.stored import record_of
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of, put, uploaded
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 TOPIC = "/v1/topics/t"
 WITHIN_S = 20.0
 DAY_US = 86_400 * 1_000_000
@@ -67,7 +69,7 @@ def nothing(http):
     return None
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["upload.begun", later("upload.recorded")])
 def test_begun(dying, place):
     broker, _ = dying(place, nothing, lambda http, _: http.post(f"{TOPIC}/uploads", json={"size": 1}))
@@ -144,7 +146,7 @@ async def age(broker, state) -> None:
     await coordination.close()
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "state"), [("sweep.removed", "open"), later("sweep.cleared", "open"), later("sweep.again", "removed")]
 )

@@ -13,7 +13,7 @@ import pytest
 from tests.support.processes.broker_process import BrokerProcess, free_port
 from tests.support.prometheus import RULES, alerts, config, panels, program
 
-pytestmark = pytest.mark.usefixtures("long_run")
+pytestmark = pytest.mark.long
 SCRAPED_S = 60.0
 # What no broker of a test does: nothing fails, nothing is replaced, and there are rates of what happened once.
 QUIET = {"Pauses of publishes, 99th percentile"}
@@ -25,6 +25,7 @@ def ran(*command: str, given: bytes = b"") -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.process
 def test_the_rules_do_what_their_tests_say() -> None:
     promtool = program("promtool")
     ran(promtool, "check", "config", str(RULES / "prometheus.yml"))
@@ -73,6 +74,7 @@ def works(http: httpx.Client, path: str) -> None:
         http.request(method, f"{path}{route}", json=body)
 
 
+@pytest.mark.process
 def test_a_live_prometheus_has_data_for_every_query(
     tmp_path: Path, broker_processes: Callable[..., BrokerProcess]
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.api.metrics.catalogue import GROUPS
@@ -14,6 +15,7 @@ OF_PROMETHEUS = {"job": "seaweedq", "instance": "b0:8080"}
 AT_NEED = {"5.."}  # no broker has answered so yet
 
 
+@pytest.mark.brokers
 async def test_each_names_series_that_a_broker_has(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together, at(together, together.brokers[0]) as http:
         await make(together.brokers[0])

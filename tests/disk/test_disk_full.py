@@ -11,6 +11,8 @@ import pytest
 from tests.support.processes.bounded_client import Publisher, is_problem, wait_for
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 Disks = Callable[[int, int], "SmallDisk"]  # noqa: F821
 BrokerOn = Callable[..., BrokerProcess]
 PublisherTo = Callable[..., Publisher]
@@ -18,7 +20,7 @@ MIB = 1024 * 1024
 PATIENCE = ("--publish-timeout-s", "2")
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_one_full_disk_for_all(small_disk: Disks, broker_on: BrokerOn, publisher_to: PublisherTo) -> None:
     disk = small_disk(24, 14)
     broker = broker_on(disk.path / "data", *PATIENCE, "--lease-s", "1")
@@ -52,7 +54,7 @@ def test_a_full_disk_and_a_kill(small_disk: Disks, broker_on: BrokerOn, publishe
     publisher.check(broker.store)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_sigterm_while_a_start_waits_for_room(
     small_disk: Disks, broker_on: BrokerOn, publisher_to: PublisherTo
 ) -> None:
@@ -71,7 +73,7 @@ def test_sigterm_while_a_start_waits_for_room(
     publisher.check(broker.store)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_start_on_a_full_disk_says_so(small_disk: Disks, broker_on: BrokerOn, publisher_to: PublisherTo) -> None:
     disk = small_disk(24, 14)
     broker = broker_on(disk.path / "data")
@@ -87,7 +89,7 @@ def test_a_start_on_a_full_disk_says_so(small_disk: Disks, broker_on: BrokerOn, 
     publisher.check(broker.store)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_full_store_alone(small_disk: Disks, broker_on: BrokerOn, publisher_to: PublisherTo, tmp_path: Path) -> None:
     """Publishes go on until the memory budget is used up; then they are refused, and memory stays within it."""
     disk = small_disk(16, 8)

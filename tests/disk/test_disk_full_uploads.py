@@ -5,9 +5,12 @@ from collections.abc import Callable
 from random import Random
 
 import httpx
+import pytest
 
 from tests.support.processes.bounded_client import Publisher, is_problem, wait_for
 from tests.support.processes.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.process
 
 Disks = Callable[[int, int], "SmallDisk"]  # noqa: F821
 MIB = 1024 * 1024

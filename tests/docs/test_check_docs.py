@@ -28,6 +28,7 @@ def complaints(root):
     return done.stdout.splitlines()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "text",
     [
@@ -43,6 +44,7 @@ def test_what_is_there_is_no_complaint(project, text):
     assert complaints(project) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "text",
     [

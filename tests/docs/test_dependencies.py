@@ -8,6 +8,7 @@ import tomllib
 from collections import Counter
 from importlib.metadata import packages_distributions
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -68,6 +69,7 @@ def test_extras_hold_each_other_as_documented():
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [name for name in EXTRAS if name != "dev"]
 
 
+@pytest.mark.process
 def test_client_and_commands_import_no_package_of_an_extra():
     modules = "seaweedq.client, seaweedq.client.core.segment_map, seaweedq.cli.main"
     code = f"import sys, {modules}; print(*sys.modules)"

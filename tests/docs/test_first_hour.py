@@ -66,7 +66,8 @@ class Reader(Page):
             self.compared(block, lambda: printed)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.process
+@pytest.mark.long
 def test_readme_and_tutorial_show_what_a_newcomer_sees(
     tmp_path: Path, broker_process: Callable[..., BrokerProcess]
 ) -> None:

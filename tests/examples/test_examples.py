@@ -41,6 +41,7 @@ def run(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     return of
 
 
+@pytest.mark.process
 def test_two_consumers_share_the_orders(run: Run) -> None:
     printed = run("orders.py")
     assert "published 300 orders\n" in printed
@@ -48,6 +49,7 @@ def test_two_consumers_share_the_orders(run: Run) -> None:
     assert "20 customers, the orders of each in order: yes\n" in printed
 
 
+@pytest.mark.process
 def test_each_row_of_a_ledger_is_published_once(run: Run) -> None:
     run("idempotent_producer.py")
     printed = run("idempotent_producer.py")  # another ledger, on the same topic
@@ -56,6 +58,7 @@ def test_each_row_of_a_ledger_is_published_once(run: Run) -> None:
     assert "rows in the ledger: 1000, messages that came to the topic: 1000\n" in printed
 
 
+@pytest.mark.process
 def test_files_come_as_they_were(run: Run, tmp_path: Path) -> None:
     (tmp_path / "song.mp3").write_bytes(Random(0).randbytes(2_000_000))
     printed = run("big_files.py", str(tmp_path / "song.mp3"))
@@ -63,6 +66,7 @@ def test_files_come_as_they_were(run: Run, tmp_path: Path) -> None:
     assert "song.mp3: audio/mpeg, as it was\n" in printed
 
 
+@pytest.mark.process
 def test_a_table_is_imported_and_nothing_of_a_bad_one(run: Run) -> None:
     printed = run("import_measurements.py", "5000")
     assert "imported 5,000 rows" in printed
@@ -70,6 +74,7 @@ def test_a_table_is_imported_and_nothing_of_a_bad_one(run: Run) -> None:
     assert "in the topic: 5,000 rows\n" in printed
 
 
+@pytest.mark.process
 def test_the_dashboard_shows_what_comes(run: Run) -> None:
     pytest.importorskip("polars")
     printed = run("dashboard.py", "--feed", "--seconds", "1")
@@ -89,6 +94,7 @@ def shipped(broker: BrokerProcess, log: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.process
 def test_a_log_is_shipped_once_although_the_shipper_is_killed(broker: BrokerProcess, tmp_path: Path) -> None:
     log, state = tmp_path / "app.log", tmp_path / "app.log.shipped"
     lines = [f'{{"level": "info", "n": {number}}}\n' for number in range(1_500)]
@@ -104,6 +110,7 @@ def test_a_log_is_shipped_once_although_the_shipper_is_killed(broker: BrokerProc
     assert (broker.alive, state.read_text()) == (True, f"{log_and_id} 1500 0\n")
 
 
+@pytest.mark.process
 def test_a_log_that_is_rotated_is_shipped_to_its_end_before_the_new_one(broker: BrokerProcess, tmp_path: Path) -> None:
     log = tmp_path / "rotated.log"
     log.write_text('{"r": 1}\n{"r": 2}\n')
@@ -121,6 +128,7 @@ def test_a_log_that_is_rotated_is_shipped_to_its_end_before_the_new_one(broker: 
         assert [message.value["r"] for message in messages if "r" in message.value] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.process
 def test_a_line_that_is_refused_is_named(broker: BrokerProcess, tmp_path: Path) -> None:
     (tmp_path / "bad.log").write_text('{"good": 1}\n{"bad": \n')
     refused = shipped(broker, tmp_path / "bad.log")

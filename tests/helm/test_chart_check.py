@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from seaweedq import Client
 from seaweedq.access.tokens import draw
@@ -19,6 +20,8 @@ from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served
 from tests.support.http.certificates import Authority
 from tests.support.processes.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.process
 
 Render = Callable[..., dict[str, Any]]
 

@@ -15,6 +15,8 @@ from seaweedq.cli.server.credentials.secret import MIN_CHARACTERS, cluster_secre
 from seaweedq.errors import WrongHost
 from seaweedq.settings import Settings
 
+pytestmark = pytest.mark.process
+
 Render = Callable[..., dict[str, Any]]
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.process
+
 Render = Callable[..., dict[str, Any]]
 NAMESPACE = "namespaces/queues"
 DEPLOYMENT = f"/apis/apps/v1/{NAMESPACE}/deployments/queue-seaweedq"

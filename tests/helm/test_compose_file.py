@@ -76,6 +76,7 @@ def test_a_broker_gets_settings_of_a_cluster(
     assert grace_s >= settings.shutdown_delay_s + settings.shutdown_s + 10
 
 
+@pytest.mark.process
 def test_brokers_need_the_token_of_the_admin_which_leaves_their_environment(
     services: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -176,6 +177,7 @@ def compose_load() -> Callable[[dict[str, str]], subprocess.CompletedProcess[str
     return lambda given: subprocess.run(command, env=given, capture_output=True, text=True)
 
 
+@pytest.mark.process
 def test_compose_itself_loads_it(
     compose_load: Callable[[dict[str, str]], subprocess.CompletedProcess[str]], services: dict[str, Any]
 ) -> None:
@@ -184,6 +186,7 @@ def test_compose_itself_loads_it(
     assert json.loads(loaded.stdout)["services"].keys() == services.keys()
 
 
+@pytest.mark.process
 def test_compose_itself_asks_for_the_secrets(
     compose_load: Callable[[dict[str, str]], subprocess.CompletedProcess[str]],
 ) -> None:

@@ -23,6 +23,8 @@ from tests.support.http.certificates import Authority, Pair
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import free_port
 
+pytestmark = pytest.mark.process
+
 GIVEN = ROOT / "deploy" / "envoy"
 PUBLIC, SUB = "queue.example", "/v1/topics/t/subscriptions/s"
 CLIENTS, BROKERS = Authority("clients trust it"), Authority("Envoy trusts it")
@@ -138,8 +140,9 @@ async def shown(url: str) -> bytes:
     return found
 
 
+@pytest.mark.long
 async def test_the_given_configuration_before_a_broker(
-    program: str, seen: list[dict[str, Any]], tmp_path: Path, long_run: None
+    program: str, seen: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     (folder := tmp_path / "envoy").mkdir()
     (folder / "ca.pem").write_bytes(BROKERS.pem)

@@ -101,6 +101,7 @@ def test_a_lock_that_is_late_or_loose_is_refused(
     assert "without a version or a hash: left-pad==1.0" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_each_image_gets_the_digest_that_its_registry_names(
     image_lock: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +163,7 @@ def test_its_variables_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert instructions("EXPOSE") == [str(Settings().port)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("path", "command"), checks(), ids=["image", "compose"])
 def test_a_health_check_tells_well_from_ill(path: str, command: list[str], serve: Callable[..., int]) -> None:
     asked: list[str] = []

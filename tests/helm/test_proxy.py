@@ -83,6 +83,7 @@ def until(port: int, wanted: set[tuple[int, str]], within_s: float) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.process
 def test_requests_go_to_ready_brokers_alone(proxy: int, ready: set[str]) -> None:
     until(proxy, {(200, "broker-1"), (200, "broker-3")}, START_S)
     ready.remove("broker-1")

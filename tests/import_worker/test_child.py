@@ -17,6 +17,8 @@ from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields
 from tests.support.http.uploading_files import arrow, numbered, parquet
 
+pytestmark = pytest.mark.process
+
 LAYOUT = Layout.of(Format.JSON)
 GIB = 1024**3
 
@@ -102,7 +104,7 @@ async def test_a_bound_on_memory_holds():
         assert "memory" in told.problem.detail or "malloc" in told.problem.detail
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_what_stands_for_far_more_than_it_has_is_refused():
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(['"' + "x" * 2**19 + '"']))
     async with Given(parquet(pa.table({"value": column})), "parquet", check=True) as reader:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.http.uploading_files import arrow, numbered, parquet
 
+pytestmark = pytest.mark.process
+
 MIB = 1024 * 1024
 PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 
@@ -150,7 +152,7 @@ def test_scrambled_bytes_are_refused_or_read(importer, seed):
     assert answer.status_code in (200, 422), answer.text
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_dictionary_that_expands_too_far_is_refused(importing_broker, importer):
     importer.make()
     answer = importer.take(bomb(20_000))
@@ -160,7 +162,7 @@ def test_a_dictionary_that_expands_too_far_is_refused(importing_broker, importer
     assert importer.take(parquet(numbered(3))).status_code == 200
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_one_text_many_times_is_taken_in_little_memory(importing_broker, importer):
     importer.make()
     before = resident(importing_broker.process.pid)

@@ -30,6 +30,7 @@ def metadata(folder: Path, origin: str | None) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "origin",
     [
@@ -52,6 +53,7 @@ def test_urls_and_links_name_the_remote_and_no_token(tmp_path: Path, origin: str
         assert (ROOT / path).exists(), path
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("origin", [None, "/a/folder", "file:///a/folder", "../queue"])
 def test_without_a_remote_that_has_a_page_there_are_no_urls(tmp_path: Path, origin: str | None) -> None:
     found = metadata(tmp_path, origin)

@@ -16,6 +16,8 @@ from tests.support.installed import MB, Installed, with_base, with_everything
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import free_port
 
+pytestmark = pytest.mark.process
+
 MOST_BYTES = 40 * MB
 TEN_MESSAGES = """
 import os
@@ -77,7 +79,7 @@ def url(whole: Installed) -> Iterator[str]:
         broker.wait()
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_it_has_every_file_of_the_package(wheel: Path) -> None:
     listed = set(ZipFile(wheel).namelist())
     ours = {path for path in (ROOT / "seaweedq").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
@@ -85,7 +87,7 @@ def test_it_has_every_file_of_the_package(wheel: Path) -> None:
     assert not [name for name in listed if name.startswith(("tests/", "docs/", "examples/"))]
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_the_base_is_small(base: Installed) -> None:
     there = {path.name for path in base.packages.iterdir()}
     assert {"seaweedq", "httpx", "msgspec", "typer"} <= there
@@ -94,7 +96,7 @@ def test_the_base_is_small(base: Installed) -> None:
     assert base.bytes <= MOST_BYTES, f"{base.bytes / MB:.1f} MB"
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_client_and_commands_of_the_base_work_with_a_broker(base: Installed, url: str) -> None:
     sent = base.run("python", "-c", TEN_MESSAGES, url=url)
     assert sorted(sent.stdout.split()) == [f"key-{number}" for number in range(10)], sent.stderr
@@ -107,7 +109,7 @@ def test_client_and_commands_of_the_base_work_with_a_broker(base: Installed, url
     assert re.search(r"\blines\b", listed.stdout), listed.stderr
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_ten_messages_import_no_arrow_where_it_is_installed(whole: Installed, url: str) -> None:
     done = whole.run("python", "-X", "importtime", "-c", TEN_MESSAGES.replace('"ten"', '"more"'), url=url)
     assert len(done.stdout.split()) == 10, done.stderr
@@ -116,7 +118,7 @@ def test_ten_messages_import_no_arrow_where_it_is_installed(whole: Installed, ur
     assert not {"pyarrow", "numpy", "pydantic", "fsspec", "aiohttp"} & imported
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
@@ -136,7 +138,7 @@ def test_what_the_base_lacks_is_said(base: Installed, url: str, command: tuple[s
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_methods_say_what_the_base_lacks(base: Installed, url: str) -> None:
     program = """
 import os
@@ -155,7 +157,7 @@ with Client(os.environ["SEAWEEDQ_URL"]) as client:
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["arrow"] * 3, done.stderr
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_every_command_of_the_base_has_help(base: Installed) -> None:
     program = """
 import sys

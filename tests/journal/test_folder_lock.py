@@ -72,6 +72,7 @@ def test_an_unreadable_process_id_is_no_reason_to_fail_otherwise(tmp_path: Path)
     held.release()
 
 
+@pytest.mark.process
 def test_a_program_started_meanwhile_does_not_hold_the_lock_on(tmp_path: Path) -> None:
     held = FolderLock(tmp_path, Disk())
     held.acquire()

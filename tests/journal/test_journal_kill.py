@@ -14,6 +14,8 @@ from seaweedq.journal.folder_lock import FolderLock
 from tests.support.journal.sim_disk import payload
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.process
+
 APPENDER = [sys.executable, "-m", "tests.support.journal.appender"]
 
 

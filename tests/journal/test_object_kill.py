@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.process
+
 PROCESS = [sys.executable, "-m", "tests.support.journal.object_process"]
 
 

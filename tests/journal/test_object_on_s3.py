@@ -18,6 +18,8 @@ from tests.support.journal.claims import unbounded
 from tests.support.levels import newest
 from tests.support.processes.s3_service import S3Service
 
+pytestmark = pytest.mark.service
+
 B = "b"
 RELEASE_EVERY = 10
 LINGER_S = 0.1  # a recovery needs a few requests to overtake a broker that goes on

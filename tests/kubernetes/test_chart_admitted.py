@@ -9,7 +9,7 @@ import pytest
 from tests.support.kubernetes.control_plane import ControlPlane
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.usefixtures("long_run")
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
 CASES = sorted((ROOT / "helm" / "seaweedq" / "ci").glob("*-values.yaml"))
 OPERATORS = (("monitoring.coreos.com", "PodMonitor"), ("cert-manager.io", "Certificate"))
 

@@ -4,7 +4,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.kubernetes.pod import Place, Pod
+
+pytestmark = pytest.mark.process
 
 
 async def test_a_pod_runs_also_where_the_interpreter_lies_below_the_path_of_a_volume(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 from seaweedq import Client
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.readers.topic_readers import READERS, SPARK, Reader, spark_reader
+from tests.support.tiers import marked
 
 
-@pytest.fixture(params=[SPARK, *READERS])
+@pytest.fixture(params=[marked(SPARK, "spark"), *READERS])
 def reader(request: pytest.FixtureRequest) -> Reader:
     """Each reader in turn."""
     if request.param == SPARK:

@@ -17,6 +17,8 @@ from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.producers import New, OutOfOrder, ProducerTables
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 TOPIC, ROWS = "facts", 6_000
 SCHEMA = {
     "type": "struct",

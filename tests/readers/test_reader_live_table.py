@@ -10,6 +10,8 @@ from seaweedq import Client
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.readers.topic_readers import assert_dense
 
+pytestmark = pytest.mark.process
+
 SEGMENTS = 3
 BATCH = 40
 

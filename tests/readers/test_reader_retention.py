@@ -13,14 +13,16 @@ import pytest
 from seaweedq import Client
 from seaweedq.segments.entry import EntryName
 from tests.support.readers.topic_readers import READERS, SPARK, Reader, spark_reader
-from tests.support.tiers import later
+from tests.support.tiers import marked
+
+pytestmark = pytest.mark.process
 
 FILES, ROWS = 12, 3
 OFFSETS = pa.schema([pa.field("_offset", pa.int64())])
 GONE = ("No such file", "does not exist", "No files found", "not found", "No match", "expanded paths were empty")
 
 
-@pytest.fixture(params=[later(SPARK), "duckdb"])
+@pytest.fixture(params=[marked(SPARK, "spark", "long"), "duckdb"])
 def reader(request: pytest.FixtureRequest) -> Reader:
     if request.param == SPARK:
         return spark_reader(request.getfixturevalue("spark"))

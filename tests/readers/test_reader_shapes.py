@@ -10,6 +10,8 @@ import pytest
 from seaweedq import Client
 from tests.support.readers.topic_readers import Reader, assert_dense
 
+pytestmark = pytest.mark.process
+
 ROW_GROUP = 65_536
 FLUSHES = 200
 TEXT, LONG = pa.field("text", pa.string()), pa.field("n", pa.int64())
@@ -32,7 +34,7 @@ def many_files(client: Client) -> str:
     return "many-files"
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_many_small_files(reader: Reader, many_files: str, directory: Callable[[str], str]) -> None:
     table = reader.rows(directory(many_files), pa.field("value", pa.string()))
     assert_dense(table)

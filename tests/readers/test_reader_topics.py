@@ -10,6 +10,8 @@ import pytest
 from seaweedq import Client
 from tests.support.readers.topic_readers import Reader, assert_dense
 
+pytestmark = pytest.mark.process
+
 VALUE = pa.field("value", pa.string())
 READINGS = 4
 

@@ -12,6 +12,8 @@ from seaweedq import Client
 from tests.support.readers.reader_types import BINARY, FIELD_ARROW, FIELD_TYPES, QUEUE_TYPES, TEXT, Names
 from tests.support.readers.topic_readers import Reader, assert_dense
 
+pytestmark = pytest.mark.process
+
 LOWEST: dict[str, Any] = {
     "boolean": False,
     "int": -(2**31),

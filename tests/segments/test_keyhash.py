@@ -25,6 +25,7 @@ def test_a_lone_surrogate_is_an_error_and_no_crash() -> None:
         hash_key("\ud800")
 
 
+@pytest.mark.process
 def test_it_needs_neither_numpy_nor_arrow() -> None:
     code = "import sys, seaweedq.segments.keyhash; assert not {'numpy', 'pyarrow'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -41,6 +41,7 @@ def test_stored_text_is_the_schema_again() -> None:
     assert decode_fields(encode_fields(FIELDS)).equals(FIELDS, check_metadata=True)
 
 
+@pytest.mark.process
 def test_what_is_stored_is_read_without_pyiceberg() -> None:
     code = (
         "import sys; from seaweedq.segments.schema import decode_fields;"

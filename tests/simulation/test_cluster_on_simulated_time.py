@@ -21,6 +21,8 @@ from tests.support.paths import ROOT
 from tests.support.reshape.lives import Lives, lives
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.brokers
+
 SIMULATED_S = 180
 TOPIC = "/v1/topics/t"
 POLICY = {"target_messages_per_s": 2, "max_segments": 8}
@@ -122,7 +124,8 @@ def test_nothing_is_lost_doubled_or_out_of_order_in_simulated_minutes(seed: int)
         assert set(read) <= set(acknowledged) | world.in_doubt[key], "nobody sent it"
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.process
+@pytest.mark.long
 def test_a_seed_decides_all_of_it() -> None:
     """Two processes, whose sets and dicts of strings have different orders, write the same to coordination."""
     program = f"import sys; sys.path.insert(0, '.'); from {__name__} import run; print(run(7)[2])"

@@ -15,6 +15,8 @@ from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.spark.standalone import QUICK
 
+pytestmark = pytest.mark.process
+
 MODULES = {"grpc": "grpcio", "grpc_status": "grpcio-status", "google.rpc": "googleapis-common-protos"}
 
 
@@ -31,7 +33,8 @@ def connect(request: pytest.FixtureRequest) -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(lacks)
 
 
-def test_a_connect_session_reads_a_topic(connect: None, broker: BrokerProcess, tmp_path: Path, long_run: None) -> None:
+@pytest.mark.long
+def test_a_connect_session_reads_a_topic(connect: None, broker: BrokerProcess, tmp_path: Path) -> None:
     with Client(broker.url) as client:
         client.create_topic("far", initial_segments=2)
         publish(client, "far", 0, 100)

@@ -41,6 +41,8 @@ def job(spark: Any, folder: Path, missing: str) -> dict[str, Any]:
     return found | {"missing": fails(), "missing_null": nulls()}
 
 
+@pytest.mark.process
+@pytest.mark.spark
 def test_a_topic_in_spark(spark: Any, http: httpx.Client, broker: BrokerProcess, topic: str) -> None:
     contents = [b"first", b"second", b""]
     made = [upload(http, topic, each) for each in contents]
@@ -114,6 +116,7 @@ def test_a_store_that_does_not_answer_is_no_null(tmp_path: Path, monkeypatch: py
         PayloadReader(100, "null").read(good)
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_a_store_on_s3(moto_server: S3Service, scheme: str) -> None:
     options: dict[str, Any] = {"key": KEY, "secret": SECRET, "endpoint_url": moto_server.endpoint}

@@ -17,8 +17,9 @@ from tests.support.processes.s3_service import KEY, SECRET, S3Service
 from tests.support.spark.application import Application, ApplicationFailed, run
 
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-    pytest.mark.usefixtures("long_run"),
+    pytest.mark.long,
 ]
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"  # of pyspark 4.3, with the AWS bundle that it names
 NOT_FETCHED = ("unresolved dependency", "UNRESOLVED DEPENDENCIES", "download failed", "DOWNLOAD FAILED")
@@ -36,6 +37,7 @@ def topic(moto: S3Service, broker_process: Callable[..., BrokerProcess]) -> Iter
         yield writer, broker
 
 
+@pytest.mark.spark
 def test_the_source_reads_by_fsspec(
     spark: Any, moto: S3Service, topic: tuple[Writer, BrokerProcess], tmp_path: Path
 ) -> None:

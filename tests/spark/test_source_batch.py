@@ -11,7 +11,11 @@ from tests.spark.test_topic_table import FULL, TYPES, iceberg, publish, values
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.readers.expiring import publish_expiring
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
 
 
 @pytest.fixture
@@ -78,7 +82,8 @@ def test_a_frame_says_that_its_topic_was_made_anew(client: Client, source: Any) 
     assert values(source("anew").load()) == list(range(3))
 
 
-def test_columns_by_an_option_or_a_schema(source: Any, numbers: str, long_run: None) -> None:
+@pytest.mark.long
+def test_columns_by_an_option_or_a_schema(source: Any, numbers: str) -> None:
     frame = source(numbers, columns="segment, _offset").load()
     assert frame.columns == ["segment", "_offset"]
     assert frame.count() == 300
@@ -86,7 +91,8 @@ def test_columns_by_an_option_or_a_schema(source: Any, numbers: str, long_run: N
     assert (named.schema["segment"].dataType.simpleString(), named.count()) == ("bigint", 300)
 
 
-def test_offsets_and_partitions(source: Any, client: Client, numbers: str, long_run: None) -> None:
+@pytest.mark.long
+def test_offsets_and_partitions(source: Any, client: Client, numbers: str) -> None:
     ends = {each["id"]: each["end_offset"] for each in client.segments(numbers)}
     some = source(numbers, startingOffsets='{"1": 5}', endingOffsets=f'{{"0": 0, "1": 9, "2": {ends[2]}}}').load()
     found = sorted((row.segment, row._offset) for row in some.collect())
@@ -95,14 +101,16 @@ def test_offsets_and_partitions(source: Any, client: Client, numbers: str, long_
     assert source(numbers, includeTail=False, maxBytesPerPartition=1).load().rdd.getNumPartitions() == 6
 
 
-def test_times(source: Any, client: Client, long_run: None) -> None:
+@pytest.mark.long
+def test_times(source: Any, client: Client) -> None:
     for day in (1, 2, 3):
         client.publish("days", [{"value": day, "timestamp": f"2026-01-0{day}T00:00:00Z"}])
     assert values(source("days", startingTimestamp="2026-01-02T00:00:00+00:00").load()) == [2, 3]
     assert values(source("days", endingTimestamp="1767312000000").load()) == [1]
 
 
-def test_nothing_at_all(source: Any, client: Client, long_run: None) -> None:
+@pytest.mark.long
+def test_nothing_at_all(source: Any, client: Client) -> None:
     client.create_topic("empty")
     assert source("empty").load().count() == 0
 

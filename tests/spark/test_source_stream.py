@@ -12,7 +12,11 @@ import pytest
 from seaweedq import Client
 from tests.support.processes.broker_process import BrokerProcess
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
 KEYS = 7
 
 
@@ -90,7 +94,8 @@ def test_available_now_over_a_split(stream: Any, client: Client, http: httpx.Cli
     writer.check(sink)
 
 
-def test_restarts_and_failures_over_splits(stream: Any, client: Client, http: httpx.Client, long_run: None) -> None:
+@pytest.mark.long
+def test_restarts_and_failures_over_splits(stream: Any, client: Client, http: httpx.Client) -> None:
     """The second query begins where the first one ended, and in between its segments were split and merged."""
     writer, sink = Writer(client, "steps"), Sink()
     writer.publish(100)
@@ -115,8 +120,9 @@ def test_restarts_and_failures_over_splits(stream: Any, client: Client, http: ht
     assert latest["backlog"] == 0
 
 
+@pytest.mark.long
 def test_a_batch_that_is_in_the_offset_log_and_not_in_the_commit_log_has_the_same_rows(
-    stream: Any, client: Client, http: httpx.Client, tmp_path: Path, long_run: None
+    stream: Any, client: Client, http: httpx.Client, tmp_path: Path
 ) -> None:
     """A query died before its batch, within it or behind it; since then its topic was flushed and split."""
     writer, sink = Writer(client, "logs"), Sink()
@@ -135,8 +141,9 @@ def test_a_batch_that_is_in_the_offset_log_and_not_in_the_commit_log_has_the_sam
         writer.check(sink)
 
 
+@pytest.mark.long
 def test_a_query_that_goes_on_while_its_topic_changes(
-    spark: Any, broker: BrokerProcess, client: Client, http: httpx.Client, tmp_path: Path, long_run: None
+    spark: Any, broker: BrokerProcess, client: Client, http: httpx.Client, tmp_path: Path
 ) -> None:
     """Splits, merges and flushes, and the broker is killed once."""
     writer, sink = Writer(client, "live"), Sink()

@@ -14,6 +14,8 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.spark.application import Application, run
 from tests.support.spark.standalone import standalone
 
+pytestmark = pytest.mark.process
+
 EXECUTORS = {
     "spark.cores.max": "2",
     "spark.executor.memory": "512m",
@@ -22,7 +24,7 @@ EXECUTORS = {
 }
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_two_workers_read_a_topic_in_all_ways(broker: BrokerProcess, tmp_path: Path) -> None:
     java()
     with Client(broker.url) as client:

@@ -13,6 +13,8 @@ from seaweedq.segments.entry import ENTRIES
 from seaweedq.spark.store_plan import plan_of_store, topic_folder
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def store(broker_processes: Callable[..., BrokerProcess]) -> Path:

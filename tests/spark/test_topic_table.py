@@ -16,7 +16,11 @@ from tests.support.codec.body_samples import TYPES, iceberg
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
 SEGMENTS = 4
 FULL = {
     "flag": True,
@@ -90,7 +94,8 @@ def test_ranges_and_segments(spark: Any, broker: BrokerProcess, client: Client, 
     assert found == [(0, offset) for offset in range(5, end[0] - 2)] + [(1, offset) for offset in range(3)]
 
 
-def test_times(spark: Any, broker: BrokerProcess, client: Client, long_run: None) -> None:
+@pytest.mark.long
+def test_times(spark: Any, broker: BrokerProcess, client: Client) -> None:
     for day in (1, 2, 3):
         client.publish("days", [{"value": day, "timestamp": f"2026-01-0{day}T00:00:00Z"}])
     second = datetime(2026, 1, 2, tzinfo=UTC)
@@ -146,8 +151,9 @@ def test_every_type_is_that_of_the_files(spark: Any, broker: BrokerProcess, clie
     assert flushed.orderBy("big").collect() == held.orderBy("big").collect()
 
 
+@pytest.mark.long
 def test_files_alone_while_all_brokers_are_stopped(
-    spark: Any, broker_process: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch, long_run: None
+    spark: Any, broker_process: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = broker_process()
     with Client(broker.url) as client:

@@ -18,8 +18,10 @@ from seaweedq.spark import read_topic, topic_table
 from tests.support.processes.together import BROKERS, LEASE_S, Together
 
 pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-    pytest.mark.usefixtures("long_run"),
+    pytest.mark.long,
 ]
 ROWS = 50
 

@@ -5,12 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
+import pytest
 
 from seaweedq import Client
 from seaweedq.spark import read_topic
 from tests.support.processes.bounded_client import wait_for
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.passed_grace import let_the_grace_pass
+
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 KEYS = 8  # so many that both halves of a segment have some
 

@@ -16,8 +16,10 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.readers.reader_types import FIELD_TYPES
 
 pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-    pytest.mark.usefixtures("long_run"),
+    pytest.mark.long,
 ]
 NAN = {**HIGHEST, "float": math.nan, "double": math.nan}
 

@@ -13,7 +13,7 @@ from seaweedq.storage.names import by_parts
 from seaweedq.storage.s3 import S3Store
 from tests.support.fixtures.services import SERVER_OF_YOURS, s3_store
 from tests.support.storage.insistent import Insistent
-from tests.support.tiers import later
+from tests.support.tiers import marked
 
 Order = Callable[[str], str]
 
@@ -48,7 +48,8 @@ if SERVER_OF_YOURS:
 
 
 BY_PARTS = ("memory", "local", "s3-moto_as_seaweedfs", "s3-moto_astray", "s3-seaweedfs")  # how these list
-IN_DEFAULT = tuple(name for name in BACKENDS if name != "s3-moto_astray")
+PARAMETERS = [marked(name, "service") if name.startswith("s3") else name for name in BACKENDS if "astray" not in name]
+PARAMETERS.append(marked("s3-moto_astray", "service", "long"))
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def clock() -> FrozenClock:
     return FrozenClock()
 
 
-@pytest.fixture(params=[*IN_DEFAULT, later("s3-moto_astray")])
+@pytest.fixture(params=PARAMETERS)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     store = BACKENDS[request.param](request, tmp_path)
     yield store

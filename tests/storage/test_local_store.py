@@ -117,6 +117,7 @@ asyncio.run(LocalStore(sys.argv[1], SystemIds()).create("t/1", b"never seen"))
 """
 
 
+@pytest.mark.process
 async def test_a_crash_leaves_only_temporary_files_and_a_sweep_removes_them(local: LocalStore, tmp_path: Path) -> None:
     await local.create("t/0", b"zero")
     crash = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", CRASH, str(tmp_path / "store")])

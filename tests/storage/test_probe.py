@@ -215,6 +215,7 @@ async def test_a_probe_needs_few_requests(ids: Ids) -> None:
     assert store.requests.total() - store.requests["create"] <= 18
 
 
+@pytest.mark.service
 @pytest.mark.usefixtures("moto_as_seaweedfs_server")
 async def test_no_bucket_is_made_by_a_mistyped_name(request: pytest.FixtureRequest, ids: Ids) -> None:
     """SeaweedFS makes a bucket for any put."""

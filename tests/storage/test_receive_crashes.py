@@ -13,6 +13,8 @@ import pytest
 from seaweedq.storage.local import LocalStore
 from seaweedq.storage.spool import BUFFER_BYTES
 
+pytestmark = pytest.mark.process
+
 NAME = "_payloads/t/20260102/1"
 SIZE = 2 * BUFFER_BYTES + 5
 DATA = bytes(SIZE)

@@ -15,7 +15,9 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import S3Service
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.process
+@pytest.mark.service
+@pytest.mark.long
 def test_a_topic_on_s3_is_read_and_verified(any_s3: S3Service, broker_process: Callable[..., BrokerProcess]) -> None:
     store = f"s3://{any_s3.place()}/prod"
     broker = broker_process("--store", store, "--s3-endpoints", f"{any_s3.endpoint},{any_s3.endpoint}/", env=any_s3.env)
@@ -37,6 +39,7 @@ def test_a_topic_on_s3_is_read_and_verified(any_s3: S3Service, broker_process: C
     assert "Unclosed" not in broker.log
 
 
+@pytest.mark.process
 def test_a_store_that_is_not_there_ends_the_start_and_says_why(
     moto: S3Service, broker_process: Callable[..., BrokerProcess]
 ) -> None:
@@ -47,6 +50,7 @@ def test_a_store_that_is_not_there_ends_the_start_and_says_why(
     assert "Traceback" not in broker.log
 
 
+@pytest.mark.process
 def test_an_endpoint_that_is_no_url_ends_the_start_in_one_line(broker_process: Callable[..., BrokerProcess]) -> None:
     env = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL_S3": "nonsense"}
     broker = broker_process("--store", "s3://bucket", env=env, start=False)

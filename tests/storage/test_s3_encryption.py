@@ -42,6 +42,7 @@ async def put_all(store: S3Store) -> None:
     await store.copy(NAMES[0], NAMES[2])
 
 
+@pytest.mark.service
 async def test_each_way_to_make_an_object_states_it(store: S3Store) -> None:
     await put_all(store)
     wanted = store._bucket.encryption
@@ -55,6 +56,7 @@ async def test_each_way_to_make_an_object_states_it(store: S3Store) -> None:
             assert found["SSEKMSKeyId"] == wanted.kms_key, name
 
 
+@pytest.mark.service
 async def test_a_signed_put_is_for_its_encryption_alone(store: S3Store) -> None:
     signed = await store.presign_put(NAMES[1], 60, len(DATA), "image/png", None)
     covered = signed.url.partition("X-Amz-SignedHeaders=")[2].partition("&")[0].split("%3B")
@@ -68,7 +70,8 @@ def test_a_key_without_kms_is_refused() -> None:
         Encryption("AES256", KEY)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.process
+@pytest.mark.long
 def test_each_object_of_a_run_has_it(
     moto: S3Service, broker_process: Callable[..., BrokerProcess], tmp_path: Path
 ) -> None:

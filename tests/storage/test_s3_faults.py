@@ -28,6 +28,8 @@ from tests.support.storage.store_proxy import (
 )
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.service
+
 READ_TIMEOUT_S = 3.0  # a busy machine answers within it
 Act = Callable[[S3Store], Awaitable[object]]
 over_moto_alone = pytest.mark.parametrize("s3", ["moto_server"], indirect=True)

@@ -116,6 +116,7 @@ async def test_no_secret_is_shown(stores: list[S3Store]) -> None:
     assert SECRET not in repr(example)
 
 
+@pytest.mark.service
 async def test_s3_takes_links_and_refuses_changed_ones(s3: S3Service, request: pytest.FixtureRequest) -> None:
     store = S3Store(f"s3://{s3.place()}/below")
     for name in NAMES[:4]:

@@ -33,6 +33,7 @@ async def put_parts(store: S3Store, parts: str, *contents: bytes, first: int = 1
         assert await status(await store.presign_part(NAME, parts, number, 60, len(content)), content) == 200
 
 
+@pytest.mark.service
 async def test_an_upload_in_parts_is_resumed_and_ended(store: S3Store) -> None:
     parts = await store.begin_parts(NAME, "image/png")
     assert await store.list_parts(NAME, parts) == []
@@ -50,6 +51,7 @@ async def test_an_upload_in_parts_is_resumed_and_ended(store: S3Store) -> None:
     assert get.headers["content-type"] == "image/png"
 
 
+@pytest.mark.service
 async def test_a_part_is_for_its_number_and_size_alone(store: S3Store, checks: None) -> None:
     parts, others = await store.begin_parts(NAME, "a/b"), await store.begin_parts(NAME, "a/b")
     put = await store.presign_part(NAME, parts, 1, 60, 5)
@@ -60,6 +62,7 @@ async def test_a_part_is_for_its_number_and_size_alone(store: S3Store, checks: N
     assert await store.list_parts(NAME, parts) == await store.list_parts(NAME, others) == []
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(
     "any_s3", ["moto_server", "moto_as_seaweedfs_server", "minio_server", "seaweedfs_server"], indirect=True
 )
@@ -99,6 +102,7 @@ async def listed_of_a_gone_one(store: S3Store, parts: str) -> list[Part] | None:
         return None
 
 
+@pytest.mark.service
 async def test_an_aborted_upload_is_gone(store: S3Store, request: pytest.FixtureRequest) -> None:
     parts = await store.begin_parts(NAME, "a/b")
     put = await store.presign_part(NAME, parts, 1, 60, 5)
@@ -114,6 +118,7 @@ async def test_an_aborted_upload_is_gone(store: S3Store, request: pytest.Fixture
     assert await store.list("") == []
 
 
+@pytest.mark.service
 async def test_an_end_replaces_nothing_and_leaves_no_parts(store: S3Store, request: pytest.FixtureRequest) -> None:
     parts = await store.begin_parts(NAME, "a/b")
     await put_parts(store, parts, DATA)
@@ -125,6 +130,7 @@ async def test_an_end_replaces_nothing_and_leaves_no_parts(store: S3Store, reque
     assert await listed_of_a_gone_one(store, parts) == expected or "yours" in request.node.name
 
 
+@pytest.mark.service
 async def test_a_part_that_changed_since_it_was_listed_ends_nothing(store: S3Store) -> None:
     parts = await store.begin_parts(NAME, "a/b")
     await put_parts(store, parts, DATA)
@@ -134,6 +140,7 @@ async def test_a_part_that_changed_since_it_was_listed_ends_nothing(store: S3Sto
     assert await store.read(NAME) == DATA
 
 
+@pytest.mark.service
 async def test_an_end_whose_answer_is_lost_is_asked_again(any_s3: S3Service) -> None:
     async with proxy_of(any_s3.endpoint) as proxy:
         store = S3Store(f"s3://{any_s3.place()}", proxy.endpoint, "path")
@@ -151,6 +158,7 @@ async def test_an_end_whose_answer_is_lost_is_asked_again(any_s3: S3Service) -> 
         await store.close()
 
 
+@pytest.mark.service
 async def test_of_several_endpoints_the_next_is_asked(any_s3: S3Service) -> None:
     async with proxy_of(any_s3.endpoint) as proxy:
         place = any_s3.place()
@@ -172,6 +180,7 @@ async def test_of_several_endpoints_the_next_is_asked(any_s3: S3Service) -> None
         await both.close()
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("act", ["begin_parts", "list_parts", "end_parts", "abort_parts", "digest"])
 async def test_a_store_that_is_out_of_order_is_unavailable(any_s3: S3Service, act: str) -> None:
     async with proxy_of(any_s3.endpoint) as proxy:

@@ -13,6 +13,8 @@ from tests.support.processes.s3_service import S3Service
 from tests.support.storage.clients_put import once, send, status
 from tests.support.storage.store_proxy import proxy_of
 
+pytestmark = pytest.mark.service
+
 NAME = "_payloads/t/20260102/1"
 MIB = 1024 * 1024
 PART = 5 * MIB  # the least that may be followed by another

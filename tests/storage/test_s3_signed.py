@@ -113,6 +113,7 @@ async def _each_kind(store: S3Store, name: str) -> None:
         await store.read(f"{name}/none", 0, 1)
 
 
+@pytest.mark.service
 async def test_botocore_makes_the_first_request_alone(s3: S3Service, names: Iterator[str]) -> None:
     theirs: list[bytes] = []
 
@@ -130,6 +131,7 @@ async def test_botocore_makes_the_first_request_alone(s3: S3Service, names: Iter
         await store.close()
 
 
+@pytest.mark.service
 async def test_a_store_that_refuses_them_is_asked_by_botocore_from_then_on(
     s3: S3Service, names: Iterator[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,6 +159,7 @@ async def test_a_store_that_refuses_them_is_asked_by_botocore_from_then_on(
         await store.close()
 
 
+@pytest.mark.service
 async def test_a_get_that_is_refused_is_botocores_at_once(s3: S3Service, names: Iterator[str]) -> None:
     async def refuse(exchange: Exchange) -> None:
         await (through if _is_botocores(exchange) else answers(400, "AuthorizationHeaderMalformed"))(exchange)
@@ -171,6 +174,7 @@ async def test_a_get_that_is_refused_is_botocores_at_once(s3: S3Service, names: 
         await store.close()
 
 
+@pytest.mark.service
 async def test_a_refusal_that_botocore_gets_too_is_an_error(s3: S3Service, names: Iterator[str]) -> None:
     async with proxy_of(s3.endpoint) as proxy:
         store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
@@ -184,6 +188,7 @@ async def test_a_refusal_that_botocore_gets_too_is_an_error(s3: S3Service, names
         await store.close()
 
 
+@pytest.mark.service
 async def test_a_good_status_with_an_error_in_the_body_is_no_answer(s3: S3Service, names: Iterator[str]) -> None:
     async with proxy_of(s3.endpoint) as proxy:
         store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
@@ -197,6 +202,7 @@ async def test_a_good_status_with_an_error_in_the_body_is_no_answer(s3: S3Servic
         await store.close()
 
 
+@pytest.mark.service
 async def test_a_message_in_no_known_encoding_is_an_error_all_the_same(s3: S3Service, names: Iterator[str]) -> None:
     async with proxy_of(s3.endpoint) as proxy:
         store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
@@ -207,6 +213,7 @@ async def test_a_message_in_no_known_encoding_is_an_error_all_the_same(s3: S3Ser
         await store.close()
 
 
+@pytest.mark.service
 async def test_a_request_that_was_damaged_on_its_way_says_nothing_about_signatures(
     s3: S3Service, names: Iterator[str]
 ) -> None:
@@ -221,6 +228,7 @@ async def test_a_request_that_was_damaged_on_its_way_says_nothing_about_signatur
         await store.close()
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("part", ["_request_signer", "_endpoint"])
 async def test_without_the_private_parts_of_botocore_it_makes_all_requests(
     s3: S3Service, names: Iterator[str], part: str, caplog: pytest.LogCaptureFixture

@@ -38,6 +38,7 @@ async def store(s3: S3Service) -> AsyncIterator[S3Store]:
     await store.close()
 
 
+@pytest.mark.service
 async def test_folder_markers_of_other_tools_are_not_objects_and_do_not_shorten_a_page(store: S3Store) -> None:
     for key in ("t/", "t/a/", "t/b/"):
         await store._bucket.create(store._root + key, b"")
@@ -47,6 +48,7 @@ async def test_folder_markers_of_other_tools_are_not_objects_and_do_not_shorten_
     assert await store.list("t/", after="t/b/1", limit=2) == ["t/b/2"]
 
 
+@pytest.mark.service
 async def test_a_list_starts_after_names_of_its_prefix_alone(s3: S3Service) -> None:
     """SeaweedFS 4.44 lists other keys, or none, where `StartAfter` does not begin with `Prefix`."""
     asked: list[str] = []
@@ -69,6 +71,7 @@ async def test_a_list_starts_after_names_of_its_prefix_alone(s3: S3Service) -> N
     assert ["start-after" in target for target in asked] == [False, True]
 
 
+@pytest.mark.service
 async def test_more_names_than_a_page_holds(s3: S3Service) -> None:
     store = S3Store(f"s3://{s3.place()}")
     names = [f"n/{number:04d}" for number in range(1100)]
@@ -79,6 +82,7 @@ async def test_more_names_than_a_page_holds(s3: S3Service) -> None:
     await store.close()
 
 
+@pytest.mark.service
 async def test_a_large_body_is_sent_whole_and_not_copied(s3: S3Service) -> None:
     store = S3Store(f"s3://{s3.place()}")
     await store.create("first", b"connects")
@@ -93,6 +97,7 @@ async def test_a_large_body_is_sent_whole_and_not_copied(s3: S3Service) -> None:
     await store.close()
 
 
+@pytest.mark.service
 async def test_a_store_of_two_lives_is_used_in_both_also_at_the_root_of_its_bucket(s3: S3Service) -> None:
     try:
         store = S3Store(f"s3://{s3.bucket()}")
@@ -104,6 +109,7 @@ async def test_a_store_of_two_lives_is_used_in_both_also_at_the_root_of_its_buck
     await store.close()
 
 
+@pytest.mark.service
 async def test_parquet_is_opened_with_one_request_and_a_row_group_read_with_few(s3: S3Service) -> None:
     sink = io.BytesIO()
     columns = {f"c{n}": np.random.default_rng(n).integers(0, 1 << 60, 20_000) for n in range(3)}
@@ -183,6 +189,7 @@ async def test_an_endpoint_that_is_no_url_is_a_bad_setting(endpoint: str, monkey
         await asyncio.to_thread(store.open, "a")
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "left"])
 def test_a_life_leaves_no_client_to_the_loop_of_the_next_one(s3: S3Service, closes: bool) -> None:
     """Also where the client of its readers is garbage only then. Nothing is heard of on the next life's loop."""
@@ -216,6 +223,7 @@ def test_a_life_leaves_no_client_to_the_loop_of_the_next_one(s3: S3Service, clos
     assert asyncio.run(next_life()) == []
 
 
+@pytest.mark.service
 async def test_an_endpoint_that_was_left_out_is_closed_as_well(s3: S3Service) -> None:
     stores = [S3Store(f"s3://{s3.place()}/below") for _ in range(2)]
     several = Endpoints(stores)

@@ -19,6 +19,7 @@ def test_there_are_modules_in_each_room() -> None:
     assert len(MODULES) > 250
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("first", ["", SETS_PROTOBUF_UP])
 def test_every_module_is_imported_in_one_process(first: str) -> None:
     names = sorted(MODULES, key=lambda name: (not name.startswith(first), name))

@@ -1,5 +1,6 @@
 """What each tier draws, and what the end of a run says."""
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +20,41 @@ def test_it(number):
 """
 
 
+STARTS = """
+import subprocess, sys
+import pytest
+
+{mark}
+def test_it():
+    {start}
+"""
+PROCESS, BROKERS = "subprocess.run([sys.executable, '-c', ''])", "sys.audit('tests.brokers', '')"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("start", "mark", "says"),
+    [
+        (PROCESS, "", "no mark says that it starts .*process"),
+        (PROCESS, "brokers", "no mark says that it starts .*process"),
+        (PROCESS, "process", None),
+        (PROCESS, "spark", None),
+        (BROKERS, "", "no mark says that it starts .*brokers"),
+        (BROKERS, "process", "no mark says that it starts .*brokers"),
+        (BROKERS, "brokers", None),
+    ],
+)
+def test_a_test_without_the_mark_of_what_it_starts_fails(
+    tmp_path: Path, start: str, mark: str, says: str | None
+) -> None:
+    test = tmp_path / "test_start.py"
+    test.write_text(STARTS.format(start=start, mark=mark and f"@pytest.mark.{mark}"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.tiers", "-p", "no:cacheprovider"]
+    done = subprocess.run([*command, f"--rootdir={tmp_path}", str(test)], capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if says else 0), done.stdout
+    assert says is None or re.search(says, done.stdout)
+
+
 def run(folder: Path, *options: str) -> tuple[str, str]:
     """(what a property draws in a tier, the end of the run)."""
     drawn, test = folder / "drawn", folder / "test_property.py"
@@ -29,7 +65,8 @@ def run(folder: Path, *options: str) -> tuple[str, str]:
     return drawn.read_text(), result.stdout
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.process
+@pytest.mark.long
 def test_a_newcomer_runs_what_everybody_ran_and_the_long_tier_draws_anew(tmp_path: Path) -> None:
     first, end = run(tmp_path, "--tier", "default")
     assert first == run(tmp_path, "--tier", "default")[0]

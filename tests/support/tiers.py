@@ -1,36 +1,26 @@
-"""Marks each test by what it needs, and chooses those of a tier: `--tier fast`, `default` or `long`.
+"""Chooses the tests of a tier by their marks: `--tier fast`, `default` or `long`.
 
-What a test needs follows from its fixtures and from the helpers that it, or they, call: whatever names a function that
-starts a process needs one. `SEAWEEDQ_TEST_EXAMPLES` is a factor for how many examples a property has.
+Marks stand in the files of tests, as `pytestmark` or above a test. A test that starts a process, a server or several
+brokers without a mark for it fails: audit events tell. `SEAWEEDQ_TEST_EXAMPLES` is a factor for how many examples a
+property has.
 
-`fast` is all that needs nothing, with few examples of each property; `default` everything but what asks for the
-fixture `long_run`; `long` is the rest, and the properties again with more examples. Several brokers in one loop,
-simulated hours, and what asks for `default_run` are too long for `fast`: they take a tenth of a second of CPU or more.
+`fast` is all without a mark, with few examples of each property; `default` everything but `long`; `long` is the rest,
+and the properties again with more examples. Several brokers in one loop, simulated hours, and tests marked `default`
+are too long for `fast`: they take a tenth of a second of CPU or more.
 
 `fast` and `default` have the same examples in each run. `long` draws new ones from a seed, and prints the command that
 repeats them.
 """
 
 import gc
-import inspect
 import os
 import random
-import subprocess
 import sys
-from collections.abc import Generator, Iterator
-from functools import cache
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
-
-from seaweedq import import_worker
-from seaweedq.broker.imports import reader_process
-from seaweedq.cli.demo.demo_tables import missing_for_spark
-from tests.support.processes import s3_service
-from tests.support.processes.broker_process import BrokerProcess
-from tests.support.processes.etcd_service import EtcdServer
 
 MARKS = {
     "process": "starts processes",
@@ -42,28 +32,16 @@ MARKS = {
     "long": "is deliberately long: `make test-all` runs it",
 }
 EXAMPLES = {"fast": 0.1, "default": 0.3, "long": 1.5}  # of what a property asks for
-NAMED = {
-    "pyspark": "spark",
-    "InLoop": "brokers",
-    "Live": "simulation",  # a segment of tests/support/balancer/simulated.py
-    "check_helm": "process",
-    "create_subprocess_exec": "process",
-    "create_subprocess_shell": "process",
+# What a test may do only with a mark: audit events, the mark that each asks for, and the marks that say as much.
+EVENTS = {
+    "subprocess.Popen": "process",
+    "tests.service": "service",
+    "tests.brokers": "brokers",
+    "tests.simulation": "simulation",
 }
-STARTED: dict[Any, str] = {subprocess: "process", BrokerProcess: "process", EtcdServer: "service"}
-STARTED[s3_service.running] = "service"
-STARTED |= dict.fromkeys((import_worker, reader_process.ReaderProcess, missing_for_spark), "process")
-# What a parameter of a fixture over several backends stands for.
-PARAMETERS = {
-    "etcd": "service",
-    "spark": "spark",
-    "object on S3": "service",
-    "object astray": "service",
-    "s3-yours": "service",
-    "yours_server": "service",
-} | {name: "service" for kind in s3_service.SERVERS for name in (f"s3-{kind}", f"{kind}_server")}
+SAID_BY = {mark: {mark} for mark in EVENTS.values()} | {"process": {"process", "service", "spark"}}
 _factor = 1.0
-_started: list[str] = []
+_started: list[tuple[str, str]] = []  # (mark, what)
 
 
 def examples(count: int) -> int:
@@ -76,14 +54,9 @@ def later(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.long)
 
 
-@pytest.fixture
-def long_run() -> None:
-    """Makes a test one of the tier `long`."""
-
-
-@pytest.fixture
-def default_run() -> None:
-    """Makes a test one of the tier `default`."""
+def marked(value: Any, *marks: str) -> Any:
+    """A parameter whose test has these marks, beside those of all parameters."""
+    return pytest.param(value, marks=[getattr(pytest.mark, mark) for mark in marks])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -133,10 +106,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks all, keeps those of the tier, and puts first what takes long: then both cores are busy to the end."""
-    for item in items:
-        for mark in needs(item):
-            item.add_marker(mark)
+    """Keeps those of the tier, and puts first what takes long: then both cores are busy to the end."""
     tier = config.getoption("--tier")
     kept = [item for item in items if tier is None or _in_tier(item, tier)]
     left = set(kept)
@@ -148,69 +118,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         weight = max((weights.get(mark.name, 0) for mark in item.iter_markers()), default=0)
         heaviest[item.path] = max(weight, heaviest.get(item.path, 0))
     items[:] = sorted(kept, key=lambda item: -heaviest[item.path])
-
-
-def needs(item: pytest.Item) -> set[str]:
-    """The marks of a test."""
-    if not isinstance(item, pytest.Function):
-        return set()
-    definitions = item._fixtureinfo.name2fixturedefs
-    found = {mark for mark in ("default", "long") if f"{mark}_run" in definitions}
-    for function in [item.function, *(chosen[-1].func for chosen in definitions.values())]:
-        found |= _needs_of(function)
-    if callspec := getattr(item, "callspec", None):
-        values = [value for value in callspec.params.values() if isinstance(value, str)]
-        found |= {PARAMETERS[value] for value in values if value in PARAMETERS}
-    return found
-
-
-@cache
-def _needs_of(first: Any) -> set[str]:
-    """What a function needs, with all functions and classes of the tests that it names, and that those name."""
-    seen, left, found = {first}, [first], set()
-    while left:
-        marks, named = _direct(left.pop())
-        found |= marks
-        left += named - seen
-        seen |= named
-    return found
-
-
-@cache
-def _direct(thing: Any) -> tuple[set[str], set[Any]]:
-    """(marks that follow from the names in a function or class, the functions and classes that it names)."""
-    found, others = {NAMED[one.__name__] for one in getattr(thing, "__mro__", ()) if one.__name__ in NAMED}, set()
-    for function in _functions(thing):
-        names = set(_names(function.__code__))
-        found |= {NAMED[name] for name in names & NAMED.keys()}
-        named = [function.__globals__.get(name) for name in names]
-        for module in [one for one in named if isinstance(one, ModuleType) and one.__name__.startswith("tests.")]:
-            named += [getattr(module, name, None) for name in names]
-        named = [one for one in named if isinstance(one, FunctionType | type | ModuleType)]
-        found |= {STARTED[one] for one in named if one in STARTED}
-        others |= {one for one in named if one not in STARTED and not isinstance(one, ModuleType)}
-    return found, others
-
-
-def _functions(thing: Any) -> Iterator[FunctionType]:
-    if hypothesis := getattr(thing, "hypothesis", None):
-        thing = hypothesis.inner_test
-    thing = inspect.unwrap(thing) if callable(thing) else thing
-    if not getattr(thing, "__module__", "").startswith("tests."):
-        return
-    if isinstance(thing, FunctionType):
-        yield thing
-    elif isinstance(thing, type):
-        for value in [value for one in thing.__mro__ for value in vars(one).values()]:
-            value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-            yield from _functions(value) if isinstance(value, FunctionType) else ()
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _in_tier(item: pytest.Item, tier: str) -> bool:
@@ -228,13 +135,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fails a test that starts a process and has no mark that says so."""
+    """Fails a test that starts something and has no mark that says so."""
     result = yield
     marks = {mark.name for mark in item.iter_markers()}
-    assert not _started or marks & {"process", "service", "spark"}, f"no mark says that it starts {_started}"
+    unmarked = [f"{mark}: {started}" for mark, started in _started if not marks & SAID_BY[mark]]
+    assert not unmarked, f"no mark says that it starts {unmarked}"
     return result
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "subprocess.Popen":
-        _started.append(str(arguments[1]))
+    if event in EVENTS:
+        _started.append((EVENTS[event], str(arguments[1] if event == "subprocess.Popen" else arguments)))

@@ -15,6 +15,8 @@ from seaweedq.levels import HIGHEST
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.upgrade.trees import tree_before_levels, tree_with_one_level_more
 
+pytestmark = pytest.mark.process
+
 TOPIC = "/v1/topics/t"
 SUBSCRIPTION = f"{TOPIC}/subscriptions/s"
 
@@ -108,7 +110,7 @@ def test_there_and_back_and_there_for_ever(folder: Folder, tmp_path: Path, capsy
     folder.process.terminate()
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_version_with_a_level_more_refuses_this_one_once_it_has_risen(folder: Folder, tmp_path: Path) -> None:
     later = tree_with_one_level_more(tmp_path / "after")
     folder.run(None)

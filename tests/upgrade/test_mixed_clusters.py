@@ -11,10 +11,12 @@ from seaweedq.levels import HIGHEST
 from tests.support.upgrade.mixed import Versions, upgraded
 from tests.support.upgrade.trees import tree_before_levels
 
+pytestmark = [pytest.mark.process, pytest.mark.service]
+
 MORE_S = 6.0  # on a busy machine, for a recovery
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_brokers_from_before_there_were_levels_and_of_this_version(tmp_path: Path) -> None:
     wanted = Versions(tree_before_levels(tmp_path / "before"), None, brokers=2, publishers=1)
     outcome = upgraded(tmp_path, wanted)

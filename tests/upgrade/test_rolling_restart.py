@@ -12,6 +12,8 @@ from tests.support.processes.broker_process import BrokerProcess, free_ports
 from tests.support.processes.together import BROKERS, Together, gone, publishing, until
 from tests.support.upgrade.trees import tree_before_levels
 
+pytestmark = pytest.mark.process
+
 DONE = "restart: done"  # until then the parent takes no other SIGHUP
 
 
@@ -40,7 +42,7 @@ def restart_all(brokers: Together) -> None:
     brokers.wait_ready()
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_from_before_there_were_levels_and_back(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     old = tree_before_levels(tmp_path / "before")
     process = broker_process("--brokers", str(BROKERS), "--lease-s", "2", port=free_ports(BROKERS), start=False)

@@ -66,6 +66,7 @@ async def stored(http: Http, count: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.brokers
 async def test_changes_and_denials_are_lines_and_rows(tmp_path: Path, lines: Any) -> None:
     async with access(tmp_path, 2) as http:
         await http.principal("p", [{"actions": ["publish", "describe"], "topics": ["a"]}])
@@ -114,6 +115,7 @@ def repr_of(row: dict[str, Any]) -> str:
     return repr(sorted(row.items()))
 
 
+@pytest.mark.brokers
 async def test_a_relayed_change_is_told_of_once_and_a_topic_of_a_first_publish_too(tmp_path: Path, lines: Any) -> None:
     async with access(tmp_path, 2) as http:
         for at in (0, 1):
@@ -127,6 +129,7 @@ async def test_a_relayed_change_is_told_of_once_and_a_topic_of_a_first_publish_t
         assert found == created + 2 * subscribed
 
 
+@pytest.mark.brokers
 async def test_limits_are_denials(tmp_path: Path, lines: Any) -> None:
     async with access(tmp_path) as http:
         await http.principal("p", EVERYTHING, limits={"requests": 0.1})
@@ -140,6 +143,7 @@ async def test_limits_are_denials(tmp_path: Path, lines: Any) -> None:
         assert float(waited.split()[1]) > 0
 
 
+@pytest.mark.brokers
 async def test_no_secret_goes_into_the_audit_or_is_repeated(
     tmp_path: Path, lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,6 +171,7 @@ async def test_no_secret_goes_into_the_audit_or_is_repeated(
         assert not [one for one in ours if secret in one]
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("text", ["of-its-own:-'text',+\\\"more\\\"&all=of-it", "x" * 32])
 async def test_an_admins_token_of_any_text_is_hidden_where_it_is_sent_as_a_name(
     tmp_path: Path, lines: Any, caplog: pytest.LogCaptureFixture, text: str
@@ -187,6 +192,7 @@ async def test_an_admins_token_of_any_text_is_hidden_where_it_is_sent_as_a_name(
         assert not [one for one in ours if text in one or json.dumps(text)[1:-1] in one]
 
 
+@pytest.mark.brokers
 async def test_a_topic_that_takes_nothing_holds_nobody_up_and_gets_all_rows_once(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         (broker,) = http.together.brokers
@@ -209,6 +215,7 @@ async def test_a_topic_that_takes_nothing_holds_nobody_up_and_gets_all_rows_once
         assert [one["topic"] for one in found] == [f"t{number}" for number in range(5)]
 
 
+@pytest.mark.brokers
 async def test_the_topic_is_made_again_and_one_with_other_columns_takes_nothing(tmp_path: Path, lines: Any) -> None:
     async with access(tmp_path) as http:
         await http("PUT", "/v1/topics/a", http.admin, json={})
@@ -227,6 +234,7 @@ async def test_the_topic_is_made_again_and_one_with_other_columns_takes_nothing(
         assert (await http("PUT", "/v1/topics/b", http.admin, json={})).status_code == 201
 
 
+@pytest.mark.brokers
 async def test_who_may_read_the_audit(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("p", [{"actions": ["read", "describe", "publish"], "topics": ["*"]}])
@@ -239,6 +247,7 @@ async def test_who_may_read_the_audit(tmp_path: Path) -> None:
             assert await http.status("POST", f"/v1/topics/{TOPIC}/messages", one, json={"value": {}}) == 403
 
 
+@pytest.mark.brokers
 async def test_a_stop_sends_what_is_left(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         (broker,) = http.together.brokers
@@ -251,6 +260,7 @@ async def test_a_stop_sends_what_is_left(tmp_path: Path) -> None:
         assert any(name.endswith(".parquet") for name in names), names
 
 
+@pytest.mark.brokers
 async def test_nothing_where_it_is_off(tmp_path: Path, lines: Any) -> None:
     async with access(tmp_path, auth="none") as http:
         await http("PUT", "/v1/topics/a", None, json={})

@@ -256,6 +256,7 @@ def reachable(routes: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield from ((method, path) for method in route.methods)
 
 
+@pytest.mark.brokers
 async def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path: Path) -> None:
     async with application(tmp_path) as (app, token):
         declared = set(reachable(app.fastapi.routes))
@@ -278,6 +279,7 @@ async def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path: Path) -> 
             assert me["principal"] == "admin"
 
 
+@pytest.mark.brokers
 async def test_a_refused_request_is_not_read_and_reserves_nothing(tmp_path: Path) -> None:
     async with application(tmp_path) as (app, _):
         sent: list[Any] = []

@@ -13,6 +13,8 @@ from seaweedq.api.access.rules import SOCKET, Kind, every, find
 from tests.support.brokers import inside
 from tests.support.http.with_tokens import Http, access
 
+pytestmark = pytest.mark.brokers
+
 NAMES = {
     "topic": "t",
     "subscription": "s",

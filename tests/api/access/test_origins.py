@@ -181,6 +181,7 @@ def test_a_get_that_leases_and_may_be_an_image_of_a_page_is_refused(headers: dic
 # Over HTTP.
 
 
+@pytest.mark.process
 def test_a_rebound_name_does_nothing(topic: str, http: httpx.Client) -> None:
     before = refusals(http, "host")
     for method, path in (("DELETE", topic), ("POST", f"{topic}/messages"), ("GET", "/healthz"), ("GET", "/docs")):
@@ -192,6 +193,7 @@ def test_a_rebound_name_does_nothing(topic: str, http: httpx.Client) -> None:
         assert http.get(topic, headers={"host": host}).status_code == 200
 
 
+@pytest.mark.process
 def test_a_foreign_page_does_nothing(topic: str, http: httpx.Client) -> None:
     http.put(f"{topic}/subscriptions/s", json={})
     before = refusals(http, "origin")
@@ -206,6 +208,7 @@ def test_a_foreign_page_does_nothing(topic: str, http: httpx.Client) -> None:
     assert http.get(topic, headers={"origin": str(http.base_url)}).status_code == 200
 
 
+@pytest.mark.process
 def test_the_page_of_another_port_leases_nothing(topic: str, http: httpx.Client) -> None:
     """As an image of it would, and as one to a name without TLS."""
     http.put(f"{topic}/subscriptions/s", json={"start": "earliest"})
@@ -219,12 +222,14 @@ def test_the_page_of_another_port_leases_nothing(topic: str, http: httpx.Client)
     assert CLIENT in SENT
 
 
+@pytest.mark.process
 def test_a_probe_without_a_host_passes(broker: BrokerProcess) -> None:
     with connection(broker) as sock:
         sock.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
         assert answer_of(sock).status_code == 200
 
 
+@pytest.mark.process
 def test_a_body_needs_a_content_type(topic: str, octets: str, http: httpx.Client, broker: BrokerProcess) -> None:
     http.put(f"{topic}/subscriptions/s", json={})
     body = b'{"max_messages": 1}'
@@ -253,6 +258,7 @@ def never_with_credentials(answer: httpx.Response) -> bool:
     return named != "*" and "access-control-allow-credentials" not in answer.headers
 
 
+@pytest.mark.brokers
 async def test_a_listed_origin_may_ask_with_a_token_and_a_foreign_one_may_not(tmp_path: Path) -> None:
     async with access(tmp_path, cors_origins=f"{ORIGIN}, http://localhost:3000") as http:
         await http.principal("p", EVERYTHING)
@@ -278,6 +284,7 @@ async def test_a_listed_origin_may_ask_with_a_token_and_a_foreign_one_may_not(tm
         assert [one.headers["vary"] for one in (made, foreign)] == ["Origin"] * 2, "caches keep them apart"
 
 
+@pytest.mark.brokers
 async def test_a_page_may_read_the_headers_by_which_it_goes_on(tmp_path: Path) -> None:
     async with access(tmp_path, cors_origins=ORIGIN) as http:
         headers = {"origin": ORIGIN, "accept": "application/vnd.apache.arrow.stream"}
@@ -288,6 +295,7 @@ async def test_a_page_may_read_the_headers_by_which_it_goes_on(tmp_path: Path) -
         assert {"next-offset", "sealed", "successors", "lease"} <= {*shown}
 
 
+@pytest.mark.brokers
 async def test_by_default_no_origin_may(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         preflight = await http("OPTIONS", "/v1/topics/t", headers={"origin": ORIGIN, **ASKS})
@@ -328,6 +336,7 @@ def test_other_paths_pass(raw: bytes) -> None:
     check_raw_path({"type": "http", "path": path})
 
 
+@pytest.mark.process
 def test_a_name_with_a_slash_is_not_the_name_of_something_else(real_broker, real_client) -> None:  # type: ignore[no-untyped-def]
     real_client.create_topic("raw-path")
     list(real_client.subscribe("raw-path", "kept", start="earliest", idle_timeout_s=0.1))

@@ -29,6 +29,8 @@ from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.peer_client import begin_session, peers_of, stamped
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.brokers
+
 HIDDEN = [
     "/internal/status",
     "/internal/hello",

@@ -24,6 +24,7 @@ ONE = {"value": 1}
 LARGEST = 1_000_000  # bytes of a body
 
 
+@pytest.mark.brokers
 async def test_a_principal_over_its_rate_gets_429_and_another_is_served(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("slow", EVERYTHING, limits={"requests": 0.01})
@@ -43,6 +44,7 @@ async def test_a_principal_over_its_rate_gets_429_and_another_is_served(tmp_path
         assert (await http("GET", "/v1/topics", http.admin)).status_code == 200
 
 
+@pytest.mark.brokers
 async def test_a_rate_that_is_nearly_nothing_is_refused_with_the_lowest_one(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         for path, limits in (("/v1/principals/p", {"requests": 1e-320}), ("/v1/topics/t", {"bytes_in": 0.009})):
@@ -51,6 +53,7 @@ async def test_a_rate_that_is_nearly_nothing_is_refused_with_the_lowest_one(tmp_
             assert "at least 0.01" in answer.json()["detail"]
 
 
+@pytest.mark.brokers
 async def test_a_body_larger_than_the_burst_is_taken_once_and_then_paid_for(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("slow", EVERYTHING, limits={"bytes_in": 100})
@@ -236,6 +239,7 @@ async def test_who_waits_until_all_is_paid_goes_by_a_limit_that_was_raised_meanw
     assert len(slept) <= 3, slept
 
 
+@pytest.mark.brokers
 async def test_messages_are_paid_for_by_the_next_publish(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("slow", EVERYTHING, limits={"messages": 2})
@@ -248,6 +252,7 @@ async def test_messages_are_paid_for_by_the_next_publish(tmp_path: Path) -> None
         assert await http.status("GET", "/v1/topics/t", token) == 200, "it publishes nothing"
 
 
+@pytest.mark.brokers
 async def test_a_change_costs_as_many_as_the_segments_that_it_touches(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         grants = [{"actions": ["create", "delete", "publish", "subscribe", "describe"], "topics": ["*"]}]
@@ -266,6 +271,7 @@ async def test_a_change_costs_as_many_as_the_segments_that_it_touches(tmp_path: 
         assert await http.status("PUT", "/v1/topics/b", other) == 429, "all segments of the topic were deleted"
 
 
+@pytest.mark.brokers
 async def test_bytes_of_answers_are_paid_for_by_the_next_read_and_never_keep_an_ack_away(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("slow", EVERYTHING, limits={"bytes_out": 100})
@@ -284,6 +290,7 @@ async def test_bytes_of_answers_are_paid_for_by_the_next_read_and_never_keep_an_
         assert (await publish(http, token, 1)).status_code == 200
 
 
+@pytest.mark.brokers
 async def test_pulls_that_wait_have_places_of_which_each_broker_gives_at_least_one(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("slow", EVERYTHING, limits={"waiting_pulls": 1})
@@ -380,6 +387,7 @@ def test_a_connection_that_has_no_place_costs_nothing_else() -> None:
     assert let_in(rates, caller, {**scope(), "extensions": {CONNECTION: lines[0]}})
 
 
+@pytest.mark.brokers
 async def test_open_uploads_have_places_and_those_that_ended_elsewhere_give_theirs_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +404,7 @@ async def test_open_uploads_have_places_and_those_that_ended_elsewhere_give_thei
         assert [await http.status("POST", path, token, json={"size": 1}) for _ in range(2)] == [201, 429]
 
 
+@pytest.mark.brokers
 async def test_the_default_limits_are_for_all_that_have_none_of_their_own_and_each_has_them_for_itself(
     tmp_path: Path,
 ) -> None:
@@ -416,6 +425,7 @@ async def test_the_default_limits_are_for_all_that_have_none_of_their_own_and_ea
         assert [await http.status("GET", "/v1/topics", None) for _ in range(9)] == [200] * 9
 
 
+@pytest.mark.brokers
 async def test_the_limits_of_a_topic_are_for_all_who_use_it_and_count_beside_those_of_principals(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,8 @@ from seaweedq.api.access.rules import SOCKET, Kind, every
 from seaweedq.clock import SystemIds
 from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 
+pytestmark = pytest.mark.brokers
+
 THERE = {"topic": "t1", "subscription": "s1", "segment": "0", "offset": "0", "principal": "p"}
 MISSING = {"topic": "t2", "subscription": "s2", "segment": "7", "offset": "9", "principal": "q"}
 EXPIRES_S = 4_000_000_000

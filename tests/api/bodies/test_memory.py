@@ -102,12 +102,14 @@ def fits(code: str, argument: str, reserved: int) -> bool:
     return any(peak_bytes(code, argument) < reserved for _ in range(3))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shape", ["headers", *(later(shape) for shape in SHAPES if shape != "headers")])
 def test_a_decoder_makes_no_more_than_is_reserved(shape: str) -> None:
     body, media, bare = SHAPES[shape]
     assert fits(DECODING, shape, needed(media, body, bare, 1 << 24))
 
 
+@pytest.mark.process
 def test_the_ids_of_an_answer_take_no_more_than_is_reserved() -> None:
     assert fits(ANSWERING, f"{ROWS}", ROWS * publish.ID_BYTES)
 
@@ -161,6 +163,7 @@ def test_who_is_alone_has_all() -> None:
         fair.take("a", MIB)
 
 
+@pytest.mark.brokers
 async def test_bodies_of_one_principal_leave_room_for_those_of_another(tmp_path: Path) -> None:
     async with access(tmp_path, memory_budget_bytes=64 * MIB, max_request_bytes=16 * MIB) as http:
         for name in ("greedy", "other"):
@@ -210,6 +213,7 @@ async def test_a_decoder_counts_for_its_callers_share() -> None:
     assert (fair.held("a"), budget.decoding) == (30, 0)
 
 
+@pytest.mark.brokers
 async def test_small_bodies_that_become_large_ones_leave_room_for_those_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.support.http.raw import answer_of, connection, head
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 WISH = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
 BODY = head("GET", "/v1/topics/smuggled")
 CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)

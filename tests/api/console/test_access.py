@@ -11,9 +11,12 @@ from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import Served, served
 from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium
 
-pytestmark = pytest.mark.skipif(
-    not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
+    ),
+]
 TOKEN = "the-token-of-these-tests-may-do-everything"
 SHOWN = {"authorization": f"Bearer {TOKEN}"}
 FORM = "This broker asks for a token"

@@ -17,9 +17,12 @@ from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import Served, served
 from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium
 
-pytestmark = pytest.mark.skipif(
-    not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
+    ),
+]
 BIG = 12345678901234567890  # which a float does not hold
 PAGES = [
     "",
@@ -196,7 +199,8 @@ async def test_a_search_for_a_key_looks_where_it_can_be_and_follows_what_was_ask
         assert await page.run("document.querySelector('.search select').value") == "offset"
 
 
-async def test_errors_are_told_and_a_broker_that_ends_leaves_what_it_said_last(tmp_path: Path, long_run: None) -> None:
+@pytest.mark.long
+async def test_errors_are_told_and_a_broker_that_ends_leaves_what_it_said_last(tmp_path: Path) -> None:
     async with console(tmp_path) as (page, serving, http):
         for place in ("#/topics/nobody", "#/topics/nobody/segments"):
             await page.open(f"{serving.url}/{place}")
@@ -228,7 +232,8 @@ FOCUSED = """(() => {
 })()"""
 
 
-async def test_the_tab_key_reaches_all_that_a_page_offers_and_shows_where_it_is(tmp_path: Path, long_run: None) -> None:
+@pytest.mark.long
+async def test_the_tab_key_reaches_all_that_a_page_offers_and_shows_where_it_is(tmp_path: Path) -> None:
     async with console(tmp_path) as (page, serving, http):
         await fill(http)
         for place in [*PAGES, "#/topics/orders/keys"]:
@@ -244,7 +249,8 @@ async def test_the_tab_key_reaches_all_that_a_page_offers_and_shows_where_it_is(
             assert await page.run(missed) == [], place
 
 
-async def test_a_topic_is_created_and_deleted_by_the_keyboard_alone(tmp_path: Path, long_run: None) -> None:
+@pytest.mark.long
+async def test_a_topic_is_created_and_deleted_by_the_keyboard_alone(tmp_path: Path) -> None:
     async with console(tmp_path) as (page, serving, http):
 
         async def go(text: str) -> None:
@@ -274,7 +280,8 @@ async def test_a_topic_is_created_and_deleted_by_the_keyboard_alone(tmp_path: Pa
         assert (await http.get("/v1/topics/typed")).status_code == 404
 
 
-async def test_each_page_keeps_what_it_said_while_no_broker_answers(tmp_path: Path, long_run: None) -> None:
+@pytest.mark.long
+async def test_each_page_keeps_what_it_said_while_no_broker_answers(tmp_path: Path) -> None:
     async with console(tmp_path) as (page, serving, http):
         await fill(http)
         await page.send("Network.enable")

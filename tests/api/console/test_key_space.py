@@ -19,9 +19,12 @@ from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium
 from tests.support.console_answers import Past
 from tests.support.http.prefix_proxy import Answers, PrefixProxy, proxied
 
-pytestmark = pytest.mark.skipif(
-    not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
+    ),
+]
 # The colours in the middle of the plane, and whether the canvas has any at all.
 COLOURS = """(() => {
     const canvas = document.querySelector('.plane canvas');
@@ -86,7 +89,8 @@ async def test_the_past_is_drawn_pointed_at_zoomed_and_told_in_words(tmp_path: P
                 assert await page.run(FAINT) == []
 
 
-async def test_a_drag_shows_a_part_and_a_tap_tells_a_place(tmp_path: Path, long_run: None) -> None:
+@pytest.mark.long
+async def test_a_drag_shows_a_part_and_a_tap_tells_a_place(tmp_path: Path) -> None:
     async with behind(tmp_path, Past().answers()) as (page, url, _, _):
         await page.size(1000, 1000)
         await page.open(f"{url}#/topics/big/keys")
@@ -117,7 +121,8 @@ async def mouse(page: Page, kind: str, box: list[float], x: float, y: float) -> 
     await page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
-async def test_all_pages_work_below_a_path_prefix(tmp_path: Path, long_run: None) -> None:
+@pytest.mark.long
+async def test_all_pages_work_below_a_path_prefix(tmp_path: Path) -> None:
     async with behind(tmp_path, {}) as (page, url, _, http):
         await fill(http)
         for place in [*PAGES, "#/topics/orders/keys"]:
@@ -130,8 +135,9 @@ async def test_all_pages_work_below_a_path_prefix(tmp_path: Path, long_run: None
         await page.shows("Nothing: every segment has an owner", "Owners on the key space", "100%")
 
 
+@pytest.mark.long
 async def test_nothing_no_leader_and_a_broker_that_ends_while_it_is_looked_at(
-    tmp_path: Path, long_run: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("seaweedq.broker.load.histories.FIND_S", 0.1)
     async with console(tmp_path) as (page, serving, http):

@@ -15,9 +15,12 @@ from tests.api.console.test_key_space import behind
 from tests.support.browser import Page, chromium
 from tests.support.console_answers import Past, text
 
-pytestmark = pytest.mark.skipif(
-    not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
+    ),
+]
 LONG = "a-name-that-is-as-long-as-names-may-be-" + "x" * 79 + "-and-ends"
 LOOKS_AGAIN = "document.dispatchEvent(new Event('visibilitychange'))"  # and does not wait for its next turn
 ROWS = "document.querySelectorAll('tbody tr').length"

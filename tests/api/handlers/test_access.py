@@ -18,6 +18,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import of_level_1, until
 from tests.support.http.with_tokens import EVERYTHING, ByHost, Http, access, id_of
 
+pytestmark = pytest.mark.brokers
+
 
 async def test_a_token_works_on_all_brokers_and_ends_on_all(tmp_path: Path) -> None:
     async with access(tmp_path, 3) as http:

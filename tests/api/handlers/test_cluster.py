@@ -18,6 +18,8 @@ from seaweedq.levels import HIGHEST, LOWEST, VERSION
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
 
+pytestmark = pytest.mark.brokers
+
 
 async def ask(app: Application, method: str, path: str, **more: Any) -> httpx.Response:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:

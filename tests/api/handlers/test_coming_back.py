@@ -18,6 +18,8 @@ from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
 
+pytestmark = pytest.mark.brokers
+
 
 def numbered(found: tuple[str | None, list[dict[str, Any]]]) -> list[tuple[int, int]]:
     """The values and attempts of what a pull got."""

@@ -86,6 +86,7 @@ async def buried(http: httpx.AsyncClient, messages: int = 0) -> None:
     raise AssertionError(found)
 
 
+@pytest.mark.brokers
 async def test_what_is_rejected_is_a_letter_and_then_acked(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, http):
         headers = {"trace": "1", "dead-letter-reason": "old"}
@@ -113,6 +114,7 @@ async def test_what_is_rejected_is_a_letter_and_then_acked(tmp_path: Path) -> No
         assert "seaweedq_dead_letters_total 2.0" in (await http.get("/metrics")).text
 
 
+@pytest.mark.brokers
 async def test_what_fails_too_often_is_a_letter(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, http):
         await made(http, {"value": "bad"}, {"value": "good"}, max_attempts=2)
@@ -130,6 +132,7 @@ async def test_what_fails_too_often_is_a_letter(tmp_path: Path) -> None:
         assert said == {"reason": "max-attempts", "detail": "failed 2", "attempts": "2"}
 
 
+@pytest.mark.brokers
 async def test_what_kills_its_consumer_is_dead_lettered_alone(tmp_path: Path) -> None:
     """The consumer dies of message 7, and what it has comes again, as if its leases had expired."""
     async with one(tmp_path) as (_, http):
@@ -150,6 +153,7 @@ async def test_what_kills_its_consumer_is_dead_lettered_alone(tmp_path: Path) ->
         assert [letter["value"] for letter in await dead(http)] == [7]
 
 
+@pytest.mark.brokers
 async def test_what_is_not_taken_is_dying_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(module, "TICK_S", 0.02)
@@ -178,6 +182,7 @@ async def test_what_is_not_taken_is_dying_until_it_is(tmp_path: Path, monkeypatc
         assert (len(refusals), len(await dead(http))) == (3, 1)
 
 
+@pytest.mark.brokers
 async def test_what_is_dying_counts_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a topic that takes nothing would let all messages die, and memory grow."""
     monkeypatch.setattr(module.DeadLetters, "_begin", lambda self: None)
@@ -189,6 +194,7 @@ async def test_what_is_dying_counts_in_flight(tmp_path: Path, monkeypatch: pytes
         assert await pulled(http) == []
 
 
+@pytest.mark.brokers
 async def test_a_letter_that_was_published_twice_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The outcome of the first try was not known."""
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
@@ -211,6 +217,7 @@ async def test_a_letter_that_was_published_twice_is_there_once(tmp_path: Path, m
         assert [letter["value"] for letter in await dead(http)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.brokers
 async def test_a_letter_whose_outcome_a_seek_did_not_await_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +244,7 @@ async def test_a_letter_whose_outcome_a_seek_did_not_await_is_there_once(
         assert len(await dead(http)) == 1
 
 
+@pytest.mark.brokers
 async def test_the_topic_is_created_with_the_sources_format_and_again_after_its_deletion(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, http):
         for name, config in (("t", {}), ("b", {"format": "bytes"}), ("y", {"format": "typed", "schema": SCHEMA})):
@@ -259,6 +267,7 @@ async def test_the_topic_is_created_with_the_sources_format_and_again_after_its_
         assert letter["value"] == {"n": 5}
 
 
+@pytest.mark.brokers
 async def test_a_payload_is_copied_and_outlives_its_topic(tmp_path: Path) -> None:
     content = b"payload" * 1000
     async with one(tmp_path) as (_, http):
@@ -279,6 +288,7 @@ async def test_a_payload_is_copied_and_outlives_its_topic(tmp_path: Path) -> Non
         assert (copied.status_code, copied.content) == (200, content)
 
 
+@pytest.mark.brokers
 async def test_settings_that_cannot_be_heeded(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, http):
         await http.put(TOPIC, json={})
@@ -305,6 +315,7 @@ async def test_settings_that_cannot_be_heeded(tmp_path: Path) -> None:
         assert (await http.patch(SUB, json=both)).json()["dead_letter_topic"] is None
 
 
+@pytest.mark.brokers
 @pytest.mark.long
 async def test_fewer_attempts_let_what_was_delivered_so_often_die(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, http):
@@ -317,6 +328,7 @@ async def test_fewer_attempts_let_what_was_delivered_so_often_die(tmp_path: Path
         assert [letter["headers"]["dead-letter-attempts"] for letter in await dead(http)] == ["2"]
 
 
+@pytest.mark.brokers
 async def test_below_level_3_there_are_no_dead_letters(tmp_path: Path) -> None:
     async with of_level_1(tmp_path) as together, at(together, together.brokers[0]) as http:
         await http.put(TOPIC, json={})
@@ -326,6 +338,7 @@ async def test_below_level_3_there_are_no_dead_letters(tmp_path: Path) -> None:
         assert json.loads((await http.put(SUB, json={})).content)["max_attempts"] == 0
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("end", ["handover", later("crash")])
 async def test_what_is_dying_goes_on_dying_at_the_next_dispatcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
@@ -365,6 +378,7 @@ async def test_what_is_dying_goes_on_dying_at_the_next_dispatcher(
         assert topic
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("end", ["handover", later("crash")])
 async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
@@ -417,6 +431,7 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
     assert published[0][0] not in [producer for producer, *_ in published[again:]], "what is new has another one"
 
 
+@pytest.mark.brokers
 async def test_a_batch_that_waits_for_its_ack_is_repeated_behind_those_of_other_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +482,7 @@ async def test_what_cannot_be_read_now_waits() -> None:
             await module._read(readable, np.array([5]), is_whole)
 
 
+@pytest.mark.brokers
 async def test_a_batch_of_many_pieces_is_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a successor reads lies in files, of which each has some."""
     async with one(tmp_path) as (together, http):
@@ -548,6 +564,7 @@ def test_what_is_dying_outlives_dispatchers_that_die_before_their_first_checkpoi
     assert (replayed.held, replayed.needs_level) == ((dying,), 3)
 
 
+@pytest.mark.brokers
 async def test_nothing_dies_while_its_topic_is_taken_away(tmp_path: Path) -> None:
     """It was dying for ever: the subscription had no topic to which it could go."""
     async with one(tmp_path) as (together, http):
@@ -571,6 +588,7 @@ async def test_nothing_dies_while_its_topic_is_taken_away(tmp_path: Path) -> Non
         assert (await lag(http))["dying"] == 0
 
 
+@pytest.mark.brokers
 async def test_a_topic_is_taken_away_once_though_the_answer_was_lost(tmp_path: Path) -> None:
     """What was rejected meanwhile died without a topic, and the repetition was refused since it was dying."""
     async with one(tmp_path) as (together, http):
@@ -595,6 +613,7 @@ async def test_a_topic_is_taken_away_once_though_the_answer_was_lost(tmp_path: P
         await buried(http)
 
 
+@pytest.mark.brokers
 async def test_letters_of_a_cursor_that_cannot_be_moved_up_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -617,6 +636,7 @@ async def test_letters_of_a_cursor_that_cannot_be_moved_up_wait(
         assert 1 <= reads <= 4, "the pauses grow from half a second on"
 
 
+@pytest.mark.brokers
 async def test_two_changes_at_once_leave_no_attempts_without_a_topic(tmp_path: Path) -> None:
     """Each of them was right by itself; both together let messages die that had no topic."""
     async with one(tmp_path) as (_, http):

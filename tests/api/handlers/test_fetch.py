@@ -14,6 +14,8 @@ import pytest
 from tests.support.http.asking import ARROW, arrow_stream, arrow_table, fetch, problem_of, send, values
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 CAP = 8 * 1024 * 1024
 TIMES = pa.timestamp("us", tz="UTC")
 

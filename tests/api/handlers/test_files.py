@@ -29,6 +29,7 @@ def ranges(files: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
     return [(one["segment"], one["first_offset"], one["next_offset"]) for one in files]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("size", [2, 3, 1_000])
 def test_all_rows_below_the_flushed_offsets_are_in_the_files_that_are_listed(
     http: httpx.Client, broker: BrokerProcess, topic: str, size: int
@@ -59,6 +60,7 @@ def test_all_rows_below_the_flushed_offsets_are_in_the_files_that_are_listed(
     assert listed(http, topic, segment=0, after=f"0/{files[0]['name']}", page_size=size) == files[1:3]
 
 
+@pytest.mark.brokers
 async def test_a_file_that_appears_after_the_positions_were_asked_for_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +85,7 @@ async def test_a_file_that_appears_after_the_positions_were_asked_for_is_left_ou
             assert ranges((await http.get("/v1/topics/t/files")).json()["files"]) == [(0, 0, 1), (0, 1, 2)]
 
 
+@pytest.mark.brokers
 async def test_objects_of_somebody_else_in_a_topics_folder_take_nothing_down(tmp_path: Path) -> None:
     """They were 500 here, and took their segment down at its owner's next start."""
     async with in_loop(tmp_path, 1) as together:
@@ -105,6 +108,7 @@ async def test_objects_of_somebody_else_in_a_topics_folder_take_nothing_down(tmp
                 assert ranges(found) == [(0, 0, 1), (0, 1, 2), (0, 2, 3)]
 
 
+@pytest.mark.process
 def test_wrong_parameters(http: httpx.Client, topic: str) -> None:
     for params, says in (
         ({"page_size": "1"}, "page_size is '1'; it must be a whole number from 2 to 1000"),
@@ -119,6 +123,7 @@ def test_wrong_parameters(http: httpx.Client, topic: str) -> None:
         problem_of(http.get(f"{topic}/offsets", params={"timestamp": time}), 422, "invalid-request", "RFC 3339")
 
 
+@pytest.mark.process
 def test_the_offsets_of_a_time(http: httpx.Client, topic: str) -> None:
     for day in (1, 2, 3):
         send(http, topic, day, timestamp=f"2026-01-0{day}T00:00:00Z")
@@ -136,6 +141,7 @@ def test_the_offsets_of_a_time(http: httpx.Client, topic: str) -> None:
     assert http.get(f"{topic}/segments/0/messages?offset=4&wait_s=1ms").json()["messages"] == []
 
 
+@pytest.mark.brokers
 async def test_any_broker_lists_files_and_owners_know_more_of_them(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2) as together:
         first, second = together.brokers
@@ -152,6 +158,7 @@ async def test_any_broker_lists_files_and_owners_know_more_of_them(tmp_path: Pat
         assert ranges(found[0]) == ranges(found[1])
 
 
+@pytest.mark.process
 def test_the_client_reads_all_pages(broker: BrokerProcess, http: httpx.Client, topic: str) -> None:
     send(http, topic, 1)
     http.post(f"{topic}/flush")

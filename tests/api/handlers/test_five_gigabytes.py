@@ -9,6 +9,8 @@ import pytest
 
 from seaweedq import Client
 
+pytestmark = pytest.mark.process
+
 MIB = 1024 * 1024
 SIZE = 5 * 1024 * MIB
 CHUNK = 4 * MIB
@@ -20,7 +22,7 @@ def peak_mib(pid: int) -> int:
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_five_gigabytes_go_through_a_broker_that_stays_small(broker_processes, tmp_path: Path) -> None:
     """On a folder, where the bytes pass through the broker both ways: under 300 MiB, journal and etcetera included."""

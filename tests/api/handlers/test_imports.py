@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.http.uploading_files import arrow, numbered, parquet
 
+pytestmark = pytest.mark.process
+
 
 def test_every_row_becomes_a_message(importer):
     importer.make(initial_segments=4)

@@ -100,6 +100,7 @@ async def below(folder: Path, level: int, count: int) -> AsyncIterator[InLoop]:
     await together.coordination.close()
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("peer_ports", [False, True])
 async def test_nothing_that_brokers_send_has_the_secret_and_none_of_it_is_taken_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peer_ports: bool
@@ -123,6 +124,7 @@ async def test_nothing_that_brokers_send_has_the_secret_and_none_of_it_is_taken_
         assert sum(counted) >= len(sent)
 
 
+@pytest.mark.brokers
 async def test_a_false_broker_in_coordination_is_neither_called_nor_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,6 +155,7 @@ async def test_a_false_broker_in_coordination_is_neither_called_nor_told(
         await until(lambda: not any(inside.roster(one).strange for one in together.brokers))
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize(
     "headers", [{STAMP_HEADER: "x"}, {STAMP_HEADER: "0" * 32 + " 1 " + "0" * 64}, {SECRET_HEADER: "x"}]
 )
@@ -169,6 +172,7 @@ async def test_who_claims_to_be_a_broker_is_refused_counted_and_logged(
         assert "refused for peer" in caplog.text
 
 
+@pytest.mark.brokers
 async def test_a_web_socket_that_claims_to_be_a_brokers_is_refused(tmp_path: Path) -> None:
     sent: list[Any] = []
 
@@ -186,6 +190,7 @@ async def test_a_web_socket_that_claims_to_be_a_brokers_is_refused(tmp_path: Pat
         assert together.apps["http://b0"].refusals.counts["peer"] == 0, "as if a session had ended"
 
 
+@pytest.mark.brokers
 async def test_a_broker_in_its_next_life_is_called_without_a_failed_request(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2) as together:
         await make(together)
@@ -199,6 +204,7 @@ async def test_a_broker_in_its_next_life_is_called_without_a_failed_request(tmp_
         await again.stop()
 
 
+@pytest.mark.brokers
 async def test_a_rise_of_the_level_under_load_loses_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded(monkeypatch)
     async with below(tmp_path, 3, 3) as together:
@@ -217,6 +223,7 @@ async def test_a_rise_of_the_level_under_load_loses_no_request(tmp_path: Path, m
         assert not any(inside.roster(one).strange for one in together.brokers)
 
 
+@pytest.mark.brokers
 async def test_brokers_that_see_the_rise_one_after_another_understand_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +243,7 @@ async def work_often(together: InLoop) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.brokers
 async def test_a_secret_is_changed_by_two_rolling_restarts_without_a_failed_request(tmp_path: Path) -> None:
     old, new = "o" * 32, "n" * 32
     together = InLoop(tmp_path, MemoryStore(), {}, secret=old)
@@ -261,6 +269,7 @@ async def test_a_secret_is_changed_by_two_rolling_restarts_without_a_failed_requ
         await together.coordination.close()
 
 
+@pytest.mark.brokers
 async def test_a_broker_that_is_told_of_a_lower_level_does_not_show_the_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +292,7 @@ async def test_a_broker_that_is_told_of_a_lower_level_does_not_show_the_secret(
         assert FALSE not in {base for base, _, _ in recorded.requests}
 
 
+@pytest.mark.brokers
 async def test_a_broker_that_proves_nothing_and_does_not_read_the_level_loses_its_lease(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         lease = (await together.coordination.leases.grant(60)).lease

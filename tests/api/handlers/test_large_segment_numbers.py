@@ -7,6 +7,8 @@ import pytest
 from tests.support.brokers.changing import ask, at, make, refused
 from tests.support.brokers.in_process_cluster import in_loop
 
+pytestmark = pytest.mark.brokers
+
 
 @pytest.mark.parametrize("number", [10**10, 2**63 - 1])
 async def test_numbers_beyond_all_ids(tmp_path: Path, number: int) -> None:

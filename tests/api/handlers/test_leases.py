@@ -15,6 +15,8 @@ from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loo
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
 
+pytestmark = pytest.mark.brokers
+
 TOPIC = "/v1/topics/t"
 JSON = {"content-type": "application/json"}
 SUB = f"{TOPIC}/subscriptions/s"

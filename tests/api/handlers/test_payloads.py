@@ -33,6 +33,7 @@ def path(http: httpx.Client, topic: str) -> str:
     return f"{topic}/segments/0/messages/1/payload"
 
 
+@pytest.mark.process
 def test_whole(http: httpx.Client, path: str) -> None:
     answer = http.get(path)
     assert (answer.status_code, answer.content) == (200, CONTENT)
@@ -45,6 +46,7 @@ def test_whole(http: httpx.Client, path: str) -> None:
     assert {**head.headers, "date": ""} == {**said, "date": ""}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("wanted", "start", "end"),
     [
@@ -61,11 +63,13 @@ def test_ranges(http: httpx.Client, path: str, wanted: str, start: int, end: int
     assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{len(CONTENT)}"
 
 
+@pytest.mark.process
 def test_beyond_the_end(http: httpx.Client, path: str) -> None:
     answer = http.get(path, headers={"range": "bytes=3000000-"})
     assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */3000000")
 
 
+@pytest.mark.process
 def test_what_is_not_there(http: httpx.Client, broker: BrokerProcess, topic: str, path: str) -> None:
     def answer(where: str, status: int, slug: str) -> None:
         found = http.get(where)
@@ -86,6 +90,7 @@ def test_what_is_not_there(http: httpx.Client, broker: BrokerProcess, topic: str
     answer(path, 404, "payload-not-found")
 
 
+@pytest.mark.process
 def test_expired_messages_have_none(http: httpx.Client, topic: str) -> None:
     made = upload(http, topic, b"short-lived")
     publish(http, topic, naming(made, expires_in_s=0.001))
@@ -158,6 +163,7 @@ def test_rows_that_name_something_else(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.process
 def test_any_broker_answers(broker_process: Callable[..., BrokerProcess]) -> None:
     first = free_port()
     brokers = broker_process("--brokers", "2", port=first)

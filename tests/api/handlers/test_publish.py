@@ -13,6 +13,8 @@ import pytest
 from tests.support.http.asking import ARROW, NDJSON, arrow_stream, fetch, problem_of, send, values
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 OCTETS = {"content-type": "application/octet-stream"}
 
 

@@ -5,11 +5,14 @@ from typing import Any
 
 import httpx
 import pyarrow as pa
+import pytest
 
 from seaweedq.codec.bodies import ARROW
 from tests.support.brokers.in_process_cluster import in_loop, of_level_1
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
+
+pytestmark = pytest.mark.brokers
 
 TOPIC = "/v1/topics/t"
 SUB = f"{TOPIC}/subscriptions/s"

@@ -14,6 +14,8 @@ from seaweedq import Client
 from tests.support.http.referring import begin, digest, naming, publish, read, upload
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 ARROW = "application/vnd.apache.arrow.stream"
 
 

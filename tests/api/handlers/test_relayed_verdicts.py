@@ -19,6 +19,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop
 from tests.support.http.with_tokens import Http, access
 
+pytestmark = pytest.mark.brokers
+
 BROKERS, PRINCIPALS, SEGMENTS, TOKENS = 3, 4, 6, 1
 CHANGING = {
     *(("DELETE", path) for path in (TOPIC, SUBSCRIPTION, "/v1/principals/{principal}", "/v1/tokens/{token}")),

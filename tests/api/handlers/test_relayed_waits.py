@@ -117,6 +117,7 @@ def answered(pulls: list[asyncio.Task[Any]]) -> list[int]:
     return [at for at, one in enumerate(pulls) if one.done()]
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("mode", ["ordered", "shared"])
 async def test_one_waits_there_for_all_and_the_longest_waiting_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -140,6 +141,7 @@ async def test_one_waits_there_for_all_and_the_longest_waiting_come_first(
         await until(lambda: len(answered(pulls)) == WAITING)
 
 
+@pytest.mark.brokers
 async def test_who_comes_while_another_has_waited_for_long_asks_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ async def test_who_comes_while_another_has_waited_for_long_asks_for_nothing(
             assert sorted(message["offset"] for messages in found for message in messages) == list(range(2, 12))
 
 
+@pytest.mark.brokers
 async def test_each_consumer_of_an_ordered_subscription_waits_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +184,7 @@ async def test_each_consumer_of_an_ordered_subscription_waits_for_itself(
         assert answered(pulls) == [0, 1], "the segment is a's"
 
 
+@pytest.mark.brokers
 async def test_a_pull_that_is_handed_on_costs_coordination_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +208,7 @@ async def test_a_pull_that_is_handed_on_costs_coordination_nothing(
         assert [key for key in read if key.startswith("subscriptions/")] == []
 
 
+@pytest.mark.brokers
 async def test_those_who_queue_follow_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under = Under(monkeypatch)
     async with in_loop(tmp_path) as together, waiting(together, under, "shared", [None] * 5) as (_, pulls):
@@ -248,6 +253,7 @@ def dispatches(broker: Broker) -> bool:
     return bool(inside.dispatcher(broker).names()) and preferred == inside.membership(broker).broker
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("mode", ["shared", "ordered"])
 async def test_those_who_wait_at_another_broker_are_counted_once(tmp_path: Path, mode: str) -> None:
     """Of six pulls that waited at another broker one was counted."""

@@ -30,7 +30,9 @@ from tests.support.http.listening import listening
 from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
-from tests.support.tiers import later
+from tests.support.tiers import marked
+
+pytestmark = pytest.mark.brokers
 
 SUB, HELD = "/v1/topics/a/subscriptions/s", 4
 TAKEN_S = 5.0  # a revocation takes 0.1 s and may take 1; this machine may be busy
@@ -143,7 +145,7 @@ async def end_all(http: Http, by: Callable[[str], Any]) -> list[float]:
     return [at_s - began_s for _, at_s in found]
 
 
-@pytest.mark.parametrize("client", ["embedded", later("etcd")], indirect=True)
+@pytest.mark.parametrize("client", ["embedded", marked("etcd", "service", "long")], indirect=True)
 async def test_a_token_ends_on_three_brokers_in_all_ways_in_which_it_is_used(
     client: Callable[[], Coordination], tmp_path: Path
 ) -> None:
@@ -187,8 +189,10 @@ async def test_a_broker_that_is_cut_off_ends_all_with_its_lease(tmp_path: Path) 
             assert await http.status(method, path, token, 1, json=content) == 503
 
 
+@pytest.mark.service
+@pytest.mark.long
 async def test_a_partition_from_etcd_ends_what_a_revoked_token_waits_for_behind_it(
-    etcd_server: EtcdServer, tmp_path: Path, long_run: None
+    etcd_server: EtcdServer, tmp_path: Path
 ) -> None:
     thread, prefix = LoopThread(), f"{uuid4()}/"
     link = TcpProxy(thread, etcd_server.endpoint).start()

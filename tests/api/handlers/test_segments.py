@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
@@ -12,6 +14,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import at, make, replace
 from tests.support.brokers.retained import fill
+
+pytestmark = pytest.mark.brokers
 
 T = "/v1/topics/t"
 

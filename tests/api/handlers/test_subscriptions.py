@@ -69,6 +69,7 @@ def ids(messages: list[dict[str, Any]]) -> list[str]:
     return [message["id"] for message in messages]
 
 
+@pytest.mark.process
 def test_defaults_and_comparison(http: httpx.Client, topic: str) -> None:
     path = f"{topic}/subscriptions/plain"
     made = http.put(path, json={})
@@ -90,6 +91,7 @@ def test_defaults_and_comparison(http: httpx.Client, topic: str) -> None:
     assert http.get(f"{topic}/subscriptions").json()["subscriptions"] == [http.get(path).json()]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -125,6 +127,7 @@ def test_what_is_not_valid_makes_no_subscription(http: httpx.Client, topic: str,
     problem_of(http.get(path), 404, "subscription-not-found", "invalid")
 
 
+@pytest.mark.process
 def test_where_a_subscription_starts(http: httpx.Client, topic: str) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for hour in range(4):
@@ -147,6 +150,7 @@ def test_where_a_subscription_starts(http: httpx.Client, topic: str) -> None:
         assert [m["attempt"] for m in messages] == [1] * len(expected)
 
 
+@pytest.mark.process
 def test_pull_and_ack_go_through_all_segments(http: httpx.Client) -> None:
     topic, sub = "/v1/topics/wide", "/v1/topics/wide/subscriptions/s"
     http.put(topic, json={"initial_segments": 4})
@@ -161,6 +165,7 @@ def test_pull_and_ack_go_through_all_segments(http: httpx.Client) -> None:
     assert all(one["messages"] == 0 for one in http.get(sub).json()["lag"])
 
 
+@pytest.mark.process
 def test_one_consumer_at_a_time_has_a_segment(http: httpx.Client, topic: str, sub: str) -> None:
     send(http, topic, *range(10))
     mine = ids(pull(http, sub, consumer="a", max_messages=4))
@@ -173,6 +178,7 @@ def test_one_consumer_at_a_time_has_a_segment(http: httpx.Client, topic: str, su
     assert ids(pull(http, sub, consumer="b", wait_s=10)) == ["0-8", "0-9"], "a has not pulled for a second"
 
 
+@pytest.mark.process
 def test_what_is_not_acked_comes_again(http: httpx.Client, topic: str, short: str) -> None:
     send(http, topic, *range(5))
     assert [m["attempt"] for m in pull(http, short)] == [1] * 5
@@ -184,6 +190,7 @@ def test_what_is_not_acked_comes_again(http: httpx.Client, topic: str, short: st
     assert pull(http, short, wait_s=1.3 * DEADLINE_S) == []
 
 
+@pytest.mark.process
 def test_acks_beyond_the_first_unacked_are_kept(http: httpx.Client, topic: str, short: str) -> None:
     send(http, topic, *range(6))
     pull(http, short)
@@ -198,6 +205,7 @@ def test_acks_beyond_the_first_unacked_are_kept(http: httpx.Client, topic: str, 
     assert (lag(http, short)["messages"], lag(http, short)["acked_to"]) == (0, 6)
 
 
+@pytest.mark.process
 def test_unknown_ids_are_named_as_they_came(http: httpx.Client, topic: str, sub: str) -> None:
     send(http, topic, *range(4))
     pull(http, sub, max_messages=2)
@@ -225,6 +233,7 @@ def test_unknown_ids_are_named_as_they_came(http: httpx.Client, topic: str, sub:
     problem_of(http.post(f"{sub}/ack", json={"ids": []}), 422, "invalid-request", "ids is []")
 
 
+@pytest.mark.process
 def test_an_ack_that_comes_too_late_is_unknown(http: httpx.Client, topic: str, short: str) -> None:
     send(http, topic, 1)
     (message,) = pull(http, short, consumer="slow")
@@ -233,6 +242,7 @@ def test_an_ack_that_comes_too_late_is_unknown(http: httpx.Client, topic: str, s
     assert ack(http, short, message["id"], consumer="next") == {"acked": 1, "late": 0, "unknown": []}
 
 
+@pytest.mark.process
 def test_an_ack_that_comes_late_counts_while_nobody_else_has_the_message(
     http: httpx.Client, topic: str, short: str
 ) -> None:
@@ -244,6 +254,7 @@ def test_an_ack_that_comes_late_counts_while_nobody_else_has_the_message(
     assert pull(http, short, consumer="next") == []
 
 
+@pytest.mark.process
 def test_a_pull_waits_for_the_first_message(http: httpx.Client, topic: str, sub: str, broker: BrokerProcess) -> None:
     asked = threading.Event()
 
@@ -265,6 +276,7 @@ def test_a_pull_waits_for_the_first_message(http: httpx.Client, topic: str, sub:
     assert came - sent < 2
 
 
+@pytest.mark.process
 def test_a_consumer_that_went_away_is_given_nothing(http: httpx.Client, topic: str, broker: BrokerProcess) -> None:
     sub = f"{topic}/subscriptions/patient"
     http.put(sub, json={"start": "earliest", "ack_deadline_s": 600})
@@ -281,6 +293,7 @@ def test_a_consumer_that_went_away_is_given_nothing(http: httpx.Client, topic: s
     assert values({"messages": pull(http, sub, consumer="here", wait_s=5)}) == [1]
 
 
+@pytest.mark.process
 def test_lag_counts_messages_bytes_and_seconds(http: httpx.Client, topic: str, sub: str) -> None:
     names = ("messages", "bytes", "seconds", "in_flight", "delayed", "dying", "waiting", "skipped")
     counts = dict.fromkeys(names, 0)
@@ -301,6 +314,7 @@ def test_lag_counts_messages_bytes_and_seconds(http: httpx.Client, topic: str, s
     assert lag(http, sub)["seconds"] < 60
 
 
+@pytest.mark.process
 def test_all_subscriptions_are_listed_by_pages_but_those_of_topics_that_are_gone(http: httpx.Client) -> None:
     made = [(topic, name) for topic in ("lister", "lister-2", "lister.x", "unlisted") for name in ("a", "b-1")]
     for topic, name in made:
@@ -325,11 +339,13 @@ def test_all_subscriptions_are_listed_by_pages_but_those_of_topics_that_are_gone
     assert found == whole["subscriptions"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("token", ["", "lister", "lister/1", "lister/x/a", "lister/1/a/b"])
 def test_a_page_token_that_is_none(http: httpx.Client, token: str) -> None:
     problem_of(http.get("/v1/subscriptions", params={"page_token": token}), 422, "invalid-request", "page_token")
 
 
+@pytest.mark.process
 def test_a_subscription_that_was_deleted_begins_anew(http: httpx.Client, topic: str, sub: str) -> None:
     send(http, topic, 1, 2)
     pull(http, sub)
@@ -348,6 +364,7 @@ def test_a_subscription_that_was_deleted_begins_anew(http: httpx.Client, topic: 
     assert [(m["offset"], m["attempt"]) for m in pull(http, sub)] == [(0, 1), (1, 1)]
 
 
+@pytest.mark.process
 def test_cursors_outlive_a_kill(broker_process: Callable[..., BrokerProcess]) -> None:
     broker = broker_process()
     with httpx.Client(base_url=broker.url, trust_env=False, timeout=30) as http:
@@ -394,6 +411,7 @@ def client(app: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", timeout=30)
 
 
+@pytest.mark.brokers
 async def test_below_level_3_settings_that_old_brokers_do_not_heed_are_refused(tmp_path: Path) -> None:
     async with of_level_1(tmp_path) as together, client(*together.apps.values()) as http:
         assert (await http.put("/v1/topics/t", json={})).status_code == 201
@@ -408,6 +426,7 @@ async def test_below_level_3_settings_that_old_brokers_do_not_heed_are_refused(t
         assert msgspec.json.decode(stored.value).keys() <= FIRST.keys()
 
 
+@pytest.mark.brokers
 async def test_a_change_is_heeded_by_later_pulls_and_keeps_leases_and_epoch(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together, client(*together.apps.values()) as http:
         await http.put("/v1/topics/t", json={})
@@ -431,6 +450,7 @@ async def test_a_change_is_heeded_by_later_pulls_and_keeps_leases_and_epoch(tmp_
         problem_of(await http.patch("/v1/topics/t/subscriptions/none", json={}), 404, "subscription-not-found")
 
 
+@pytest.mark.brokers
 async def test_a_change_whose_answer_was_lost_keeps_acks_that_no_checkpoint_has(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together, client(*together.apps.values()) as http:
         await http.put("/v1/topics/t", json={})

@@ -33,6 +33,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.process
 def test_a_topic_is_created_with_the_defaults(http: httpx.Client) -> None:
     made = http.put("/v1/topics/defaults", json={})
     assert made.status_code == 201
@@ -67,6 +68,7 @@ OTHERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("field", CONFIG)
 def test_only_named_fields_are_compared(http: httpx.Client, field: str) -> None:
     http.put("/v1/topics/compared", json=CONFIG)
@@ -82,6 +84,7 @@ def test_only_named_fields_are_compared(http: httpx.Client, field: str) -> None:
     }
 
 
+@pytest.mark.process
 def test_a_conflict_names_both_values(http: httpx.Client) -> None:
     http.put("/v1/topics/both", json={"format": "typed", "schema": SCHEMA, "scaling": {"max_segments": 8}})
     wanted = {"key_field": "carrier", "scaling": {"max_segments": 9}, "retention": {"max_bytes": 7_000_000}}
@@ -97,12 +100,14 @@ def test_a_conflict_names_both_values(http: httpx.Client) -> None:
     assert told.endswith("... and the request says []")
 
 
+@pytest.mark.process
 def test_named_parts_of_flush_and_retention_are_compared_alone(http: httpx.Client) -> None:
     http.put("/v1/topics/parts", json={"flush": {"max_age_s": 7, "max_bytes": 65_536}})
     assert http.put("/v1/topics/parts", json={"flush": {"max_age_s": 7}, "retention": {}}).status_code == 200
     problem_of(http.put("/v1/topics/parts", json={"flush": {"max_bytes": None}}), 409, "topic-exists")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -133,6 +138,7 @@ def test_a_configuration_that_is_not_valid_makes_no_topic(http: httpx.Client, co
     problem_of(http.get("/v1/topics/invalid"), 404, "topic-not-found", "invalid")
 
 
+@pytest.mark.process
 def test_schemas_that_do_not_fit_are_named(http: httpx.Client) -> None:
     for name, kind in (("_offset", "long"), ("segment", "long"), ("CARRIER", "long"), ("nested", {"type": "list"})):
         fields = [*SCHEMA["fields"], {"id": 9, "name": name, "required": False, "type": kind}]  # type: ignore[misc]
@@ -140,6 +146,7 @@ def test_schemas_that_do_not_fit_are_named(http: httpx.Client) -> None:
         problem_of(http.put("/v1/topics/unfit", json=body), 422, "invalid-request", name)
 
 
+@pytest.mark.process
 def test_change_touches_what_it_names_and_null_brings_the_default_back(http: httpx.Client, topic: str) -> None:
     http.patch(topic, json={"flush": {"max_age_s": 9, "min_bytes": 5}, "retention": {"max_age_s": 60}})
     changed = http.patch(topic, json={"flush": {"max_age_s": None}, "scaling": {"max_segments": 2}})
@@ -157,11 +164,13 @@ def test_change_touches_what_it_names_and_null_brings_the_default_back(http: htt
     assert http.get(topic).json() == changed.json()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("field", ["format", "schema", "key_field", "initial_segments"])
 def test_what_a_topic_is_cannot_be_changed(http: httpx.Client, topic: str, field: str) -> None:
     problem_of(http.patch(topic, json={field: CONFIG[field]}), 422, "invalid-request", field)
 
 
+@pytest.mark.process
 def test_topics_are_listed_by_name_a_page_at_a_time(http: httpx.Client) -> None:
     names = [f"listed-{n}" for n in range(7)]
     for name in names:
@@ -181,6 +190,7 @@ def test_topics_are_listed_by_name_a_page_at_a_time(http: httpx.Client) -> None:
     assert {topic["name"] for topic in everything["topics"]} >= set(names)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("size", ["0", "-1", "1001", "1_0", "x", "1e2", ""])
 def test_page_sizes_have_bounds(http: httpx.Client, size: str) -> None:
     problem_of(
@@ -188,6 +198,7 @@ def test_page_sizes_have_bounds(http: httpx.Client, size: str) -> None:
     )
 
 
+@pytest.mark.process
 def test_counts_bytes_and_path_are_those_of_the_directory(http: httpx.Client, topic: str) -> None:
     send(http, topic, *range(100))
     young = http.get(topic).json()
@@ -206,6 +217,7 @@ def test_counts_bytes_and_path_are_those_of_the_directory(http: httpx.Client, to
     assert sorted(table.column("value").to_pylist(), key=int) == [str(n) for n in range(100)]
 
 
+@pytest.mark.process
 def test_the_segment_map_tiles_the_key_space(http: httpx.Client) -> None:
     http.put("/v1/topics/tiled", json={"initial_segments": 4})
     segments = http.get("/v1/topics/tiled/segments").json()["segments"]
@@ -220,6 +232,7 @@ def test_the_segment_map_tiles_the_key_space(http: httpx.Client) -> None:
         assert one["predecessors"] == one["successors"] == []
 
 
+@pytest.mark.process
 def test_a_topic_that_was_deleted_comes_back_with_other_segments(http: httpx.Client) -> None:
     path = "/v1/topics/phoenix"
     http.put(path, json={"initial_segments": 2})
@@ -248,6 +261,7 @@ def test_a_topic_that_was_deleted_comes_back_with_other_segments(http: httpx.Cli
     assert http.get(path).json()["messages"] == 0
 
 
+@pytest.mark.process
 def test_typed_topics_keep_columns(http: httpx.Client) -> None:
     path = "/v1/topics/typed"
     assert http.put(path, json={"format": "typed", "schema": SCHEMA, "key_field": "carrier"}).status_code == 201
@@ -266,6 +280,7 @@ def test_typed_topics_keep_columns(http: httpx.Client) -> None:
     assert table.to_pylist() == [{"carrier": "UA", "delay": 12}, {"carrier": "AA", "delay": None}]
 
 
+@pytest.mark.process
 def test_a_topic_says_what_a_line_of_ndjson_is(http: httpx.Client) -> None:
     path, lines = "/v1/topics/shipped", {"content-type": "application/x-ndjson"}
     assert http.put(path, json={}).json()["ndjson"] == "envelope"
@@ -285,6 +300,7 @@ def test_a_topic_says_what_a_line_of_ndjson_is(http: httpx.Client) -> None:
     problem_of(http.patch(path, json={"ndjson": "values"}), 422, "invalid-request", "ndjson")
 
 
+@pytest.mark.process
 def test_the_python_client_says_what_its_lines_are(http: httpx.Client) -> None:
     http.put("/v1/topics/lines", json={"ndjson": "bare"})
     with Client(str(http.base_url)) as client:
@@ -318,6 +334,7 @@ def scaling(answer: httpx.Response) -> Any:
     return answer.json()["scaling"]
 
 
+@pytest.mark.process
 def test_the_policy_is_shown_with_its_defaults(http: httpx.Client, topic: str) -> None:
     assert scaling(http.get(topic)) == DEFAULTS
     made = http.put("/v1/topics/wide", json={"initial_segments": 300, "scaling": {"enabled": False}})
@@ -326,6 +343,7 @@ def test_the_policy_is_shown_with_its_defaults(http: httpx.Client, topic: str) -
     assert scaling(http.get("/v1/topics/narrow")) == SET
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("field", SET)
 def test_only_what_a_repeated_creation_names_is_compared(http: httpx.Client, field: str) -> None:
     path = f"/v1/topics/compared-{field}"
@@ -344,6 +362,7 @@ def test_only_what_a_repeated_creation_names_is_compared(http: httpx.Client, fie
         }
 
 
+@pytest.mark.process
 def test_what_is_named_changes_and_null_brings_the_default_back(http: httpx.Client, topic: str) -> None:
     assert scaling(http.patch(topic, json={"scaling": SET})) == SET
     assert scaling(http.patch(topic, json={"scaling": {"enabled": True}})) == SET | {"enabled": True}
@@ -353,6 +372,7 @@ def test_what_is_named_changes_and_null_brings_the_default_back(http: httpx.Clie
     assert scaling(http.get(topic)) == DEFAULTS
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
@@ -386,6 +406,7 @@ def test_what_is_refused_is_named_with_its_bound(http: httpx.Client, topic: str,
     assert scaling(http.get(topic)) == DEFAULTS
 
 
+@pytest.mark.process
 def test_a_change_must_go_together_with_what_is_there(http: httpx.Client, topic: str) -> None:
     http.patch(topic, json={"scaling": {"max_segments": 8}})
     refused = http.patch(topic, json={"scaling": {"min_segments": 9}, "flush": {"max_age_s": 3}})
@@ -409,6 +430,7 @@ def soon(what: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.mark.process
 def test_rates_are_those_of_what_was_published(http: httpx.Client) -> None:
     path = "/v1/topics/measured"
     http.put(path)
@@ -425,6 +447,7 @@ def test_rates_are_those_of_what_was_published(http: httpx.Client) -> None:
     assert segment["rates"]["bytes_per_s"] == pytest.approx([rate * each] * 4, rel=0.5)
 
 
+@pytest.mark.process
 def test_a_key_that_is_too_hot_is_told_and_a_sealed_segment_has_neither_rates_nor_key(http: httpx.Client) -> None:
     path, many = "/v1/topics/hot", {"target_messages_per_s": 10, "cool_down_s": 1}
     http.put(path, json={"initial_segments": 2, "scaling": many})
@@ -490,6 +513,7 @@ def at_once(broker: BrokerProcess) -> Iterator[Callable[[Callable[[httpx.Client,
 AtOnce = Callable[[Callable[[httpx.Client, int], Any]], list[Any]]
 
 
+@pytest.mark.process
 def test_one_creates_a_topic_and_all_others_find_it(http: httpx.Client, at_once: AtOnce) -> None:
     for n in range(5):
         seen = Counter(at_once(lambda client, _, n=n: client.put(f"/v1/topics/raced-{n}").status_code))  # type: ignore[misc]
@@ -497,6 +521,7 @@ def test_one_creates_a_topic_and_all_others_find_it(http: httpx.Client, at_once:
         assert [s["id"] for s in http.get(f"/v1/topics/raced-{n}/segments").json()["segments"]] == [0]
 
 
+@pytest.mark.process
 def test_one_configuration_wins(http: httpx.Client, at_once: AtOnce) -> None:
     answers = at_once(lambda client, n: client.put("/v1/topics/contested", json={"initial_segments": n + 1}))
     assert Counter(answer.status_code for answer in answers) == {201: 1, 409: CLIENTS - 1}
@@ -504,18 +529,21 @@ def test_one_configuration_wins(http: httpx.Client, at_once: AtOnce) -> None:
     assert http.get("/v1/topics/contested").json() == won
 
 
+@pytest.mark.process
 def test_the_first_messages_of_a_topic_are_all_taken(http: httpx.Client, at_once: AtOnce) -> None:
     answers = at_once(lambda client, n: send(client, "/v1/topics/sprung", n))
     assert sorted(one for ids in answers for one in ids) == sorted(f"0-{n}" for n in range(CLIENTS))
     assert sorted(values(fetch(http, "/v1/topics/sprung"))) == list(range(CLIENTS))
 
 
+@pytest.mark.process
 def test_one_creates_a_subscription(http: httpx.Client, topic: str, at_once: AtOnce) -> None:
     path = f"{topic}/subscriptions/raced"
     seen = Counter(at_once(lambda client, _: client.put(path, json={"start": "earliest"}).status_code))
     assert seen == {201: 1, 200: CLIENTS - 1}
 
 
+@pytest.mark.process
 def test_deleting_publishing_and_creating_at_once_ends_well(http: httpx.Client, at_once: AtOnce) -> None:
     path = "/v1/topics/churned"
 
@@ -542,6 +570,7 @@ def test_deleting_publishing_and_creating_at_once_ends_well(http: httpx.Client, 
     assert http.get(path).json()["messages"] == before + 1
 
 
+@pytest.mark.process
 def test_pulls_of_one_consumer_never_share_a_message(http: httpx.Client, at_once: AtOnce) -> None:
     topic, sub = "/v1/topics/shared-out", "/v1/topics/shared-out/subscriptions/s"
     http.put(topic, json={"initial_segments": 3})
@@ -562,6 +591,7 @@ def test_pulls_of_one_consumer_never_share_a_message(http: httpx.Client, at_once
     assert sum(one["messages"] for one in http.get(sub).json()["lag"]) == 0
 
 
+@pytest.mark.process
 def test_a_producer_that_repeats_itself_at_once_is_stored_once(http: httpx.Client, topic: str, at_once: AtOnce) -> None:
     headers = {"Producer-Id": "p", "Producer-Sequence": "0"}
     body = {"messages": [{"value": n} for n in range(10)]}

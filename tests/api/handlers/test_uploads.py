@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of, put, uploaded
 
+pytestmark = pytest.mark.process
+
 ENV = {"SEAWEEDQ_MAX_OPEN_UPLOADS": "20", "SEAWEEDQ_MAX_PAYLOAD_BYTES": str(8 * 1024 * 1024)}
 
 

@@ -12,6 +12,8 @@ import pytest
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of
 from tests.support.tiers import later
 
+pytestmark = [pytest.mark.process, pytest.mark.service]
+
 MIB = 1024 * 1024
 PART = 5 * MIB
 LARGE = BYTES * 11

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.broker.broker import Broker
@@ -13,6 +14,8 @@ from seaweedq.errors import JournalUnavailable
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import at, make
+
+pytestmark = pytest.mark.brokers
 
 TOPIC = "/v1/topics/t"
 TEMPLATE = "/v1/topics/{topic}"

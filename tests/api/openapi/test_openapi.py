@@ -23,6 +23,8 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import examples
 
+pytestmark = pytest.mark.process
+
 TOPIC, SUBSCRIPTION = "/v1/topics/{topic}", "/v1/topics/{topic}/subscriptions/{subscription}"
 UPLOAD = f"{TOPIC}/uploads/{{upload}}"
 SURFACE = {
@@ -258,7 +260,7 @@ def run(
     return seen
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_answers_are_as_documented_whatever_is_sent(http: httpx.Client, document: dict[str, Any]) -> None:
     base = str(http.base_url)
     with requests.Session() as session:

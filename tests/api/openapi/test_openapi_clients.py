@@ -19,7 +19,7 @@ from seaweedq.api.openapi.operations import OPERATIONS
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
 
-pytestmark = pytest.mark.usefixtures("long_run")
+pytestmark = [pytest.mark.process, pytest.mark.long]
 GENERATOR = ROOT / ".venv" / "generator" / "bin" / "openapi-python-client"
 CONFIG = """
 post_hooks: []

@@ -37,7 +37,7 @@ LISTEN = """new Promise((done) => {
         if (values.length === 2) { source.close(); done({id: event.lastEventId, values}); }
     };
 })"""
-pytestmark = pytest.mark.usefixtures("long_run")
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 
 @pytest.fixture

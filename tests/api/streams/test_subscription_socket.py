@@ -182,7 +182,7 @@ async def test_it_ends_when_the_broker_leaves_and_when_its_subscription_is_delet
     await asyncio.wait_for(client.here.ended, 5)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_a_client_that_reads_nothing_holds_bounded_memory_and_its_messages_go_to_others(client: Client) -> None:
     """15 MB are published; the slow one gets what its sockets take, whose deadline is over after 1 s."""
     await client.make(0, mode="shared", ack_deadline_s=1)

@@ -16,6 +16,8 @@ from tests.support.brokers.reshaped import at
 from tests.support.http.listening import Listener, listening
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.brokers
+
 TOPIC = "/v1/topics/t"
 SUB = f"{TOPIC}/subscriptions/s"
 STREAM = f"{SUB}/stream"
@@ -159,7 +161,7 @@ async def test_an_id_of_a_lease_that_is_gone_begins_with_the_first_that_is_unack
         await client.tell("nack", lease=ids_of(one)[0].rpartition(".")[0], delay_s=0)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_a_deadline_that_is_over_gives_the_messages_to_the_next_who_asks(client: Client) -> None:
     await client.make(2, mode="shared", ack_deadline_s=1)
     async with client.stream() as one:

@@ -18,6 +18,8 @@ from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, beside, change_all, make, publishing
 from tests.support.http.listening import Parsed, listening
 
+pytestmark = pytest.mark.brokers
+
 SUB = f"{TOPIC}/subscriptions/s"
 STREAM = f"{SUB}/stream"
 
@@ -99,8 +101,9 @@ async def left(http: httpx.AsyncClient) -> int:
     return int(found["lag_total"]["messages"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["ordered", "keyed"])
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_each_message_is_acked_once_while_streams_come_and_go(tmp_path: Path, mode: str) -> None:
     async with in_loop(tmp_path, 2) as together:
         await make(together.brokers[0], 2)

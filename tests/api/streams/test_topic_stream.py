@@ -234,6 +234,7 @@ def rows(found: list[dict[str, Any]]) -> list[Row]:
     return [(one["segment"], one["offset"], one["key"], one["value"]) for one in found]
 
 
+@pytest.mark.brokers
 async def test_every_message_once_and_in_order_over_splits_and_merges_at_any_broker(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         await make(together.brokers[0], 2)
@@ -250,6 +251,7 @@ async def test_every_message_once_and_in_order_over_splits_and_merges_at_any_bro
             check_all_once_in_order(rows(late.messages), published.taken)
 
 
+@pytest.mark.brokers
 async def test_whoever_is_cut_off_anywhere_misses_nothing_over_splits_and_merges(tmp_path: Path) -> None:
     """A client that loses its connection after each few events, and goes on at another broker."""
     async with in_loop(tmp_path) as together:
@@ -283,6 +285,7 @@ async def test_whoever_is_cut_off_anywhere_misses_nothing_over_splits_and_merges
         check_all_once_in_order([seen[place] for place in sorted(seen)], published.taken)
 
 
+@pytest.mark.brokers
 async def test_positions_name_a_segment_that_was_read_to_its_end_until_its_successor_begins(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one = together.brokers[0]
@@ -307,7 +310,7 @@ async def test_positions_name_a_segment_that_was_read_to_its_end_until_its_succe
 # Over a real port.
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_a_client_that_reads_nothing_costs_a_buffer_and_is_ended(host: Broker) -> None:
     topic = await make_topic(host)
     async with served(host) as here:

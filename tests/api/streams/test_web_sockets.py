@@ -171,7 +171,7 @@ async def test_a_client_that_takes_nothing_costs_one_buffer_and_is_ended() -> No
     assert not len(limits.connections)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_pings_of_a_client_that_takes_nothing_are_not_answered_without_end() -> None:
     app, limits = Floods(), Limits()
     async with raw(app, limits, "/ping") as (_, writer):

@@ -198,6 +198,7 @@ async def test_a_coordination_that_does_not_answer_is_no_answer_about_a_token(tw
         await two.find(draw(SystemIds()))
 
 
+@pytest.mark.brokers
 async def test_a_token_that_another_broker_has_just_created_is_no_401(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

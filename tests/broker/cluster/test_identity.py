@@ -79,6 +79,7 @@ async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:
     return broker
 
 
+@pytest.mark.brokers
 async def test_a_broker_with_another_secret_does_not_join(tmp_path: Path) -> None:
     async with in_loop(tmp_path, lease_s=5) as together:  # for so long it waits for the others' records to go
         broker = await stranger(together, tmp_path / "x", "sesame-sesame-sesame")
@@ -89,6 +90,7 @@ async def test_a_broker_with_another_secret_does_not_join(tmp_path: Path) -> Non
         await broker.stop()
 
 
+@pytest.mark.brokers
 async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         leads = next(one for one in together.brokers if inside.election(one).is_leader)

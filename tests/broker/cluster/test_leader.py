@@ -34,6 +34,7 @@ from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("error", [StoreUnavailable("the store is away"), RecursionError("too deep")])
 async def test_only_an_unforeseen_failure_has_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
@@ -52,6 +53,7 @@ async def test_only_an_unforeseen_failure_has_a_traceback(
         assert bool(said.exc_info) is isinstance(error, RecursionError)
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("end", ["reached again", "recovered by another"])
 async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
@@ -143,6 +145,7 @@ def owned(broker: Broker, dead: Broker) -> set[int]:
     return {number for _, _, number in inside.catalog(broker).owned_by(dead.id)}
 
 
+@pytest.mark.brokers
 async def test_all_but_the_one_that_is_slow_take_messages_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +161,7 @@ async def test_all_but_the_one_that_is_slow_take_messages_again(
         assert await rows(together, here) == sorted((text, key) for text in ("before", "behind") for key in KEYS)
 
 
+@pytest.mark.brokers
 async def test_rounds_ask_for_nothing_while_the_replay_shows_nothing_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +185,7 @@ async def test_rounds_ask_for_nothing_while_the_replay_shows_nothing_new(
         await until(lambda: not owned(here, dead))
 
 
+@pytest.mark.brokers
 async def test_a_recovery_that_fails_has_given_some_and_the_next_one_passes_them_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +209,7 @@ async def test_a_recovery_that_fails_has_given_some_and_the_next_one_passes_them
         assert slow.held in mine
 
 
+@pytest.mark.brokers
 async def test_a_leader_that_dies_midway_leaves_the_rest_to_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ async def refused(http: Http, token: str, broker: int, count: int) -> int:
     return [await http.status("GET", "/v1/topics", token, broker) for _ in range(count)].count(429)
 
 
+@pytest.mark.brokers
 async def test_the_leader_of_three_brokers_gives_nearly_all_to_the_one_that_is_asked(tmp_path: Path) -> None:
     async with access(tmp_path, 3) as http:
         await http.principal("p", EVERYTHING, limits={"requests": 30})

@@ -32,6 +32,8 @@ from tests.support.brokers import environments, inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
+pytestmark = pytest.mark.brokers
+
 WRITERS = {"b1"}  # brokers whose own journal is of a later version
 
 

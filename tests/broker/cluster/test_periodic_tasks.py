@@ -17,6 +17,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
+pytestmark = pytest.mark.brokers
+
 LATE = "topics/t/segment=0/00000001-0000000000000007.parquet"
 
 

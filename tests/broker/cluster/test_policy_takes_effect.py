@@ -12,6 +12,8 @@ from tests.support.brokers.changing import TOPIC, at, records
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.looks import LEFT, RIGHT, Hand, in_hand, made
 
+pytestmark = pytest.mark.brokers
+
 COOL = {"cool_down_s": 1}
 
 

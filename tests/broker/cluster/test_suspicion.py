@@ -64,6 +64,7 @@ async def marks(together: Lives) -> list[str]:
     return [entry.key for entry in page.entries]
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("who", [leader, follower])
 def test_a_broker_that_is_killed_loses_its_ranges_within_a_second(
@@ -90,7 +91,8 @@ def test_a_broker_that_is_killed_loses_its_ranges_within_a_second(
     assert "the lease of broker" in caplog.text
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.brokers
+@pytest.mark.long
 def test_a_broker_that_falls_silent_keeps_its_lease(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         dead = follower(together)
@@ -106,7 +108,8 @@ def test_a_broker_that_falls_silent_keeps_its_lease(tmp_path: Path) -> None:
     scene(tmp_path, work)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.brokers
+@pytest.mark.long
 def test_a_broker_that_refuses_from_the_beginning_is_not_suspected(tmp_path: Path) -> None:
     """A wrong advertise_url, or a rule of a firewall."""
 
@@ -121,7 +124,8 @@ def test_a_broker_that_refuses_from_the_beginning_is_not_suspected(tmp_path: Pat
     scene(tmp_path, work)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.brokers
+@pytest.mark.long
 def test_one_that_lives_and_begins_to_refuse_is_revoked_once_and_then_spared(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         victim = follower(together)
@@ -149,7 +153,8 @@ def test_one_that_lives_and_begins_to_refuse_is_revoked_once_and_then_spared(tmp
     scene(tmp_path, work)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.brokers
+@pytest.mark.long
 def test_one_that_stops_in_order_is_not_suspected(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         leaving = follower(together)
@@ -163,6 +168,7 @@ def test_one_that_stops_in_order_is_not_suspected(tmp_path: Path) -> None:
     scene(tmp_path, work)
 
 
+@pytest.mark.brokers
 def test_one_reporter_of_three_is_not_enough(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         victim = follower(together)
@@ -179,6 +185,7 @@ def test_one_reporter_of_three_is_not_enough(tmp_path: Path) -> None:
     scene(tmp_path, work)
 
 
+@pytest.mark.brokers
 def test_one_that_is_revoked_while_it_lives_answers_nothing_from_then_on_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -200,6 +207,7 @@ def test_one_that_is_revoked_while_it_lives_answers_nothing_from_then_on_and_say
     assert "others did that while it lived, so it is not suspected for 600 s" in caplog.text
 
 
+@pytest.mark.brokers
 def test_messages_that_a_pull_was_about_to_answer_are_not_answered_once_the_key_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +238,7 @@ def test_messages_that_a_pull_was_about_to_answer_are_not_answered_once_the_key_
     scene(tmp_path, work)
 
 
+@pytest.mark.brokers
 def test_others_dispatch_a_lease_after_a_revocation_on_suspicion(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         async with together.client(together.brokers[0]) as http:

@@ -11,6 +11,8 @@ from tests.support.http.uploading_files import Importer, check_all_once, numbere
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.together import Together, started
 
+pytestmark = pytest.mark.process
+
 ROWS = 120_000  # 120 batches
 
 
@@ -51,7 +53,7 @@ def test_one_that_is_killed_is_followed(brokers, importer_of):
     finish(other, upload)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_one_that_stands_still_comes_back_and_does_no_harm(brokers, importer_of):
     upload, runner = begun(brokers, importer_of(brokers.urls[0]))
     other = importer_of(brokers.urls[(runner + 1) % 3])
@@ -65,7 +67,7 @@ def test_one_that_stands_still_comes_back_and_does_no_harm(brokers, importer_of)
     finish(other, upload)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_one_that_drains_lets_go_and_another_goes_on(brokers, importer_of):
     upload, runner = begun(brokers, importer_of(brokers.urls[0]))
     pid = brokers.pid(runner)

@@ -5,8 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pyarrow as pa
+import pytest
 
 from tests.support.http.uploading_files import Importer, numbered, parquet
+
+pytestmark = pytest.mark.process
 
 KEYS, ROWS = 5, 20_000
 

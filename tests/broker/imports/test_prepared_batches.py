@@ -35,6 +35,8 @@ from tests.support.brokers.in_process import Gate, Held
 from tests.support.brokers.stored import record_of
 from tests.support.http.uploading_files import numbered
 
+pytestmark = pytest.mark.process
+
 ROWS, BATCH = 10_000, 1000
 KEYS, PREPARED = 50, 2000
 HALF, QUARTER = 1 << 30, 1 << 29

@@ -23,6 +23,8 @@ from tests.support.brokers.deaf import end_task
 from tests.support.brokers.environments import environment
 from tests.support.http.uploading_files import numbered
 
+pytestmark = pytest.mark.process
+
 ROWS = 30_000  # thirty batches
 
 

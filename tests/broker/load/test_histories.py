@@ -21,6 +21,8 @@ from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.looks import LEFT, RIGHT, Hand, in_hand, made
 from tests.support.brokers.reshaped import replace
 
+pytestmark = pytest.mark.brokers
+
 MIDDLE = KEY_SPACE // 2
 
 

@@ -15,6 +15,8 @@ from tests.support.brokers.changing import at
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.looks import LEFT, RIGHT, Hand, in_hand, made
 
+pytestmark = pytest.mark.brokers
+
 
 @pytest.fixture
 async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
@@ -118,7 +120,7 @@ async def test_rates_come_with_the_positions_and_cost_no_further_call(
     assert [path for path in calls if path not in ("load", "greet")] == ["positions", "positions"]
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_a_hot_key_is_shown_by_any_broker_and_logged_once(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     one, two = hand.together.brokers
     topic = await made(hand.together, 2, target_messages_per_s=10, cool_down_s=1)

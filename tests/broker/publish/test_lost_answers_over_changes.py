@@ -11,6 +11,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, messages_of, opened, records
 
+pytestmark = pytest.mark.brokers
+
 
 @pytest.mark.parametrize("producer", [None, "p"])
 @pytest.mark.parametrize("change", ["split", "merge", "split and merge"])

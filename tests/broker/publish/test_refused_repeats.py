@@ -11,6 +11,8 @@ from seaweedq.segments.rows import Reference
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import at, make
 
+pytestmark = pytest.mark.brokers
+
 HOUR_US = 3600 * 1_000_000
 PATH = "/v1/topics/t/messages"
 UPLOAD = {"reference": {"upload_id": "20261122-0-0123456789abcdef0123456789abcdef"}}

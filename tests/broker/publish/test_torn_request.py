@@ -16,7 +16,7 @@ from tests.support.brokers.in_process_cluster import until
 from tests.support.reshape.scene import Scene, scene
 
 # Who is killed between two steps leaves coroutines behind that never began.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 PATH = "/v1/topics/t/messages"

@@ -34,6 +34,7 @@ async def deaf_owner(together: InLoop) -> tuple[Broker, Topic]:
     return one, topic
 
 
+@pytest.mark.brokers
 async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_take(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
@@ -44,6 +45,7 @@ async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_ta
         assert {type(outcome) for outcome in outcomes} == {Unavailable}
 
 
+@pytest.mark.brokers
 async def test_singles_that_find_no_slot_are_told_and_those_after_them_go_on(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)

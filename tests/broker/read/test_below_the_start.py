@@ -15,6 +15,8 @@ from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import TOPIC, at, make, replace
 from tests.support.brokers.retained import delete_before, fill, raise_start, see_start
 
+pytestmark = pytest.mark.brokers
+
 S = f"{TOPIC}/subscriptions/s"
 
 

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import NotOwner
 from tests.support.brokers import inside
@@ -15,6 +17,8 @@ from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, by_id, check_all_once_in_order, make, opened, records, replace
 from tests.support.brokers.subscribing import ack, consume, create, everywhere, lag, publish, pull
+
+pytestmark = pytest.mark.brokers
 
 
 def pair(together: InLoop, name: str = "s") -> tuple[Broker, Broker]:

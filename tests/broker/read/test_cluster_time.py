@@ -231,6 +231,7 @@ async def begin(together: InLoop, stack: AsyncExitStack, clocks: Sequence[Shifte
     await together.see()
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("ahead_us", [-DAYS_US, DAYS_US])
 @pytest.mark.parametrize("count", [2, 3])
 async def test_what_a_broker_with_a_wrong_clock_takes_is_delivered(tmp_path: Path, count: int, ahead_us: int) -> None:
@@ -256,6 +257,7 @@ async def test_what_a_broker_with_a_wrong_clock_takes_is_delivered(tmp_path: Pat
             await until(lambda: abs(time.lifetime_from_us(clocks[1].now_us()) - clocks[0].now_us()) < 600 * 1_000_000)
 
 
+@pytest.mark.brokers
 async def test_a_segment_map_has_the_time_of_the_cluster(tmp_path: Path) -> None:
     """By the clock of the broker that is asked a reader of files would miss rows that have time to live."""
     async with in_loop(tmp_path, 0) as together, AsyncExitStack() as stack:
@@ -269,6 +271,7 @@ async def test_a_segment_map_has_the_time_of_the_cluster(tmp_path: Path) -> None
             assert abs(now.timestamp() - clocks[0].now_us() / 1e6) < 600
 
 
+@pytest.mark.brokers
 async def test_without_an_answer_of_the_others_only_messages_with_a_lifetime_wait(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2, publish_timeout_s=1) as together, everywhere(together) as clients:
         await make(together.brokers[0])
@@ -288,6 +291,7 @@ async def test_without_an_answer_of_the_others_only_messages_with_a_lifetime_wai
         assert [message["value"] for message in await pull(http)] == [1, 3]
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("count", [2, 3])
 async def test_a_dispatcher_three_days_ahead_expires_nothing(tmp_path: Path, count: int) -> None:
     """It acked what it was to deliver, for good."""
@@ -307,6 +311,7 @@ async def test_a_dispatcher_three_days_ahead_expires_nothing(tmp_path: Path, cou
         assert [message["value"] for message in await pull(http)] == [1, 2]
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("count", [2, 3])
 async def test_a_reader_three_days_ahead_passes_over_nothing(tmp_path: Path, count: int) -> None:
     """A fetch at its broker left out what had an hour to live."""

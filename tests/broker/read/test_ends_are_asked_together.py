@@ -13,6 +13,8 @@ from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import by_id, make
 from tests.support.brokers.reshaped import records as topic_records
 
+pytestmark = pytest.mark.brokers
+
 
 async def test_readers_who_ask_at_once_share_a_call_that_begins_after_they_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

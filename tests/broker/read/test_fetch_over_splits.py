@@ -23,6 +23,8 @@ from tests.support.brokers.reshaped import (
     replace,
 )
 
+pytestmark = pytest.mark.brokers
+
 
 @pytest.mark.parametrize("arrow", [False, True], ids=["json", "arrow"])
 async def test_from_the_first_segments_on_everything_is_read_once_and_in_order(tmp_path: Path, arrow: bool) -> None:

@@ -16,6 +16,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
+pytestmark = pytest.mark.brokers
+
 MESSAGES = 40
 LOST = 20
 

@@ -196,6 +196,7 @@ async def test_a_journal_that_waits_for_its_turn_is_fenced_already(tmp_path: Pat
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.brokers
 async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) -> None:
     async def never(*_: object) -> bool:
         return False

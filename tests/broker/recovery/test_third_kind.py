@@ -23,6 +23,8 @@ from tests.support.brokers import environments, inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.in_process_cluster import in_loop, until
 
+pytestmark = pytest.mark.brokers
+
 QUORUM = 2
 
 

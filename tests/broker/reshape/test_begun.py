@@ -10,7 +10,7 @@ from tests.support.brokers import inside
 from tests.support.reshape.scene import scene
 
 # Who is killed between two steps leaves coroutines behind that never began.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 async def test_publishes_after_a_split_ask_the_store_nothing(tmp_path: Path) -> None:

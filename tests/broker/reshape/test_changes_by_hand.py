@@ -11,6 +11,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, ask, at, in_order, make, publishing, records
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
+pytestmark = pytest.mark.brokers
+
 
 @pytest.fixture
 async def together(tmp_path: Path) -> AsyncIterator[InLoop]:

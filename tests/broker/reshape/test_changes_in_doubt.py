@@ -38,6 +38,7 @@ def hold_commits(broker: Broker) -> Gate:
     return gate
 
 
+@pytest.mark.brokers
 async def test_what_is_under_way_when_the_time_is_over_is_202_and_comes_about(together: InLoop) -> None:
     one, two = together.brokers
     await make(one)
@@ -61,6 +62,7 @@ async def test_what_is_under_way_when_the_time_is_over_is_202_and_comes_about(to
         refused(await ask(http, 0, "split", {"at": [9]}), 409, "segment-conflict", "sealed", [1, 2])
 
 
+@pytest.mark.brokers
 async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = together.brokers
     await make(one)
@@ -86,6 +88,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
         await until(lambda: records(two)[0].owner == its)
 
 
+@pytest.mark.brokers
 async def test_a_segment_whose_owner_is_gone_is_503_and_nothing_is_planned(together: InLoop) -> None:
     one, two = together.brokers
     leader, other = (one, two) if inside.election(one).is_leader else (two, one)
@@ -102,6 +105,7 @@ async def test_a_segment_whose_owner_is_gone_is_503_and_nothing_is_planned(toget
     gate.open.set()
 
 
+@pytest.mark.brokers
 async def test_a_plan_that_a_move_has_undone_is_written_again(together: InLoop) -> None:
     one, two = together.brokers
     await make(one)
@@ -119,6 +123,7 @@ async def test_a_plan_that_a_move_has_undone_is_written_again(together: InLoop) 
     assert {successor["owner"] for successor in answer.json()["successors"]} == {two.id}
 
 
+@pytest.mark.brokers
 async def test_a_broker_that_hears_no_news_looks_for_itself(together: InLoop) -> None:
     one, two = together.brokers
     await make(one, 2)
@@ -132,6 +137,7 @@ async def test_a_broker_that_hears_no_news_looks_for_itself(together: InLoop) ->
         assert (await ask(http, 2, "move", {"to": "b1"})).status_code == 200
 
 
+@pytest.mark.brokers
 async def test_who_waits_is_told_that_the_topic_is_being_deleted(together: InLoop) -> None:
     one, two = together.brokers
     await make(one)
@@ -146,6 +152,7 @@ async def test_who_waits_is_told_that_the_topic_is_being_deleted(together: InLoo
         await deleting
 
 
+@pytest.mark.brokers
 async def test_a_broker_that_stops_keeps_nobody_waiting(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=60) as together:
         one, two = together.brokers

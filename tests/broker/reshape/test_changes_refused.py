@@ -15,6 +15,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.changing import ask, at, make, records, refused
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 
+pytestmark = pytest.mark.brokers
+
 HALF = KEY_SPACE // 2
 
 

@@ -13,7 +13,7 @@ from tests.support.brokers.in_process_cluster import until
 from tests.support.reshape.scene import scene
 
 # Who is killed between two steps leaves coroutines behind that never began.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 STEPS = ["_open", "_lock_and_commit", "seal", "_replace"]  # of the reshaper, each held up before it begins

@@ -9,7 +9,7 @@ from tests.support.brokers.in_process_cluster import until
 from tests.support.reshape.scene import scene
 
 # Who is killed between two steps leaves coroutines behind that never began.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 SPLIT, MERGE, ROLL = ("split", 1, [2**29, 2**30]), ("merge", 2, []), ("roll", 1, [])

@@ -31,6 +31,7 @@ def reshapes(found: dict[str, float]) -> dict[str, float]:
     return {kind: found[f"seaweedq_reshapes_total {kind}"] for kind in ("split", "merge", "roll")}
 
 
+@pytest.mark.brokers
 async def test_each_broker_counts_what_it_carried_out_by_kind(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
@@ -58,6 +59,7 @@ async def test_each_broker_counts_what_it_carried_out_by_kind(tmp_path: Path) ->
             assert 0 < mine[f"{PAUSE}_sum"] + others[f"{PAUSE}_sum"] < passed_s
 
 
+@pytest.mark.brokers
 async def test_the_pause_is_as_long_as_publishes_are_held(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
@@ -113,6 +115,7 @@ def test_kinds(segments: int, successors: int, kind: str) -> None:
     assert kind_of(Intent(0, "planned", tuple(range(segments)), heirs)) == kind
 
 
+@pytest.mark.brokers
 async def test_the_histogram_adds_up(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers

@@ -24,7 +24,7 @@ from tests.support.brokers.stored import record_of
 from tests.support.reshape.lives import Lives, lives
 
 # Who is killed between two steps leaves coroutines behind that never began.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 HALF = 2**30

@@ -12,6 +12,8 @@ from seaweedq.segments.rows import Single
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 
+pytestmark = pytest.mark.brokers
+
 LONG = 5
 
 

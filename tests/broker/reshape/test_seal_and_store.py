@@ -12,7 +12,7 @@ from tests.support.reshape.scene import Scene, scene
 from tests.support.reshape.stores import LateStore, is_entry, is_seal
 
 # Who is killed between two steps leaves coroutines behind that never began.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 POINTS = [2**30]

@@ -21,6 +21,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.journal.claims import committed, replay_of
 
+pytestmark = pytest.mark.brokers
+
 
 def message(broker: Broker) -> Single:
     return Single("k", b"1", None, broker.process.clock.now_us(), None)

@@ -22,7 +22,7 @@ from tests.support.reshape.upheaval import PLACES, Upheaval, points_within
 from tests.support.tiers import examples
 
 # Who is killed between two steps leaves coroutines behind that never began.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 WHO = st.integers(0, 4)  # a producer

@@ -81,6 +81,7 @@ async def check_at_the_end(world: RetainedWorld, successors: list[int]) -> None:
         assert answer.headers["successors"] == ",".join(map(str, successors))
 
 
+@pytest.mark.brokers
 async def test_a_sealed_segment_goes_and_its_readers_go_on(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
         assert (await http.put(S, json={"start": "earliest"})).status_code == 201
@@ -115,6 +116,7 @@ async def test_a_sealed_segment_goes_and_its_readers_go_on(tmp_path: Path) -> No
         assert set(await cursors(world)) <= set(successors)
 
 
+@pytest.mark.brokers
 async def test_tables_pass_over_a_removed_segment_and_a_file_put_late_in_its_folder(tmp_path: Path) -> None:
     """The bounds are those of whoever has read the segment, and kept where it stood."""
     async with retained(tmp_path) as world:
@@ -139,6 +141,7 @@ async def test_tables_pass_over_a_removed_segment_and_a_file_put_late_in_its_fol
                     await client._run(plan_table("t", Wanted(starting=wrong)))
 
 
+@pytest.mark.brokers
 async def test_idle_rounds_beside_removed_segments_cost_the_store_nothing(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_bytes=1, grace_s=60)
@@ -154,6 +157,7 @@ async def test_idle_rounds_beside_removed_segments_cost_the_store_nothing(tmp_pa
         assert not world.broker.process.store.requests
 
 
+@pytest.mark.brokers
 async def test_the_producers_of_a_removed_segment_are_known_to_its_successors(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
         first = await publish(http, "k", 0)
@@ -168,6 +172,7 @@ async def test_the_producers_of_a_removed_segment_are_known_to_its_successors(tm
         assert (await publish(http, "k", 1)).partition("-")[0] in map(str, opened(world.broker))
 
 
+@pytest.mark.brokers
 async def test_a_seal_stays_until_each_successor_has_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner of one does not answer."""
     async with retained(tmp_path) as world:
@@ -194,6 +199,7 @@ async def test_a_seal_stays_until_each_successor_has_an_entry(tmp_path: Path, mo
 PLACES = ["raise", "raised", "delete", "deleted", "bury", "buried", "cursors"]
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("place", ["bury", "buried", *(later(p) for p in PLACES if not p.startswith("bur"))])
 async def test_the_life_after_a_crash_anywhere_goes_on_with_the_burial(tmp_path: Path, place: str) -> None:
     async with retained(tmp_path) as world:
@@ -237,6 +243,7 @@ async def check_or_read(world: RetainedWorld, successors: list[int]) -> None:
         assert (answer.status_code, answer.json()["start_offset"]) == (410, 6), answer.text
 
 
+@pytest.mark.brokers
 async def test_segments_go_after_their_predecessors(tmp_path: Path) -> None:
     """A subscription has read a successor before its predecessor, and what is read goes."""
     async with retained(tmp_path) as world, world.http() as http:
@@ -267,6 +274,7 @@ async def test_segments_go_after_their_predecessors(tmp_path: Path) -> None:
         assert [each["id"] for each in (await http.post(f"{S}/pull", json={})).json()["messages"]] == [later_one]
 
 
+@pytest.mark.brokers
 async def test_a_stream_and_a_seek_know_removed_segments(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
         assert (await http.put(S, json={"start": "latest"})).status_code == 201
@@ -298,6 +306,7 @@ async def test_a_stream_and_a_seek_know_removed_segments(tmp_path: Path) -> None
         assert (await http.post(f"{S}/seek", json={"to": {"offsets": {"99": 7}}})).status_code == 404
 
 
+@pytest.mark.brokers
 async def test_positions_of_a_topic_with_removed_segments_cost_coordination_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +328,7 @@ async def test_positions_of_a_topic_with_removed_segments_cost_coordination_noth
         assert len(read) == 1
 
 
+@pytest.mark.brokers
 async def test_a_tombstone_goes_after_its_time_unless_an_open_segment_descends_from_it(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_bytes=1, grace_s=60)

@@ -16,6 +16,8 @@ from tests.support.brokers.reshaped import opened, replace
 from tests.support.brokers.retained import RetainedWorld, fill, retained
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.brokers
+
 T, S = "/v1/topics/t", "/v1/topics/t/subscriptions/s"
 
 
@@ -70,7 +72,7 @@ async def test_rounds_beside_a_split_and_a_merge_keep_what_counts(tmp_path: Path
         await check_readable(world)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_the_life_after_a_crash_anywhere_goes_on_with_the_round(tmp_path: Path) -> None:
     async with retained(tmp_path, retention_grace_s=60) as world:
         await world.policy(max_bytes=1)

@@ -20,6 +20,8 @@ from tests.support.brokers.retained import RetainedWorld, retained
 from tests.support.brokers.subscribing import SUBSCRIPTION
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.brokers
+
 EXPIRES_S, STEP_S = 3_600, 600
 
 

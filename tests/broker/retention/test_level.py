@@ -4,9 +4,12 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import pytest
 
 from seaweedq.coordination import keys
 from tests.support.brokers.in_process_cluster import of_level_1
+
+pytestmark = pytest.mark.brokers
 
 
 async def test_below_level_3_a_policy_is_refused_and_nothing_else(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.retained import RetainedWorld, delete_before, raise_start, retained, see_start
 
+pytestmark = pytest.mark.brokers
+
 CONFIRM, S, M = "/v1/cluster/confirm", "/v1/topics/t/subscriptions/s", "/v1/topics/t/messages"
 
 

@@ -15,6 +15,8 @@ from tests.support.brokers.reshaped import at, by_id, make, records, replace
 from tests.support.brokers.retained import RetainedWorld, fill, retained
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.brokers
+
 DAY_S, HOUR_S = 86_400, 3_600
 T = "/v1/topics/t"
 

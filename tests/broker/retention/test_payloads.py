@@ -18,6 +18,8 @@ from tests.support.brokers.in_process import subscribe
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.retained import RetainedWorld, fill, retained
 
+pytestmark = pytest.mark.brokers
+
 DAY_S, HOUR_S = 86_400, 3_600
 T = "/v1/topics/t"
 
@@ -151,7 +153,7 @@ async def test_a_payload_stays_while_its_upload_has_a_record(tmp_path: Path) -> 
         assert await payloads(world) == set(), "though nothing else has happened"
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_payloads_of_a_topic_that_takes_dead_letters_stay(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         old, new = await aged(world)
@@ -167,7 +169,7 @@ async def test_payloads_of_a_topic_that_takes_dead_letters_stay(tmp_path: Path) 
         assert await payloads(world) == {old, new}
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_an_entry_that_does_not_say_what_it_names_may_name_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +185,7 @@ async def test_an_entry_that_does_not_say_what_it_names_may_name_any(
         assert await payloads(world) == set(), "once those entries are gone"
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["deleted", "payload", "looked"])
 async def test_the_life_after_a_crash_goes_on_with_them(tmp_path: Path, place: str) -> None:
     async with retained(tmp_path) as world:

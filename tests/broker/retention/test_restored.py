@@ -12,6 +12,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.reshaped import replace
 from tests.support.brokers.retained import RetainedWorld, delete_before, fill, retained
 
+pytestmark = pytest.mark.brokers
+
 CONFIRM, S = "/v1/cluster/confirm", "/v1/topics/t/subscriptions/s"
 
 

@@ -20,6 +20,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.retained import RetainedWorld, fill, retained
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.brokers
+
 DAY_S, HOUR_S = 86_400, 3_600
 GRACE_S = HOUR_S + 130  # the grace, and what clocks may differ
 T, S = "/v1/topics/t", "/v1/topics/t/subscriptions/s"

@@ -165,6 +165,7 @@ async def test_a_full_backlog_is_no_refusal() -> None:
     assert not is_refused(error)
 
 
+@pytest.mark.brokers
 async def test_a_request_that_a_broker_holds_is_answered_when_it_stops(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
@@ -212,6 +213,7 @@ async def test_a_request_on_a_kept_connection_that_breaks_is_sent_once(method: s
         server.close()
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("ask", ["positions", "flush", "delete"])
 async def test_what_concerns_a_whole_topic_goes_on_without_it(tmp_path: Path, ask: str) -> None:
     reached = asyncio.Event()

@@ -134,6 +134,7 @@ def test_each_life_has_a_key_of_its_own_and_leaves_no_file(tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.process
 def test_only_a_port_for_brokers_makes_a_broker_import_cryptography() -> None:
     code = (
         "import sys, seaweedq.api.app, seaweedq.broker.broker;"
@@ -146,6 +147,7 @@ def test_only_a_port_for_brokers_makes_a_broker_import_cryptography() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("years", [later(-50), 50])
 def test_clocks_that_are_wrong_by_fifty_years_do_not_matter(years: int) -> None:
     code = (

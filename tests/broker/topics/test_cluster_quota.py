@@ -31,6 +31,7 @@ async def outcomes(together: InLoop, count: int, segments: int) -> list[Any]:
     )
 
 
+@pytest.mark.brokers
 async def test_topics_end_at_the_bound(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2, max_topics=7) as together:
         found = await outcomes(together, 6, 1)
@@ -41,6 +42,7 @@ async def test_topics_end_at_the_bound(tmp_path: Path) -> None:
         assert await together.coordination.count(keys.TOPICS.prefix()) == 7
 
 
+@pytest.mark.brokers
 async def test_segments_end_at_the_bound(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2, max_segments=20) as together:
         found = await outcomes(together, 4, 3)
@@ -96,6 +98,7 @@ async def test_near_the_bound_two_that_counted_at_once_count_again(
         assert not isinstance(one, SeaweedqError)
 
 
+@pytest.mark.brokers
 async def test_a_principal_has_at_most_so_many_topics_and_segments_however_many_brokers_create(tmp_path: Path) -> None:
     async with access(tmp_path, 2) as http:
         await http.principal("p", CREATE, limits={"topics": 5, "segments": 8})
@@ -126,6 +129,7 @@ async def test_a_principal_has_at_most_so_many_topics_and_segments_however_many_
         assert await create(brokers[1], "again", 1, uid)
 
 
+@pytest.mark.brokers
 async def test_topics_of_a_principal_that_was_deleted_do_not_count_to_its_namesake(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("p", CREATE, limits={"topics": 1})

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.brokers import inside
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, messages_of, records
 from tests.support.brokers.subscribing import ack, create, publish, pull
+
+pytestmark = pytest.mark.brokers
 
 
 async def test_a_broker_that_hears_no_news_publishes_to_successors(tmp_path: Path) -> None:

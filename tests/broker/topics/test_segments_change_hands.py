@@ -16,6 +16,8 @@ from tests.support.brokers.held_lookups import HeldStore
 from tests.support.brokers.in_process import Gate, make_topic, publish, single
 from tests.support.brokers.in_process_cluster import in_loop, until
 
+pytestmark = pytest.mark.brokers
+
 
 async def topic_at(broker: Broker, name: str = "t") -> Topic:
     await until(lambda: (found := inside.catalog(broker).find(name)) and inside.catalog(broker).records(found))

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from seaweedq.broker.topics import topic_admin as topics
 from seaweedq.coordination.records.topics import TopicConfig
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 
 
+@pytest.mark.brokers
 async def test_the_sweep_removes_nothing_of_successors_to_be(tmp_path: Path, monkeypatch) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
@@ -69,6 +70,7 @@ async def test_a_creation_opens_no_segment(tmp_path: Path) -> None:
         assert lists == 201, "one for each, none for their sizes, and one look whether coordination was restored"
 
 
+@pytest.mark.brokers
 async def test_a_put_whose_topic_is_deleted_meanwhile_creates_it(tmp_path: Path) -> None:
     """Another broker's creation was faster, and its topic is deleted before the slower one has looked."""
     async with in_loop(tmp_path) as together:

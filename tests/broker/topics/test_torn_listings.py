@@ -10,6 +10,8 @@ from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, records
 
+pytestmark = pytest.mark.brokers
+
 
 async def test_a_split_between_two_pages_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with in_loop(tmp_path, publish_timeout_s=4) as together:

@@ -12,6 +12,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 
+pytestmark = pytest.mark.brokers
+
 TOPIC = "/v1/topics/t"
 
 

@@ -14,6 +14,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 
+pytestmark = pytest.mark.brokers
+
 BAD = b'{"needs_level": 99}'
 
 

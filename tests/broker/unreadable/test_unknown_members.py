@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from seaweedq.broker.imports.record_store import ImportId
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_quota import Counts
@@ -94,6 +96,7 @@ async def mark_all(together: InLoop) -> None:
         await inside.roster(one).load()
 
 
+@pytest.mark.brokers
 async def test_members_survive_every_writer(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=10) as together:
         one, two = together.brokers
@@ -186,6 +189,7 @@ async def test_members_survive_what_a_broker_says_of_itself() -> None:
         await coordination.close()
 
 
+@pytest.mark.brokers
 async def test_members_survive_the_growth_of_the_cluster(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (one,) = together.brokers
@@ -197,6 +201,7 @@ async def test_members_survive_the_growth_of_the_cluster(tmp_path: Path) -> None
         assert json.loads(there.value) == {"next": 5, NEW: 1}
 
 
+@pytest.mark.brokers
 async def test_members_survive_rounds_of_retention(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_age_s=DAY_S, grace_s=60)

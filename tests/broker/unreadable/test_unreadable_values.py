@@ -59,6 +59,7 @@ ALIKE = {
 }  # read on request alone
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("values", [VALUES[:1], later(VALUES[1:])], ids=["of a later level", "damaged"])
 @pytest.mark.parametrize(
     "kind", [later(kind) if kind in ALIKE else kind for kind in keys.CATALOGUE], ids=lambda kind: kind.name

@@ -97,6 +97,7 @@ def test_errors_of_brokers_are_shown_without_what_a_terminal_obeys(capsys: pytes
     assert capsys.readouterr().err == "seaweedq: a\\u001b[2J\n"
 
 
+@pytest.mark.process
 def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., BrokerProcess]) -> None:
     broker = broker_process("--auth", "required")
     drawn = broker.data_dir / "admin-token"

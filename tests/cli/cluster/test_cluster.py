@@ -50,6 +50,7 @@ def test_what_brokers_that_are_gone_have_left_in_words(monkeypatch: pytest.Monke
     assert "\n".join(lines) in run("cluster")
 
 
+@pytest.mark.process
 def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:
     shown = run("cluster", "--url", real_broker.url)
     assert f"\nlevel {HIGHEST}\n" in shown
@@ -64,6 +65,7 @@ def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:
     assert "a level never falls" in str(refused.exception)
 
 
+@pytest.mark.process
 def test_a_confirmation_of_many_segments_shows_progress(
     real_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def values(client: Client, topic: str) -> list[object]:
     return [message.value for message in client.fetch(topic, 0, 0).messages]
 
 
+@pytest.mark.process
 def test_an_argument_that_is_json_is_the_message(real_broker: BrokerProcess, real_client: Client) -> None:
     for text in ('{"a":1}', " [1,\n 2.50]", '"words"'):
         assert "published 1 message to said" in run(real_broker, "publish", "said", text).stdout
@@ -48,6 +49,7 @@ def test_an_argument_that_is_neither_file_nor_message_is_told(arguments: list[st
     assert told in ended.output
 
 
+@pytest.mark.process
 def test_at_a_terminal_it_says_what_it_reads_and_how_to_end(real_broker: BrokerProcess, real_client: Client) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "seaweedq", "publish", "typed", "--url", real_broker.url]
@@ -63,6 +65,7 @@ def test_at_a_terminal_it_says_what_it_reads_and_how_to_end(real_broker: BrokerP
     assert values(real_client, "typed") == [{"a": 1}, 5]
 
 
+@pytest.mark.process
 def test_a_pull_that_gets_nothing_says_why(real_broker: BrokerProcess, real_client: Client) -> None:
     real_client.publish("before", [{"value": 1}, {"value": 2}])
     first = run(real_broker, "pull", "before", "-s", "mine")
@@ -82,6 +85,7 @@ def test_a_pull_that_gets_nothing_says_why(real_broker: BrokerProcess, real_clie
     assert (other.stdout.count("\n"), other.stderr) == (2, "")
 
 
+@pytest.mark.process
 def test_one_that_follows_says_so_before_it_waits(real_broker: BrokerProcess, real_client: Client) -> None:
     real_client.publish("followed", {"value": 1})
     command = [sys.executable, "-m", "seaweedq", "pull", "followed", "-s", "new", "-f", "--max", "1"]

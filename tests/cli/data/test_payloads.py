@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.processes.command import seaweedq
 
+pytestmark = pytest.mark.process
+
 MIB = 1024 * 1024
 
 

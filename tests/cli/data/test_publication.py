@@ -69,6 +69,7 @@ def test_silence_is_told_once_and_so_is_its_end(capsys: pytest.CaptureFixture[st
     assert shown[-1] == 1
 
 
+@pytest.mark.process
 def test_ctrl_c_says_how_many_were_taken(real_broker: BrokerProcess) -> None:
     command = [sys.executable, "-m", "seaweedq", "publish", "interrupted", "--url", real_broker.url]
     process = subprocess.Popen(

@@ -54,6 +54,7 @@ def test_the_picture_is_a_picture(tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("said", "missing"),
     [

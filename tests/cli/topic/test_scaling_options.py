@@ -13,6 +13,8 @@ from seaweedq.errors import InvalidRequest, TopicConflict
 from seaweedq.segments.keyhash import hash_key
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 OPTIONS = {
     "--target-messages-per-s": ("target_messages_per_s", 1000),
     "--target-bytes-per-s": ("target_bytes_per_s", 4096),

@@ -48,6 +48,7 @@ def make(client: Client, topic: str) -> None:
     client.publish(topic, [{"value": {"k": f"k{n}"}} for n in range(300)])
 
 
+@pytest.mark.process
 def test_what_came_about_is_said(run: Run, real_client: Client) -> None:
     make(real_client, "hand")
     (broker,) = {segment["owner"] for segment in real_client.segments("hand")}
@@ -77,6 +78,7 @@ def test_what_came_about_is_said(run: Run, real_client: Client) -> None:
     assert messages == 300
 
 
+@pytest.mark.process
 def test_what_could_not_be_is_one_line(run: Run, real_client: Client) -> None:
     make(real_client, "not")
     run("split", "not", "0")
@@ -90,6 +92,7 @@ def test_what_could_not_be_is_one_line(run: Run, real_client: Client) -> None:
     assert "--url: url is" in run("roll", "not", "1", "--url", "ftp://x", code=2)
 
 
+@pytest.mark.process
 def test_one_picture_of_the_segments(run: Run, real_client: Client) -> None:
     make(real_client, "seen")
     run("split", "seen", "0", "--parts", "4")
@@ -101,6 +104,7 @@ def test_one_picture_of_the_segments(run: Run, real_client: Client) -> None:
     assert "topic 'unseen' does not exist" in run("watch", "unseen", "--once", code=1)
 
 
+@pytest.mark.process
 def test_without_a_terminal_changes_are_lines(run: Run, real_broker: BrokerProcess, real_client: Client) -> None:
     make(real_client, "lines")
     command = command_of(real_broker, "watch", "lines")
@@ -130,6 +134,7 @@ def lines_until(stream: IO[str], word: str) -> str:
     return said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM"])
 def test_a_terminal_shows_it_live_until_an_interrupt(
     run: Run, real_broker: BrokerProcess, real_client: Client, how: str
@@ -172,6 +177,7 @@ def until(terminal: int, wanted: bytes, within_s: float = 30) -> bytes:
     return shown
 
 
+@pytest.mark.process
 def test_the_history_as_a_table_and_as_a_picture(run: Run, real_client: Client, tmp_path: Path) -> None:
     make(real_client, "past")
     run("split", "past", "0")

@@ -48,6 +48,7 @@ def publish(client: Client, topic: str, numbers: Sequence[int]) -> None:
         client.publish(topic, {"value": number, "key": f"k{number % 3}"})
 
 
+@pytest.mark.process
 def test_the_newest_come_last_also_over_a_split(real_broker: BrokerProcess) -> None:
     with Client(real_broker.url) as client:
         client.create_topic("tailed")
@@ -67,6 +68,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "PAGE", 2)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("small_pages")
 def test_a_key_is_searched_backwards_up_to_the_start(real_broker: BrokerProcess) -> None:
     with Client(real_broker.url) as client:
@@ -97,6 +99,7 @@ def test_what_retention_takes_meanwhile_is_passed_over() -> None:
     assert tail._risen("3:0-17,1-5", gone(0, 18)) == "3:0-18,1-5"
 
 
+@pytest.mark.process
 def test_what_comes_is_printed_once_over_a_restart(broker_process: Callable[..., BrokerProcess]) -> None:
     broker = broker_process()
     with Client(broker.url) as client:

@@ -31,6 +31,7 @@ def ways(broker: BrokerProcess) -> list[tuple[str, str]]:
     return [("--url", broker.url), ("--data-dir", str(broker.data_dir))]
 
 
+@pytest.mark.process
 def test_a_sound_topic(http: httpx.Client, broker: BrokerProcess, topic: str) -> None:
     first, second = upload(http, topic, b"one"), upload(http, topic, b"")
     publish(http, topic, naming(first), {"value": 1}, naming(second), naming(first))
@@ -47,6 +48,7 @@ def test_a_sound_topic(http: httpx.Client, broker: BrokerProcess, topic: str) ->
     assert "2 payloads have no message in files, but are too young" in done.stdout
 
 
+@pytest.mark.process
 def test_a_missing_and_a_cut_payload(http: httpx.Client, broker: BrokerProcess, topic: str) -> None:
     made = [upload(http, topic, b"content") for _ in range(3)]
     publish(http, topic, *map(naming, made))
@@ -66,6 +68,7 @@ def test_a_missing_and_a_cut_payload(http: httpx.Client, broker: BrokerProcess, 
         assert said[1].endswith("with 7 bytes, but it has 6")
 
 
+@pytest.mark.process
 def test_an_orphan(http: httpx.Client, broker: BrokerProcess, topic: str) -> None:
     publish(http, topic, naming(upload(http, topic, b"named")))
     http.post(f"{topic}/flush")

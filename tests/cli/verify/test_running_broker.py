@@ -17,6 +17,8 @@ from seaweedq.segments.entry import METADATA_KEY
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.command import seaweedq
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def broker(broker_processes: Callable[..., BrokerProcess]) -> BrokerProcess:
@@ -78,7 +80,7 @@ def test_numbers_that_are_none_agree_with_themselves(broker: BrokerProcess, clie
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_sound_while_a_producer_runs(broker: BrokerProcess, client: Client) -> None:
     client.create_topic("busy", initial_segments=2, flush={"max_bytes": 65_536, "max_age_s": 1})
     stop, failed = threading.Event(), []
@@ -108,7 +110,7 @@ def test_sound_while_a_producer_runs(broker: BrokerProcess, client: Client) -> N
     assert not failed
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_sound_while_segments_give_way_to_others(broker: BrokerProcess, client: Client) -> None:
     client.create_topic("changing", flush={"max_bytes": 65_536, "max_age_s": 1})
     stop, failed = threading.Event(), []

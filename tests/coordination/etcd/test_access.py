@@ -14,6 +14,8 @@ from seaweedq.coordination.interface import Put
 from seaweedq.errors import CoordinationUnavailable
 from tests.support.processes.etcd_service import EtcdServer
 
+pytestmark = pytest.mark.service
+
 USER = ("broker", "secret")
 
 
@@ -114,6 +116,7 @@ def certificates(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.process
 async def test_tls_with_certificates_on_both_sides(tmp_path: Path, etcd_servers: Any, connect: Any) -> None:
     pems = certificates(tmp_path)
     files = ("--cert-file", pems / "server.crt", "--key-file", pems / "server.key")

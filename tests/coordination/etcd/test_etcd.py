@@ -54,6 +54,7 @@ async def what_it_says_last(coordination: EtcdCoordination, awaited: str) -> str
     return said
 
 
+@pytest.mark.service
 async def test_two_prefixes_do_not_see_one_another(etcd_server: EtcdServer, connect: Any) -> None:
     one, other = connect(etcd_server.endpoint, prefix="one/"), connect(etcd_server.endpoint, prefix="one0")
     revision = await one.commit([], [Put("a", b"one")])
@@ -81,11 +82,13 @@ async def test_an_etcd_that_is_not_there_is_named(connect: Any) -> None:
         assert time.monotonic() - began < TIMEOUT_S + SLACK_S
 
 
+@pytest.mark.service
 async def test_a_transaction_over_etcds_limit_says_so(etcd_server: EtcdServer, connect: Any) -> None:
     with pytest.raises(CoordinationUnavailable, match="request is too large"):
         await connect(etcd_server.endpoint).commit([], [Put("a", bytes(1_700_000))])
 
 
+@pytest.mark.service
 async def test_a_killed_etcd_comes_back_with_everything(etcd_servers: Any, connect: Any) -> None:
     server = etcd_servers()
     coordination = connect(server.endpoint)
@@ -103,6 +106,7 @@ async def test_a_killed_etcd_comes_back_with_everything(etcd_servers: Any, conne
     assert await coordination.commit([Compare("b", revision)], [Put("b", b"3", lease)])
 
 
+@pytest.mark.service
 async def test_a_paused_etcd_blocks_neither_the_loop_nor_calls_for_ever(etcd_servers: Any, connect: Any) -> None:
     server = etcd_servers()
     coordination = connect(server.endpoint)
@@ -124,6 +128,7 @@ async def test_a_paused_etcd_blocks_neither_the_loop_nor_calls_for_ever(etcd_ser
     await until_it_answers(coordination)
 
 
+@pytest.mark.service
 async def test_what_waits_for_an_answer_ends_when_the_handle_closes(etcd_servers: Any, connect: Any) -> None:
     server = etcd_servers()
     coordination = connect(server.endpoint, timeout_s=60)
@@ -139,6 +144,7 @@ async def test_what_waits_for_an_answer_ends_when_the_handle_closes(etcd_servers
         await anext(coordination.watch("", 0))
 
 
+@pytest.mark.service
 async def test_closing_ends_all_threads(etcd_server: EtcdServer) -> None:
     before = set(threading.enumerate())
     coordination = EtcdCoordination(Access([etcd_server.endpoint]), "threads/")
@@ -156,12 +162,14 @@ async def test_closing_ends_all_threads(etcd_server: EtcdServer) -> None:
         assert [group async for group in watch] == []
 
 
+@pytest.mark.service
 async def test_reads_go_to_the_next_endpoint_at_once_when_one_is_gone(etcd_server: EtcdServer, connect: Any) -> None:
     coordination = connect(f"127.0.0.1:{free_port()}", etcd_server.endpoint)
     assert await coordination.get("missing") is None
     assert await coordination.commit([], [Put("a", b"")])
 
 
+@pytest.mark.service
 async def test_a_silent_endpoint_costs_one_time_limit(etcd_server: EtcdServer, connect: Any) -> None:
     async with Relay(etcd_server.endpoint) as relay:
         coordination = connect(relay.endpoint, etcd_server.endpoint)
@@ -173,6 +181,7 @@ async def test_a_silent_endpoint_costs_one_time_limit(etcd_server: EtcdServer, c
         assert await coordination.get("missing") is None
 
 
+@pytest.mark.service
 async def test_many_calls_that_fail_together_leave_the_endpoint_once(etcd_server: EtcdServer, connect: Any) -> None:
     async with Relay(etcd_server.endpoint) as first, Relay(etcd_server.endpoint) as third:
         coordination = connect(first.endpoint, etcd_server.endpoint, third.endpoint)
@@ -183,6 +192,7 @@ async def test_many_calls_that_fail_together_leave_the_endpoint_once(etcd_server
         assert third.connections == 0
 
 
+@pytest.mark.service
 async def test_a_commit_whose_answer_is_lost_is_not_repeated(etcd_server: EtcdServer, connect: Any) -> None:
     async with Relay(etcd_server.endpoint) as relay:
         coordination, other = connect(relay.endpoint, etcd_server.endpoint), connect(etcd_server.endpoint)
@@ -199,6 +209,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_repeated(etcd_server: EtcdSe
         assert (entry.value, entry.revision) == (b"1", change.revision)
 
 
+@pytest.mark.service
 async def test_a_cluster_goes_on_without_its_leader(etcd_servers: Any, connect: Any) -> None:
     servers = [etcd_servers(start=False) for _ in range(3)]
     for server in servers:

@@ -11,6 +11,8 @@ from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Change, Put
 from tests.support.processes.etcd_service import EtcdServer
 
+pytestmark = pytest.mark.service
+
 # etcd looks for leases that are over each 0.5 s, and ends them through a transaction.
 END_S = 3.0
 

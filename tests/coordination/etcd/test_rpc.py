@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from seaweedq.extras import install_command
+
+pytestmark = pytest.mark.process
 
 NAME = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 

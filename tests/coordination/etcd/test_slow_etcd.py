@@ -14,6 +14,8 @@ from seaweedq.coordination.thread_loop import Aside
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
 
+pytestmark = pytest.mark.service
+
 LATE_S = 1.2
 LEASE_S = 5
 
@@ -27,7 +29,7 @@ def proxy(etcd_server: EtcdServer) -> Iterator[TcpProxy]:
     thread.close()
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 async def test_an_etcd_that_answers_late_ends_no_life(proxy: TcpProxy, tmp_path: Path) -> None:
     proxy.delay(LATE_S / 2)  # in each way
     coordination = EtcdCoordination(Access([f"127.0.0.1:{proxy.port}"]), f"{tmp_path}/")

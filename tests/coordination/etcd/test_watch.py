@@ -13,6 +13,8 @@ from seaweedq.coordination.transactions import read_all
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.relay import Relay
 
+pytestmark = pytest.mark.service
+
 DETECTED_S = 12.0  # pings at 5.5 s, answered within 2.5 s, and a busy machine
 
 

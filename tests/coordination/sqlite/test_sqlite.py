@@ -73,6 +73,7 @@ async def process(script: str, path: Path) -> asyncio.subprocess.Process:
     )
 
 
+@pytest.mark.process
 async def test_processes_that_race_from_the_first_moment_count_every_increment(
     path: Path, coordination: EmbeddedCoordination
 ) -> None:
@@ -83,6 +84,7 @@ async def test_processes_that_race_from_the_first_moment_count_every_increment(
     assert (entry.value, entry.revision) == (b"300", 300)
 
 
+@pytest.mark.process
 async def test_a_killed_process_loses_its_lease_but_not_before(path: Path, coordination: EmbeddedCoordination) -> None:
     holder = await process(HOLD_A_LEASE, path)
     assert holder.stdout
@@ -100,6 +102,7 @@ async def test_a_killed_process_loses_its_lease_but_not_before(path: Path, coord
     assert await coordination.get("held") is None
 
 
+@pytest.mark.process
 async def test_what_a_killed_process_was_told_is_there(path: Path, coordination: EmbeddedCoordination) -> None:
     for _ in range(3):
         writer = await process(INCREMENT_FOR_EVER, path)

@@ -1,5 +1,6 @@
 """One topic in simulated time: keys with weights, a load over time, brokers; the leader's rounds, and what they do."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -80,6 +81,7 @@ class World:
 
     def run(self, seconds: float, step_s: float, rate: Callable[[float], float]) -> None:
         """Let time pass, with a round each step; what a round wants is done a step later."""
+        sys.audit("tests.simulation")
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s += step_s

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import sys
 from collections import ChainMap
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -64,6 +65,7 @@ class InLoop:
         machine: Machine | None = None,
         secret: str = "secret",
     ) -> None:
+        sys.audit("tests.brokers", str(folder))
         self.store = store
         self.secret = secret
         self.machine = machine or Machine()

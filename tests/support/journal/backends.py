@@ -33,7 +33,7 @@ from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import CountedIds, acks
 from tests.support.levels import newest
 from tests.support.storage.insistent import Insistent
-from tests.support.tiers import later
+from tests.support.tiers import marked
 
 BROKER = "b"
 FILE_BYTES = 1_000
@@ -249,5 +249,12 @@ BACKENDS: dict[str, Callable[[pytest.FixtureRequest, Path], Backend]] = {
     "object on S3": InS3,
     "object astray": Astray,
 }
-IN_BACKENDS = [later(name) if name == "object astray" else name for name in BACKENDS]
+IN_BACKENDS = [
+    "memory",
+    "file",
+    "object",
+    "object, one at a time",
+    marked("object on S3", "service"),
+    marked("object astray", "service", "long"),
+]
 """The names of the backends as parameters of a fixture."""

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -46,6 +47,7 @@ class EtcdServer:
 
     def start(self, *, wait: bool = True) -> "EtcdServer":
         """Start it, and wait until it answers."""
+        sys.audit("tests.service", "etcd")
         urls = ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         peers = ["--listen-peer-urls", self.peer, "--initial-advertise-peer-urls", self.peer]
         command = [binary("etcd"), "--name", self.name, "--data-dir", self.folder, *urls, *peers]

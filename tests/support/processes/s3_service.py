@@ -134,6 +134,7 @@ SERVERS: dict[str, Callable[[Path, int], tuple[Command, Env]]] = {
 @contextmanager
 def running(kind: str, folder: Path) -> Iterator[S3Service]:
     """A server of SERVERS that keeps what it has in `folder`; gone afterwards. Raises Absent."""
+    sys.audit("tests.service", kind)
     command, env = SERVERS[kind](folder, port := free_port())
     log = folder.with_name(f"{folder.name}.log")
     with log.open("wb") as output:

@@ -13,6 +13,8 @@ from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, replace
 from tests.support.brokers.retained import fill
 
+pytestmark = pytest.mark.brokers
+
 S = f"{TOPIC}/subscriptions/s"
 FILES = 30
 

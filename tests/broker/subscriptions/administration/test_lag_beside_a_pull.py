@@ -15,6 +15,8 @@ from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import at, make, opened, replace
 from tests.support.brokers.subscribing import ack, create, lag, publish, pull
 
+pytestmark = pytest.mark.brokers
+
 
 async def test_a_segment_that_is_done_during_a_pull_does_not_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,8 @@ from tests.support.brokers.subscribing import SUBSCRIPTION, ack, consume, create
 from tests.support.http.asking import problem_of
 from tests.support.tiers import later
 
+pytestmark = pytest.mark.brokers
+
 
 async def seek(http: httpx.AsyncClient, to: Any, **more: Any) -> dict[str, Any]:
     answer = await http.post(f"{SUBSCRIPTION}/seek", json={"to": to, **more})

@@ -29,6 +29,8 @@ from tests.support.brokers.reshaped import (
 )
 from tests.support.brokers.subscribing import SUBSCRIPTION, consume, create, everywhere, lag, publish, pull
 
+pytestmark = pytest.mark.brokers
+
 Writes = Sequence[Put | Delete]
 
 

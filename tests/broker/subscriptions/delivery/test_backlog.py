@@ -44,6 +44,7 @@ def test_a_hold_up_is_told_once_until_its_message_changes() -> None:
     assert seen.update({}, 124.0, 60) == []
 
 
+@pytest.mark.brokers
 async def test_states_and_stalls_are_shown_in_all_and_by_segment(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (one,) = together.brokers
@@ -77,6 +78,7 @@ async def test_states_and_stalls_are_shown_in_all_and_by_segment(tmp_path: Path)
             assert await shown() == (9, 3, 2, 0, 4, "paused")
 
 
+@pytest.mark.brokers
 async def test_a_message_that_is_never_acked_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

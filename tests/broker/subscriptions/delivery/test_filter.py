@@ -48,6 +48,7 @@ async def subscribe(http: httpx.AsyncClient, wanted: dict[str, Any], **more: Any
     assert answer.json()["filter"].items() >= wanted.items()
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("mode", ["ordered", "keyed", "shared"])
 async def test_what_is_left_out_counts_as_acked(tmp_path: Path, mode: str) -> None:
     """Over a split, whose successors wait for what is delivered; also behind a dispatcher that has died."""
@@ -75,6 +76,7 @@ async def test_what_is_left_out_counts_as_acked(tmp_path: Path, mode: str) -> No
         assert {one["segment"] for one in await lag(left)} <= set(opened(one if left is clients[0] else two))
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("mode", ["ordered", later("keyed")])
 async def test_a_pull_filters_in_turns_and_needs_no_frames(tmp_path: Path, mode: str) -> None:
     async with in_loop(tmp_path, 1) as together, everywhere(together) as (http,):
@@ -105,6 +107,7 @@ async def test_a_pull_filters_in_turns_and_needs_no_frames(tmp_path: Path, mode:
         assert (await lag(http))[0]["messages"] == 0
 
 
+@pytest.mark.brokers
 async def test_bounds_of_a_filter(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together, everywhere(together) as (http,):
         await make(together.brokers[0])

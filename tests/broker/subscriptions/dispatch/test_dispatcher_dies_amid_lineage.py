@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import at, make, records, replace
 from tests.support.brokers.subscribing import ack, create, publish, pull
+
+pytestmark = pytest.mark.brokers
 
 
 async def test_the_next_dispatcher_goes_on_where_the_acks_end(tmp_path: Path) -> None:

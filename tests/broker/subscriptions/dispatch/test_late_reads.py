@@ -14,6 +14,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process import offsets, publish, subscribe
 from tests.support.brokers.in_process_cluster import in_loop
 
+pytestmark = pytest.mark.brokers
+
 
 class Silence:
     """The reads of other brokers' segments, which wait until it is over."""

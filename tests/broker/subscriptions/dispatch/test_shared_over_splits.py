@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import make, replace
 from tests.support.brokers.subscribing import SUBSCRIPTION, ack, everywhere, lag, publish, pull
+
+pytestmark = pytest.mark.brokers
 
 
 async def test_successors_do_not_wait_for_their_predecessors(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from tests.support.brokers.machine import simulated_machine
 from tests.support.brokers.simulated_loop import clock, simulate
 from tests.support.reshape.lives import lives
 
+pytestmark = pytest.mark.brokers
+
 WAIT_S = 14.0
 AT_ONCE_S = 0.1
 

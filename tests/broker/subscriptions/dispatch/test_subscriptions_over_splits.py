@@ -21,6 +21,8 @@ from tests.support.brokers.reshaped import (
 )
 from tests.support.brokers.subscribing import SUBSCRIPTION, ack, consume, create, everywhere, lag, publish, pull
 
+pytestmark = pytest.mark.brokers
+
 
 @pytest.mark.parametrize("arrow", [False, True], ids=["json", "arrow"])
 async def test_each_message_comes_once_and_in_order_and_nothing_is_left(tmp_path: Path, arrow: bool) -> None:

@@ -12,6 +12,8 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, records
 
+pytestmark = pytest.mark.brokers
+
 
 async def test_ends_are_followed_as_long_as_somebody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were followed for 10 s after the last look, and a pull waits for up to 30."""

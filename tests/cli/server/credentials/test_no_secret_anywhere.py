@@ -11,6 +11,8 @@ from seaweedq.access.tokens import draw
 from seaweedq.clock import SystemIds
 from tests.support.processes.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.process
+
 CLUSTER = "the-secret-of-this-cluster-of-one-broker"
 
 
@@ -21,7 +23,7 @@ def everything(folder: Path) -> Iterator[tuple[Path, bytes]]:
             yield file, file.read_bytes()
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_no_secret_is_shown(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     (file := tmp_path / "admin").write_text(admin := draw(SystemIds()))
     env = {"SEAWEEDQ_CLUSTER_SECRET": CLUSTER}

@@ -15,6 +15,8 @@ import pytest
 from tests.support.cli.stand_in_fleet import gone, until
 from tests.support.processes.broker_process import free_ports
 
+pytestmark = pytest.mark.process
+
 BROKERS = 3
 LEASE_S = 2
 KEYS = 24
@@ -108,7 +110,7 @@ def test_all_stop_and_start_again_with_everything(together):
     assert sorted(together.stored(2)) == sorted(together.sent)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_when_the_parent_is_killed_all_stop_and_the_next_one_has_everything(together):
     together.publish(2)
     old = [together.pid(member) for member in (1, 2, 3)]
@@ -120,7 +122,7 @@ def test_when_the_parent_is_killed_all_stop_and_the_next_one_has_everything(toge
     assert sorted(together.stored(3)) == sorted(together.sent)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.long
 def test_a_rolling_restart_is_no_interruption(together):
     seen_up, over = [], threading.Event()
 

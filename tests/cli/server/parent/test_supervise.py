@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.cli.stand_in_fleet import gone, until
 
+pytestmark = pytest.mark.process
+
 
 def test_every_broker_is_told_with_its_number_and_only_the_first_one_pastes(fleet):
     parent = fleet()

@@ -5,7 +5,11 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.cli.stand_in_fleet import gone, until
+
+pytestmark = pytest.mark.process
 
 
 def test_a_second_parent_on_the_folder_is_refused_and_told_who_has_it(fleet):

@@ -3,7 +3,11 @@
 import os
 import signal
 
+import pytest
+
 from tests.support.cli.stand_in_fleet import gone, until
+
+pytestmark = pytest.mark.process
 
 
 def test_one_after_another(fleet):

@@ -32,6 +32,7 @@ async def unready(http: httpx.AsyncClient, serving: Served) -> str:
     return detail
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("brokers", [1, 2])
 async def test_in_the_delay_new_clients_go_elsewhere_and_all_else_is_as_before(tmp_path: Path, brokers: int) -> None:
     async with in_loop(tmp_path, brokers, shutdown_delay_s=LONG_S) as together:
@@ -155,7 +156,8 @@ class RoundRobin:
             self.refused.append(answer.text)
 
 
-@pytest.mark.usefixtures("long_run")
+@pytest.mark.brokers
+@pytest.mark.long
 async def test_stops_behind_a_load_balancer_that_looks_seldom_cost_no_request(tmp_path: Path) -> None:
     async with asking() as http, in_loop(tmp_path, 3, shutdown_delay_s=4 * RoundRobin.LOOK_S) as together:
         balancer = RoundRobin(http)

@@ -5,8 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import httpx
+import pytest
 
 from tests.support.processes.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.process
 
 MIB = 1 << 20
 BODY = 8 * MIB
@@ -36,7 +39,8 @@ def publish(url: str, number: int) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def test_recovery_takes_no_more_than_its_share(broker_process: Callable[..., BrokerProcess], long_run: None) -> None:
+@pytest.mark.long
+def test_recovery_takes_no_more_than_its_share(broker_process: Callable[..., BrokerProcess]) -> None:
     large = {"SEAWEEDQ_MEMORY_BUDGET_BYTES": str(2048 * MIB), "SEAWEEDQ_JOURNAL_MAX_UNRELEASED_BYTES": str(1024 * MIB)}
     broker = broker_process(env=large)
     for number in range(TOPICS):

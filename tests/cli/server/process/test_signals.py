@@ -185,6 +185,7 @@ def test_a_deadline_is_the_earliest_one_unless_it_is_taken_back() -> None:
     assert not over.is_set()
 
 
+@pytest.mark.process
 def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
     """The interpreter waits at its exit for the threads of every pool, without an end."""
     program = """
@@ -231,6 +232,7 @@ def terminated_early(*before: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
+@pytest.mark.process
 def test_a_signal_during_the_imports_ends_process_1_of_a_container_too() -> None:
     """The kernel drops signals to process 1 that it does not handle."""
     unshare = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
@@ -241,6 +243,7 @@ def test_a_signal_during_the_imports_ends_process_1_of_a_container_too() -> None
     assert terminated_early(*unshare) == (128 + signal.SIGTERM, "")
 
 
+@pytest.mark.process
 def test_a_signal_during_the_imports_ends_any_other_process_as_ever() -> None:
     assert terminated_early() == (-signal.SIGTERM, "")
 
