@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from seaweedq.cli.server.process.broker_process import uvicorn_loop
+from seaweedq.cli.server.broker_process import uvicorn_loop
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -25,7 +25,7 @@ from benchmarks.metrics import metrics_of
 from benchmarks.processes import started
 from benchmarks.result import Result
 from seaweedq import Client
-from seaweedq.cli.server.backends.journals import CHARGED_PER_S
+from seaweedq.cli.server.journals import CHARGED_PER_S
 from seaweedq.journal.put_budget import BURST
 
 ROUNDS, MESSAGES = 3, 1_000_000

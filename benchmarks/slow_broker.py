@@ -5,7 +5,7 @@ import sys
 
 from benchmarks.object_journal import SlowStore
 from seaweedq.cli.main import app
-from seaweedq.cli.server.process import broker_process
+from seaweedq.cli.server import broker_process
 
 
 class _OpenStore(SlowStore):

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from seaweedq.cli.shared.interrupts import end_process, end_while_loading
+from seaweedq.cli.shared.process import end_process, end_while_loading
 
 
 def main() -> None:

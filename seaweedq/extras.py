@@ -1,8 +1,12 @@
-"""The extras that an installation may lack (pyproject.toml has them), and the error that says how to install one."""
+"""The extras that an installation may lack (pyproject.toml has them), the error that says how to install one, and
+packages that a command hides from Arrow and DuckDB, which import them only if they are there."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import Any
 
 from seaweedq.errors import MissingExtra
 
@@ -48,3 +52,24 @@ def _checkout() -> tuple[Path | None, bool]:
     folder = Path(url2pathname(urlsplit(origin.get("url", "")).path))
     there = "dir_info" in origin and (folder / _PROJECT).is_file()
     return (folder, origin["dir_info"].get("editable", False)) if there else (None, False)
+
+
+class _Hider(MetaPathFinder):
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        """Refuses the packages alone."""
+        if fullname in self._names:
+            raise ModuleNotFoundError(fullname, name=fullname)
+
+
+@contextmanager
+def hidden(*names: str) -> Iterator[None]:
+    """Hides packages that are not imported yet, until the end of the block."""
+    hider = _Hider(names)
+    sys.meta_path.insert(0, hider)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(hider)

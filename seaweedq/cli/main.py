@@ -12,12 +12,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import seaweedq
-from seaweedq.cli.shared.closed_pipe import ending_quietly
 from seaweedq.cli.shared.common import complain, one_line
-from seaweedq.cli.shared.interrupts import raise_when_loaded
-from seaweedq.cli.shared.option_names import naming_options
-from seaweedq.cli.shared.streams import open_streams
-from seaweedq.cli.shared.usage import OneLineErrors, in_plain_words
+from seaweedq.cli.shared.process import ending_quietly, open_streams, raise_when_loaded
+from seaweedq.cli.shared.usage import OneLineErrors, in_plain_words, naming_options
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
 
@@ -40,34 +37,32 @@ _COMMANDS = {
         "demo": _Listed(
             "demo.demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1
         ),
-        "help": _Listed("manual.manual", "manual", "Show a page about the queue, or a command's help."),
+        "help": _Listed("manual", "manual", "Show a page about the queue, or a command's help."),
     },
     "Brokers": {
-        "cluster": _Listed("cluster.cluster", "app", "Show the brokers; show and raise the cluster's level."),
-        "doctor": _Listed(
-            "doctor.doctor", "doctor", "Look at what a broker needs, and at brokers that run.", cut_off=1
-        ),
+        "cluster": _Listed("cluster", "app", "Show the brokers; show and raise the cluster's level."),
+        "doctor": _Listed("doctor", "doctor", "Look at what a broker needs, and at brokers that run.", cut_off=1),
         "bench": _Listed("demo.bench", "bench", "Measure publishing, and delivery to consumers."),
     },
     "Topics": {
         "topic": _Listed("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
-        "top": _Listed("top.top", "top", "Show the busiest topics and segments, live."),
-        "subscription": _Listed("subscription.subscription", "app", "Create, show, seek, pause and delete them."),
-        "dead-letters": _Listed("letters.dead_letters", "app", "List dead letters, and publish them again."),
+        "top": _Listed("top", "top", "Show the busiest topics and segments, live."),
+        "subscription": _Listed("subscription", "app", "Create, show, seek, pause and delete them."),
+        "dead-letters": _Listed("dead_letters", "app", "List dead letters, and publish them again."),
     },
     "Messages": {
         "publish": _Listed(
-            "data.publish", "publish", "Publish the records of a file or of stdin; or whole files.", cut_off=1
+            "publish", "publish", "Publish the records of a file or of stdin; or whole files.", cut_off=1
         ),
-        "pull": _Listed("data.pull", "pull", "Print a subscription's messages, and ack them."),
-        "sql": _Listed("sql.sql", "sql", "Run SQL over topics, complete to the last message."),
-        "import": _Listed("data.import_file", "import_file", "Publish each row of a file, all of them or none."),
-        "verify": _Listed("verify.verify", "verify", "Audit a topic's files.", cut_off=1),
+        "pull": _Listed("pull", "pull", "Print a subscription's messages, and ack them."),
+        "sql": _Listed("sql", "sql", "Run SQL over topics, complete to the last message."),
+        "import": _Listed("import_file", "import_file", "Publish each row of a file, all of them or none."),
+        "verify": _Listed("verify", "verify", "Audit a topic's files.", cut_off=1),
     },
     "Access": {
-        "principal": _Listed("access.principal", "app", "Create, show, list and remove principals."),
-        "token": _Listed("access.token", "app", "Issue, list and revoke tokens."),
-        "whoami": _Listed("access.token", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
+        "principal": _Listed("principal", "app", "Create, show, list and remove principals."),
+        "token": _Listed("token", "app", "Issue, list and revoke tokens."),
+        "whoami": _Listed("token", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
     },
 }
 _LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}

@@ -10,9 +10,9 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.cli.server.process import broker_process
-from seaweedq.cli.server.process.broker_process import BrokerProcess
-from seaweedq.cli.server.process.stop_signals import StopSignals
+from seaweedq.cli.server import broker_process
+from seaweedq.cli.server.broker_process import BrokerProcess
+from seaweedq.cli.server.stop_signals import StopSignals
 from seaweedq.clock import SystemIds
 from seaweedq.errors import Fenced
 from seaweedq.journal.object_format import SlotHeaders

@@ -11,7 +11,7 @@ from seaweedq.broker.cluster.following import Following
 from seaweedq.broker.cluster.leader import Leader
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.recovery.journal_registration import JournalRegistration
-from seaweedq.cli.server.process.broker_process import started
+from seaweedq.cli.server.broker_process import started
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Delete, Put

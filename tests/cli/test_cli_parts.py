@@ -12,10 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import seaweedq
-from seaweedq.cli.data.quotes import QuotedFile
-from seaweedq.cli.data.records import BadRecord, InputFormat, checked, envelope, format_of, key_of, records
-from seaweedq.cli.demo.bench_run import percentile
+from seaweedq.cli.demo.bench import percentile
 from seaweedq.cli.main import app, main
+from seaweedq.cli.records import BadRecord, InputFormat, QuotedFile, checked, envelope, format_of, key_of, records
 from seaweedq.cli.shared import shell_hints as paste
 from seaweedq.cli.shared.common import one_line
 from seaweedq.errors import InvalidMessages, TopicNotFound, UnreadableBody

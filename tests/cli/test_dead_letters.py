@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from seaweedq import Client
-from seaweedq.cli.letters.dead_letters import _all
-from seaweedq.cli.letters.redriving import Redriving
+from seaweedq.cli.dead_letters import _all
 from seaweedq.cli.main import main
+from seaweedq.cli.redriving import Redriving
 
 Run = Callable[..., str]
 BYTES = b"payload" * 100

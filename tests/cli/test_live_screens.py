@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from seaweedq import Client
-from seaweedq.cli.sql import sql
-from seaweedq.cli.sql.database import Database
+from seaweedq.cli import sql
+from seaweedq.cli.sql_database import Database
 from tests.support.processes.broker_process import BrokerProcess
 
 OWN_SCREEN, USUAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"

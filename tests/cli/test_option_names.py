@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from seaweedq.cli import main
 from seaweedq.cli.shared.common import one_line
-from seaweedq.cli.shared.option_names import in_options, option_of
+from seaweedq.cli.shared.usage import in_options, option_of
 from seaweedq.errors import InvalidRequest
 
 OPTIONS = frozenset(

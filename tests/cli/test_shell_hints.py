@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.cli.server.credentials.admin_token import draw_admin_token
+from seaweedq.cli.server.credentials import draw_admin_token
 from seaweedq.cli.shared.shell_hints import header_of, lines, server_lines
 from seaweedq.settings import Settings
 from tests.support.brokers.in_process import running

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.cli.data.import_file import import_file
+from seaweedq.cli.import_file import import_file
 from seaweedq.client.core.importing import format_of
 from seaweedq.errors import ConnectionFailed, InvalidImport, InvalidMessages, UploadConflict, UploadNotFound
 from tests.support.processes.bounded_client import wait_for
@@ -202,7 +202,7 @@ def test_the_command_says_how_to_go_on_where_brokers_do_not_answer(monkeypatch, 
     broker = _Answers(*[httpx.ConnectError("refused")] * 1000)
     client = Client("http://b", transport=httpx.MockTransport(broker), timeout_s=0.2)
     monkeypatch.setattr(client, "upload", lambda *_, **__: "u1")
-    monkeypatch.setattr("seaweedq.cli.data.import_file.connect", lambda _: client)
+    monkeypatch.setattr("seaweedq.cli.import_file.connect", lambda _: client)
     (tmp_path / "rows.ndjson").touch()
     with pytest.raises(ConnectionFailed):
         import_file("t", tmp_path / "rows.ndjson", envelope=True)

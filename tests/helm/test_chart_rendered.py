@@ -11,7 +11,7 @@ import pytest
 
 from seaweedq.api.access.origins import HostRules
 from seaweedq.cli.server import given_settings
-from seaweedq.cli.server.credentials.secret import MIN_CHARACTERS, cluster_secret
+from seaweedq.cli.server.credentials import MIN_CHARACTERS, cluster_secret
 from seaweedq.errors import WrongHost
 from seaweedq.settings import Settings
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from seaweedq.broker.access.admin_token import AdminToken
-from seaweedq.cli.server.credentials.secret import cluster_secret
+from seaweedq.cli.server.credentials import cluster_secret
 from seaweedq.cli.server.given_settings import settings_of
 from seaweedq.settings import Settings
 from tests.support.paths import ROOT

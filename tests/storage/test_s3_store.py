@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seaweedq.cli.server.backends.stores import open_store
+from seaweedq.cli.server.backends import open_store
 from seaweedq.clock import Ids, SystemClock
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.settings import Settings

@@ -1,20 +1,192 @@
-"""`seaweedq bench`: measures a broker's throughput and latency."""
+"""`seaweedq bench`: measures a broker's throughput and latency. Values contain the time they were sent, so that
+delivery can be timed.
 
+An interrupt stops the threads; one that then waits for a broker is left behind, so all are daemons.
+"""
+
+import math
+import os
 import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain
+from seaweedq.cli.demo.child_process import Broker, end_on_signals, free_port
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, duration
+from seaweedq.cli.shared.common import size as sized
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
-from seaweedq.cli.shared.units import duration
-from seaweedq.cli.shared.units import size as sized
+from seaweedq.client import Client, Message
+from seaweedq.client.sync.producer import Receipt
 from seaweedq.extras import needs
 
-if TYPE_CHECKING:
-    from seaweedq.cli.demo.bench_run import Figures
+# What a value holds beside its padding.
+_OVERHEAD = 40
+_IDLE_S = 2.0
+_STOP_S = 0.5  # for the last acknowledgements, once an interrupt has come
+
+
+@dataclass(frozen=True)
+class Load:
+    """The load of a bench: threads, value size in bytes, bounds, and messages/s of each producer (0: no limit)."""
+
+    producers: int
+    consumers: int
+    size: int
+    messages: int | None
+    seconds: float
+    rate: float
+
+    @property
+    def sampled_every(self) -> int:
+        """Returns the interval of timed messages: at full speed timing each one would be most of the work."""
+        return 1 if self.rate else 16
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One row of the result. Latencies run from `send` to the acknowledgement, or to the delivery."""
+
+    what: str
+    messages: int
+    seconds: float
+    messages_per_s: float
+    mb_per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass
+class _Sample:
+    """The observations of one thread so far: messages, first and last time, and some latencies, in seconds."""
+
+    messages: int = 0
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    latencies_s: list[float] = field(default_factory=list)
+
+
+class _Worker(threading.Thread):
+    """A thread that publishes or consumes, and its sample."""
+
+    def __init__(self, work: Callable[[_Sample], None]) -> None:
+        super().__init__(daemon=True)
+        self.sample = _Sample()
+        self.failure: BaseException | None = None
+        self._work = work
+        self.start()
+
+    def run(self) -> None:
+        """Works, and keeps the error that ends it."""
+        try:
+            self._work(self.sample)
+        except BaseException as error:
+            self.failure = error
+
+
+def run(url: str, load: Load) -> tuple[list[Figures], bool]:
+    """Publishes to and consumes from a topic of its own, which is deleted afterwards. Returns a row for each
+    direction, and whether an interrupt has ended it before its bounds."""
+    topic = f"bench-{os.urandom(4).hex()}"
+    with connect(url) as client:
+        client.create_topic(topic)
+        try:
+            return _measure(client, topic, load)
+        finally:
+            client.delete_topic(topic)
+
+
+def _measure(client: Client, topic: str, load: Load) -> tuple[list[Figures], bool]:
+    stop = threading.Event()
+    streams = [client.subscribe(topic, f"bench-{n}", "earliest", _IDLE_S) for n in range(load.consumers)]
+    pulls = [_Worker(partial(_consume, stream, load.sampled_every, stop)) for stream in streams]
+    sends = [_Worker(partial(_produce, client, topic, load, stop)) for _ in range(load.producers)]
+    interrupted = _is_interrupted([*sends, *pulls], stop)
+    rows = [_figures("publish", [one.sample for one in sends], load.size)]
+    return [*rows, *([_figures("pull, ack", [one.sample for one in pulls], load.size)] if pulls else [])], interrupted
+
+
+def _is_interrupted(workers: Sequence[_Worker], stop: threading.Event) -> bool:
+    """Waits for the workers, and returns whether an interrupt came first. Raises the error of one that failed."""
+    try:
+        for worker in workers:
+            worker.join()
+            if worker.failure:
+                raise worker.failure
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        stop.set()
+        until_s = time.monotonic() + _STOP_S
+        for worker in workers:
+            worker.join(max(0.0, until_s - time.monotonic()))
+
+
+def _produce(client: Client, topic: str, load: Load, stop: threading.Event, sample: _Sample) -> None:
+    most = -(-load.messages // load.producers) if load.messages else None
+    pad, waiting = "x" * max(1, load.size - _OVERHEAD), deque[tuple[float, int, Receipt]]()
+    sample.began_s = next_s = time.perf_counter()
+    count = 0
+    with client.producer(topic) as producer:
+        while count != most and (now_s := time.perf_counter()) < sample.began_s + load.seconds and not stop.is_set():
+            receipt = producer.send({"sent_s": now_s, "pad": pad})
+            count += 1
+            if (count - 1) % load.sampled_every == 0:
+                waiting.append((now_s, count, receipt))
+            next_s += 1 / load.rate if load.rate else 0
+            _settle(waiting, sample, next_s)
+            stop.wait(max(0.0, next_s - time.perf_counter()))
+        _settle(waiting, sample, None)
+        producer.flush()
+    sample.messages, sample.ended_s = count, time.perf_counter()
+
+
+def _settle(waiting: "deque[tuple[float, int, Receipt]]", sample: _Sample, until_s: float | None) -> None:
+    """Records the acknowledged messages, and waits for others until then; None: for all of them."""
+    while waiting:
+        sent_s, number, receipt = waiting[0]
+        try:
+            receipt.exception(None if until_s is None else max(0.0, until_s - time.perf_counter()))
+        except TimeoutError:
+            return
+        sample.messages, sample.ended_s = number, time.perf_counter()
+        sample.latencies_s.append(sample.ended_s - sent_s)
+        waiting.popleft()
+
+
+def _consume(messages: Iterator[Message], sampled_every: int, stop: threading.Event, sample: _Sample) -> None:
+    for message in messages:
+        sample.ended_s = time.perf_counter()
+        sample.began_s = sample.began_s or sample.ended_s
+        sample.messages += 1
+        if sample.messages % sampled_every == 0:
+            sample.latencies_s.append(sample.ended_s - message.value["sent_s"])
+        message.ack()
+        if stop.is_set():
+            return
+
+
+def _figures(what: str, samples: list[_Sample], size: int) -> Figures:
+    messages = sum(sample.messages for sample in samples)
+    seconds = max(s.ended_s for s in samples) - min((s.began_s for s in samples if s.messages), default=0.0)
+    latencies = sorted(latency for sample in samples for latency in sample.latencies_s)
+    per_s = messages / seconds if seconds > 0 else 0.0
+    p50, p99 = percentile(latencies, 0.5), percentile(latencies, 0.99)
+    return Figures(what, messages, seconds, per_s, per_s * size / 1e6, p50 * 1e3, p99 * 1e3)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Returns the value that `share` of the ordered ones do not exceed (nearest rank); 0 for none."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
 
 EXAMPLES = """Examples: seaweedq bench --embedded · seaweedq bench --messages 1000000 --size 1000 --producers 2 ·
 seaweedq bench --embedded --rate 1000 --seconds 10 -o json"""
@@ -42,9 +214,6 @@ def bench(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards."""
-    from seaweedq.cli.demo.bench_run import Load, run
-    from seaweedq.cli.demo.child_process import Broker, end_on_signals, free_port
-
     load = Load(producers, consumers, size, messages, seconds, rate)
     with ExitStack() as stack:
         if embedded:
@@ -66,7 +235,7 @@ def bench(
         raise typer.Exit(INTERRUPTED)
 
 
-def _row(row: "Figures") -> tuple[str, ...]:
+def _row(row: Figures) -> tuple[str, ...]:
     return (
         row.what, f"{row.messages:,}", f"{row.seconds:.2f}", f"{row.messages_per_s:,.0f}", f"{row.mb_per_s:.1f}",
         f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}",

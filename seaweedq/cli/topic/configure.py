@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, run
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, duration, run, size
 from seaweedq.cli.shared.output import TABLE, Output, say_done
-from seaweedq.cli.shared.units import duration, size
 
 CREATE = "Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier"
 SET = """Examples: seaweedq topic set flights --retention-max-age-s 7d --keep-unread ·

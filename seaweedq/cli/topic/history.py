@@ -12,7 +12,7 @@ from seaweedq.errors import RouteNotFound, Unavailable
 from seaweedq.extras import needs
 
 if TYPE_CHECKING:
-    from seaweedq.cli.topic.last_hour import LastHour
+    from seaweedq.cli.topic.lineage import LastHour
     from seaweedq.client import Client
 
 CELLS = 10_000
@@ -49,10 +49,8 @@ def history(
     segments = [Segment.of(answer) for answer in answers]
     now = datetime.now(UTC)
     if plot:
-        from seaweedq.cli.topic import history_picture
-
         layout = history_layout.lay_out(topic, segments, now, hour)
-        history_picture.save(layout, plot)
+        history_layout.save(layout, plot)
         say_done(output, f"{layout.title}; drawn into {plot}", topic=topic, file=str(plot))
         return
     names = (*history_layout.HEAD, *(history_layout.HOUR_HEAD if hour else ()))
@@ -62,7 +60,7 @@ def history(
 
 def _last_hour(client: "Client", topic: str) -> "LastHour | None":
     """Returns what the leader has recorded; None, and says why, where nobody tells it."""
-    from seaweedq.cli.topic.last_hour import LastHour
+    from seaweedq.cli.topic.lineage import LastHour
 
     try:
         return LastHour.of(client.history(topic, cells=CELLS))

@@ -35,7 +35,7 @@ def tail(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print a topic's newest messages, one JSON object per line. It needs no subscription, and acks nothing."""
-    from seaweedq.cli.data.pull import Interrupts
+    from seaweedq.cli.shared.process import Interrupts
 
     with connect(url) as client:
         segments = client.segments(topic)

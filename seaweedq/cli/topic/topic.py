@@ -1,21 +1,26 @@
-"""`seaweedq topic`: list, show, flush, delete; other modules have the commands that create and change topics, and those
-of segments."""
+"""`seaweedq topic`: list, show, files, flush, delete; other modules have the commands that create and change topics, or
+work on segments."""
 
 import os
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, first_url, say
-from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done, say_json, say_table
-from seaweedq.cli.topic import configure, files, history, reshape, tail, watch
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_table
+from seaweedq.cli.topic import configure, history, reshape, tail, watch
 from seaweedq.errors import TopicNotFound
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.calls import TopicFile
 
 app = typer.Typer(
     no_args_is_help=True, help="Create, change, list, show, flush and delete topics; change their segments."
 )
 
+FILES = "Examples: seaweedq topic files flights · seaweedq topic files flights --segment 3 -o json | jq .bytes"
+_FILES = columns("segment, name, offsets, rows, bytes", numbers="segment, offsets, rows, bytes")
 MEASURED = 100  # topics of a table; each takes three requests
 
 
@@ -27,7 +32,7 @@ app.command("set", epilog=configure.SET)(configure.change)
 def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """List all topics with their messages, sizes, rates and segments, and how far behind the subscription is that is
     furthest behind."""
-    from seaweedq.cli.topic.measured import HEAD, measure
+    from seaweedq.cli.topic.topic_page import HEAD, measure
 
     with connect(url) as client:
         names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()
@@ -54,8 +59,7 @@ def show(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show a topic: its rates, segments and subscriptions, and commands to paste for curl, DuckDB and Spark."""
-    from seaweedq.cli.topic.measured import measure
-    from seaweedq.cli.topic.topic_page import print_config, print_page
+    from seaweedq.cli.topic.topic_page import measure, print_config, print_page
 
     with connect(url) as client:
         if config and output != JSON:
@@ -96,11 +100,35 @@ def delete(
     say_done(output, f"topic {topic} was deleted", topic=topic, deleted=True)
 
 
+def files(
+    topic: Topic,
+    segment: Annotated[int | None, typer.Option(min=0, help="List the files of this segment alone.")] = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """List the files of a topic: the rows that they have, and their sizes. Messages in no file yet are not in it."""
+    with connect(url) as client:
+        found, facts = client.files(topic, segment), client.topic(topic)
+    if output == JSON:
+        for one in found:
+            say_json(one)
+        return
+    say_table(output, _FILES, map(_row, found), f"topic {topic} has no file yet")
+    rows, size = sum(one.next_offset - one.first_offset for one in found), sum(one.bytes for one in found)
+    say(f"{counted(len(found), 'file')}, {counted(rows, 'row')}, {counted(size, 'byte')} in {facts['path']}")
+
+
+def _row(file: "TopicFile") -> tuple[str, ...]:
+    rows = file.next_offset - file.first_offset
+    offsets = f"{file.first_offset:,} - {file.next_offset - 1:,}"
+    return str(file.segment), file.name, offsets, f"{rows:,}", f"{file.bytes:,}"
+
+
 app.command(epilog=reshape.SPLIT)(reshape.split)
 app.command(epilog=reshape.MERGE)(reshape.merge)
 app.command(epilog=reshape.ROLL)(reshape.roll)
 app.command(epilog=reshape.MOVE)(reshape.move)
 app.command(epilog=watch.EXAMPLES)(watch.watch)
 app.command(epilog=tail.EXAMPLES)(tail.tail)
-app.command(epilog=files.EXAMPLES)(files.files)
+app.command(epilog=FILES)(files)
 app.command(epilog=history.EXAMPLES)(history.history)

@@ -17,8 +17,8 @@ from seaweedq.errors import ConnectionFailed, RouteNotFound, Unavailable
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from seaweedq.cli.topic.last_hour import LastHour
-    from seaweedq.cli.topic.watched import Look, Watched
+    from seaweedq.cli.topic.lineage import LastHour
+    from seaweedq.cli.topic.watch_picture import Look, Watched
     from seaweedq.client import Client
 
 EXAMPLES = "Examples: seaweedq topic watch flights · seaweedq topic watch flights --once"
@@ -37,8 +37,8 @@ def watch(
 
     Runs until Ctrl-C. Without a terminal it prints one picture, then a line for each change.
     """
-    from seaweedq.cli.data.pull import Interrupts
-    from seaweedq.cli.topic.watched import Watched
+    from seaweedq.cli.shared.process import Interrupts
+    from seaweedq.cli.topic.watch_picture import Watched
 
     console = drawing()
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ def _looks(client: "Client", topic: str) -> "Iterator[Look | str]":
 
 def _look(client: "Client", topic: str, history: bool) -> "Look":
     from seaweedq.cli.topic.lineage import Segment
-    from seaweedq.cli.topic.watched import Look
+    from seaweedq.cli.topic.watch_picture import Look
 
     segments, now = map(Segment.of, client.segments(topic)), datetime.now(UTC)
     hour = _last_minutes(client, topic, now) if history else None
@@ -119,7 +119,7 @@ def _look(client: "Client", topic: str, history: bool) -> "Look":
 
 def _last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
     """Returns what the leader has recorded; None where nobody tells it, without which the picture does."""
-    from seaweedq.cli.topic.last_hour import LastHour
+    from seaweedq.cli.topic.lineage import LastHour
     from seaweedq.cli.topic.watch_picture import PAST
 
     try:

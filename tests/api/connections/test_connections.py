@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.api.connections.connections import Connections, Place
-from seaweedq.cli.server.process.open_files import connections_of, raise_limit
+from seaweedq.cli.server.machine import connections_of, raise_limit
 from tests.support.http.serving_protocol import Limits, serving
 from tests.support.tiers import examples
 

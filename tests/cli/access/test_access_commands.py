@@ -9,9 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from seaweedq import Client
-from seaweedq.cli.access import principal, token
-from seaweedq.cli.access.requests import grant_of, limit_of, limits_in_words, words_of
+from seaweedq.cli import principal, token
 from seaweedq.cli.main import app
+from seaweedq.cli.principal import grant_of, limit_of, limits_in_words, words_of
 from seaweedq.cli.shared.common import complain
 from seaweedq.cli.topic import tail
 from seaweedq.client.core.calls import access_path

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from seaweedq.cli.cluster import cluster
-from seaweedq.cli.cluster.cluster import left_lines, level_lines
+from seaweedq.cli import cluster
+from seaweedq.cli.cluster import left_lines, level_lines
 from seaweedq.cli.main import app
 from seaweedq.levels import HIGHEST, VERSION
 from tests.support.processes.broker_process import BrokerProcess

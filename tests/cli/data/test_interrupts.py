@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from seaweedq.cli.data import pull
-from seaweedq.cli.data.pull import Interrupts
+from seaweedq.cli import pull
+from seaweedq.cli.shared.process import Interrupts
 
 LONG_S = 20.0
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from seaweedq.cli.data.outage import Outage
+from seaweedq.cli.pull import Outage
 from seaweedq.client.core.effects import Pause, Reply, Request
 from seaweedq.client.core.retry import Patience
 from seaweedq.errors import ConnectionFailed, RateLimited, SeaweedqError

@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from seaweedq.cli.data import publication
-from seaweedq.cli.data.publication import Publication, watched
+from seaweedq.cli import publication
 from seaweedq.cli.main import main
+from seaweedq.cli.publication import Publication, watched
 from seaweedq.client.core.delivery import Outcome
 from seaweedq.client.core.wire import Published
 from seaweedq.client.sync.producer import Delivery, Receipt

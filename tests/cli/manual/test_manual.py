@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from seaweedq.cli import main
-from seaweedq.cli.manual.manual import found
+from seaweedq.cli.manual import found
 
 SECTIONS = ["Examples", "See also"]
 PAGES = {name: page.read_text("utf-8") for name, page in found().items()}

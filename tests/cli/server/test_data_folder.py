@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from seaweedq.cli.server.data_folder import check_folders
+from seaweedq.cli.server.machine import check_folders
 from seaweedq.settings import Settings
 from tests.support.processes.broker_process import BrokerProcess
 

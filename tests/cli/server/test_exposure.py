@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from seaweedq.cli.main import app
-from seaweedq.cli.server.exposure import check_advertised, check_auth, is_loopback
+from seaweedq.cli.server.given_settings import check_advertised, check_auth, is_loopback
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 duckdb = pytest.importorskip("duckdb")
-from seaweedq.cli.sql.outputs import write  # noqa: E402
+from seaweedq.cli.sql_outputs import write  # noqa: E402
 
 INF, NAN = "'inf'::double", "'nan'::float"
 

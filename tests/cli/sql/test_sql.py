@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from seaweedq import Client
+from seaweedq.cli import sql_database as databases
 from seaweedq.cli.main import app
 from seaweedq.cli.shared.common import calling
-from seaweedq.cli.sql import database as databases
-from seaweedq.cli.sql.database import Database, opened
-from seaweedq.cli.sql.sql import _looks
+from seaweedq.cli.sql import _looks
+from seaweedq.cli.sql_database import Database, opened
 from seaweedq.errors import FileMissing, InvalidRequest, SeaweedqError, TopicNotFound
 from tests.support.codec.body_samples import iceberg
 from tests.support.processes.broker_process import BrokerProcess
@@ -338,7 +338,7 @@ def test_times_are_shown_where_only_the_extra_is_installed(sql: Shell, numbers: 
     program = f"""
 import sys
 from seaweedq.cli.main import main
-from seaweedq.cli.shared.hidden import hidden
+from seaweedq.extras import hidden
 with hidden("pytz"):
     main(["sql", 'SELECT * FROM "{numbers}"', "--url", "{sql.url}"])
 """

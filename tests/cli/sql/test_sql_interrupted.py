@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 duckdb = pytest.importorskip("duckdb")
-from seaweedq.cli.sql.outputs import interruptible, write  # noqa: E402
+from seaweedq.cli.sql_outputs import interruptible, write  # noqa: E402
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b, range(99) c WHERE a.range * b.range % 7 = c.range"
 

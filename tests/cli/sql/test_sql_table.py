@@ -4,8 +4,8 @@ import pytest
 
 duckdb = pytest.importorskip("duckdb")
 
-from seaweedq.cli.sql.database import of_store  # noqa: E402
-from seaweedq.cli.sql.outputs import table  # noqa: E402
+from seaweedq.cli.sql_database import of_store  # noqa: E402
+from seaweedq.cli.sql_outputs import table  # noqa: E402
 
 MISSES = "Invalid Input Error: Required module 'pytz' failed to import, due to the following Python exception:\n"
 TRACEBACK = 'Traceback (most recent call last):\n  File "send.py", line 364, in send\n'

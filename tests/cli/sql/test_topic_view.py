@@ -4,8 +4,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from seaweedq.cli.sql.database import unquoted
-from seaweedq.cli.sql.topic_view import explained, literal, quoted, view
+from seaweedq.cli.sql_database import explained, literal, quoted, unquoted, view
 from seaweedq.client.core.calls import TopicFile
 from seaweedq.client.core.table import TableRead
 from seaweedq.client.core.table_plan import FilePart, Rows

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from seaweedq import Client
 from seaweedq.cli.main import app
-from seaweedq.cli.top.busiest import Loads, TopicLoad
-from seaweedq.cli.top.top_picture import picture
+from seaweedq.cli.top import Loads, TopicLoad, picture
 from tests.support.cli.some_segments import segment
 from tests.support.processes.broker_process import BrokerProcess
 

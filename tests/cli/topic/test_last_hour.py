@@ -10,12 +10,9 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from seaweedq.cli.topic import history, watch
-from seaweedq.cli.topic.history_layout import lay_out, rows
-from seaweedq.cli.topic.history_picture import save
-from seaweedq.cli.topic.last_hour import LastHour
-from seaweedq.cli.topic.lineage import KEY_SPACE
-from seaweedq.cli.topic.watch_picture import PAST_LINES, Frame, picture
-from seaweedq.cli.topic.watched import Look, Watched
+from seaweedq.cli.topic.history_layout import lay_out, rows, save
+from seaweedq.cli.topic.lineage import KEY_SPACE, LastHour
+from seaweedq.cli.topic.watch_picture import PAST_LINES, Frame, Look, Watched, picture
 from seaweedq.errors import RouteNotFound, Unavailable
 from tests.support.cli.some_segments import after, by_id, split_and_merged
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from seaweedq.cli.topic.lineage import Segment, by_range, changes, share
-from seaweedq.cli.topic.watched import Look, Watched, moves
+from seaweedq.cli.topic.watch_picture import Look, Watched, moves
 from tests.support.cli.some_segments import after, by_id, segment, split_and_merged
 
 ANSWER = {

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from seaweedq.cli.topic.lineage import KEY_SPACE, NextSplit, Segment
 from seaweedq.cli.topic.watch_bar import blocks, colour, legend, shade, short, short_names
-from seaweedq.cli.topic.watch_picture import FIXED, Frame, picture
-from seaweedq.cli.topic.watched import Look, Watched
+from seaweedq.cli.topic.watch_picture import FIXED, Frame, Look, Watched, picture
 from tests.support.cli.some_segments import after, by_id, segment, split_and_merged
 
 

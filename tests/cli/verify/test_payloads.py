@@ -8,7 +8,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from seaweedq.cli.verify.verify_payloads import NAMED, PayloadAudit
+from seaweedq.cli.verify_run import NAMED, PayloadAudit
 from seaweedq.segments.layout import REFERENCE
 from tests.support.http.referring import naming, publish, read, upload
 from tests.support.processes.broker_process import BrokerProcess

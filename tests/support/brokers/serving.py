@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from seaweedq.broker.broker import Broker
-from seaweedq.cli.server.credentials.certificates import certificate_of
-from seaweedq.cli.server.process.http_server import HttpServer, listen, url_of
-from seaweedq.cli.server.process.stop_deadline import StopDeadline
-from seaweedq.cli.server.process.stop_signals import StopSignals
+from seaweedq.cli.server.credentials import certificate_of
+from seaweedq.cli.server.http_server import HttpServer, listen, url_of
+from seaweedq.cli.server.stop_signals import StopDeadline, StopSignals
 
 
 class NoDeadline(StopDeadline):

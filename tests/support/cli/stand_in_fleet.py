@@ -118,7 +118,7 @@ class Fleet:
 
 
 def main() -> int:
-    from seaweedq.cli.server.parent import supervise
+    from seaweedq.cli.server import supervise
     from seaweedq.cli.shared.common import complain
     from seaweedq.errors import SeaweedqError
     from seaweedq.settings import Settings

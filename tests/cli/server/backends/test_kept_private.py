@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.cli.server.backends.coordinations import open_coordination
+from seaweedq.cli.server.backends import open_coordination
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Put

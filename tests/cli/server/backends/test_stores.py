@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.cli.server.backends.stores import open_store
+from seaweedq.cli.server.backends import open_store
 from seaweedq.clock import SystemIds
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings

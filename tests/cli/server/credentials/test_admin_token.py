@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from seaweedq.access.tokens import id_of
-from seaweedq.cli.server.credentials.admin_token import draw_admin_token
+from seaweedq.cli.server.credentials import draw_admin_token
 from seaweedq.settings import Settings
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.cli.server.credentials.certificates import Certificate, certificate_of, trust_of
+from seaweedq.cli.server.credentials import Certificate, certificate_of, trust_of
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 from tests.support.http.certificates import Authority, Pair

@@ -7,8 +7,8 @@ from threading import Barrier
 import pytest
 
 from seaweedq.broker.rpc.peer_keyring import secrets_of
-from seaweedq.cli.server.credentials import secret
-from seaweedq.cli.server.credentials.secret import SECRET_FILE, cluster_secret, secret_of
+from seaweedq.cli.server import credentials
+from seaweedq.cli.server.credentials import SECRET_FILE, cluster_secret, secret_of
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 
@@ -60,8 +60,8 @@ def test_a_damaged_one_is_refused_and_its_file_named(tmp_path, content):
 
 def test_all_who_draw_at_once_agree(tmp_path, monkeypatch):
     everybody = Barrier(8)
-    draw = secret.draw_file
-    monkeypatch.setattr(secret, "draw_file", lambda *given: (everybody.wait(30), draw(*given)))
+    draw = credentials.draw_file
+    monkeypatch.setattr(credentials, "draw_file", lambda *given: (everybody.wait(30), draw(*given)))
     settings = Settings(data_dir=tmp_path)
     with ThreadPoolExecutor(8) as pool:
         found = [future.result() for future in [pool.submit(cluster_secret, settings) for _ in range(8)]]
@@ -73,7 +73,7 @@ def test_one_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch)
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(secret.os, "fsync", full)
+    monkeypatch.setattr(credentials.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         cluster_secret(Settings(data_dir=tmp_path))
     assert list(tmp_path.iterdir()) == []

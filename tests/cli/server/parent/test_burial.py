@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.cli.server.backends.coordinations import open_coordination
-from seaweedq.cli.server.parent.burial import burial
+from seaweedq.cli.server.backends import open_coordination
+from seaweedq.cli.server.supervise import end_lease
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination import keys
@@ -49,7 +49,7 @@ async def test_the_lease_of_the_dead_and_its_mark_go_and_no_others(
     settings: Settings, coordination: Coordination
 ) -> None:
     for number in (1, 3):  # 3 has never begun
-        await burial(settings)(number)
+        await end_lease(settings, number)
     assert await _keys(coordination) == ["brokers/b.2", "journals/b.1", "journals/b.2", "revocations/b.2"]
 
 
@@ -59,12 +59,12 @@ async def test_a_child_that_ends_while_another_process_lives_in_its_folder_ends_
     before = await _keys(coordination)
     lives = FolderLock(_home(settings, 1), Disk())  # as a child of a parent that was killed, which still drains
     lives.acquire()
-    await burial(settings)(1)
+    await end_lease(settings, 1)
     assert await _keys(coordination) == before
     lives.release()
-    await burial(settings)(1)
+    await end_lease(settings, 1)
     assert "brokers/b.1" not in await _keys(coordination)
-    lives.acquire()  # burial has given the lock back
+    lives.acquire()  # it has given the lock back
     lives.release()
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.cli.main import app
-from seaweedq.cli.server.parent.life import CHUNK_BYTES, Lines
-from seaweedq.cli.server.parent.members import (
+from seaweedq.cli.server.member_process import CHUNK_BYTES, Lines
+from seaweedq.cli.server.members import (
     LAST_PAUSE_S,
     QUICK_S,
     check_folder,

@@ -31,7 +31,7 @@ def test_brokers_of_a_killed_parent_stop(fleet):
 
 
 def test_a_process_with_a_lifeline_gets_sigterm_when_it_ends():
-    code = "import signal; from seaweedq.cli.server.parent.parent_pipe import end_with_parent; end_with_parent(); "
+    code = "import signal; from seaweedq.cli.server.stop_signals import end_with_parent; end_with_parent(); "
     code += "print('up', flush=True); "
     with subprocess.Popen(
         [sys.executable, "-c", code + "signal.pause()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE

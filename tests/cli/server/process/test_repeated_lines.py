@@ -7,7 +7,7 @@ import pytest
 from uvicorn.protocols.http import httptools_impl
 
 from seaweedq.api.connections.protocol import UNREADABLE
-from seaweedq.cli.server.process.repeated_lines import EACH_S, OnceInAWhile
+from seaweedq.cli.server.http_server import EACH_S, OnceInAWhile
 
 
 def test_a_line_passes_once_in_a_while_and_says_how_many_did_not(caplog: pytest.LogCaptureFixture) -> None:

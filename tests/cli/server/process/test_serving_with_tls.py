@@ -15,7 +15,7 @@ import pytest
 from seaweedq.api.connections.connections import Connections
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
-from seaweedq.cli.server.process.broker_process import uvicorn_loop
+from seaweedq.cli.server.broker_process import uvicorn_loop
 from seaweedq.errors import Unavailable
 from tests.support.brokers.in_process import running
 from tests.support.brokers.peer_client import peers_of

@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from seaweedq.cli.server.process import broker_process
-from seaweedq.cli.server.process.broker_process import BrokerProcess
-from seaweedq.cli.server.process.stop_deadline import StopDeadline
-from seaweedq.cli.server.process.stop_signals import SIGNALS, StopSignals
+from seaweedq.cli.server import broker_process
+from seaweedq.cli.server.broker_process import BrokerProcess
+from seaweedq.cli.server.stop_signals import SIGNALS, StopDeadline, StopSignals
 from seaweedq.errors import Unavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
@@ -191,8 +190,8 @@ def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
     program = """
 import os, signal, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from seaweedq.cli.server.process.stop_deadline import StopDeadline, tell_what_hangs
-from seaweedq.cli.server.process.stop_signals import StopSignals
+from seaweedq.cli.server.stop_signals import StopDeadline, tell_what_hangs
+from seaweedq.cli.server.stop_signals import StopSignals
 
 def overdue():
     tell_what_hangs()

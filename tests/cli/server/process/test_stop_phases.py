@@ -14,11 +14,10 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.cli.server.process import broker_process
-from seaweedq.cli.server.process.broker_process import BrokerProcess
-from seaweedq.cli.server.process.http_server import HttpServer
-from seaweedq.cli.server.process.stop_deadline import StopDeadline
-from seaweedq.cli.server.process.stop_signals import SIGNALS, StopSignals
+from seaweedq.cli.server import broker_process
+from seaweedq.cli.server.broker_process import BrokerProcess
+from seaweedq.cli.server.http_server import HttpServer
+from seaweedq.cli.server.stop_signals import SIGNALS, StopDeadline, StopSignals
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination

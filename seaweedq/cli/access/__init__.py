@@ -1,1 +1,0 @@
-"""Commands for principals and tokens."""

@@ -1,1 +1,0 @@
-"""`seaweedq cluster`: the brokers and the cluster's level."""

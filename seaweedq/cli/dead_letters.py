@@ -1,0 +1,104 @@
+"""`seaweedq dead-letters`: list dead letters, and publish them to their topics again."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_table
+from seaweedq.clock import SystemIds
+
+if TYPE_CHECKING:
+    from seaweedq.client import Client, Message
+
+app = typer.Typer(no_args_is_help=True, help="List dead letters, and publish them to their topics again.")
+LIST = """Examples: seaweedq dead-letters list lost · seaweedq dead-letters list lost --max 20 ·
+seaweedq dead-letters list lost -o json | jq 'select(.headers["dead-letter-reason"] == "rejected")'"""
+REDRIVE = """Examples: seaweedq dead-letters redrive lost · seaweedq dead-letters redrive lost --max 1 ·
+seaweedq subscription seek lost redrive --to earliest, to begin anew"""
+SUBSCRIPTION, PAGE = "redrive", 500
+PREFIX = "dead-letter-"
+_LISTED = columns("id, reason, attempts, topic, subscription, message, time, detail", numbers="attempts")
+_SHOWN = ("reason", "attempts", "topic", "subscription", "id", "time", "detail")
+Letters = Annotated[str, typer.Argument(help="Name of the topic for dead letters.", show_default=False)]
+Most = Annotated[int | None, typer.Option("--max", min=1, help="End after this number of letters.")]
+
+
+@app.command("list", epilog=LIST)
+def list_letters(
+    topic: Letters,
+    max: Most = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """List the dead letters that are in a topic: their id there, why and where they died. Nothing is acked."""
+    with connect(url) as client:
+        letters = islice((one for one in _all(client, topic) if f"{PREFIX}topic" in one.headers), max)
+        if output == JSON:
+            for letter in letters:
+                say(letter.json.decode())
+            return
+        say_table(output, _LISTED, map(_row, letters), f"topic {topic} has no dead letters")
+
+
+@app.command(epilog=REDRIVE)
+def redrive(
+    topic: Letters,
+    subscription: Annotated[
+        str,
+        typer.Option("--subscription", "-s", help="Subscription that says what was done; it is created at need."),
+    ] = SUBSCRIPTION,
+    max: Most = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish dead letters to the topics that their headers name, without those headers, and ack them here.
+
+    Ends after a second without letters; it waits for those that a run which was killed has leased. It can be
+    interrupted, and called again: what was published within a day, and not acked, is not published twice. What a seek
+    of its subscription brings again is published again. Run it once at a time.
+    """
+    from seaweedq.cli.redriving import RedriveRun, Redriving
+
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(url))
+        redriving = stack.enter_context(closing(Redriving(client, url, topic, subscription)))
+        run = RedriveRun(client, redriving, max, _progress(stack, max), SystemIds().nonce())
+        run.run()
+    told = f"published {run.done:,} dead letters again"
+    told += f"; {run.again:,} were there from an earlier run" if run.again else ""
+    told += f"; {len(run.left):,} stay" if run.left else ""
+    told += f"; {run.held:,} are leased by others, or delayed: run it again" if run.held else ""
+    facts = {"published": run.done, "published_before": run.again, "not_letters": len(run.left), "leased": run.held}
+    say_done(output, told, topic=topic, **facts)
+
+
+def _row(letter: "Message") -> list[str]:
+    return [letter.id, *(letter.headers.get(f"{PREFIX}{name}") or "-" for name in _SHOWN)]
+
+
+def _all(client: "Client", topic: str) -> Iterator["Message"]:
+    """Yields all messages of a topic, segment by segment."""
+    for segment in client.segments(topic):
+        offset, before = int(segment.get("start_offset") or 0), -1
+        while offset > before:  # a page may be empty, though there is more: its messages have expired
+            page, before = client.fetch(topic, segment["id"], offset, PAGE), offset
+            yield from page.messages
+            offset = page.next_offset
+
+
+def _progress(stack: ExitStack, most: int | None) -> Callable[[int], None]:
+    """Returns a callback for the number of letters; it shows them where there is a terminal."""
+    if not sys.stderr.isatty():
+        return lambda done: None
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("publishing again"), TextColumn("{task.completed:,} letters"), TimeElapsedColumn())
+    bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+    task = bar.add_task("letters", total=most)
+    return lambda done: bar.update(task, completed=done)

@@ -1,0 +1,111 @@
+"""`seaweedq import`: publishes the rows of a file of any size as messages; the file goes to the store, not through
+HTTP.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted
+from seaweedq.cli.shared.output import TABLE, Output, say_done
+from seaweedq.errors import ClientError, Unavailable
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.importing import Format
+
+EXAMPLES = """Examples: seaweedq import flights flights.parquet ·
+seaweedq import events events.ndjson --envelope ·
+seaweedq import flights --upload 20260131-0-9f86d081884c7d659a2feaa0c55ad015 --format parquet"""
+
+
+def import_file(
+    topic: Topic,
+    file: Annotated[
+        Path | None, typer.Argument(exists=True, dir_okay=False, help="A Parquet, NDJSON or Arrow file.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="parquet, ndjson or arrow; by default that of the file's suffix.")
+    ] = None,
+    envelope: Annotated[
+        bool,
+        typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp."),
+    ] = False,
+    upload: Annotated[
+        str | None, typer.Option(help="Instead of FILE: continue an import that has begun, or show its result.")
+    ] = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish each row of FILE as a message. If any row is not valid, none is published.
+
+    The file is uploaded to the store, and a broker reads its rows there. The import continues when this command is
+    interrupted.
+    """
+    if (file is None) == (upload is None):
+        raise typer.BadParameter("give either FILE or --upload", param_hint="FILE")
+    kind = _format(file, format)
+    if envelope and kind != "ndjson":
+        raise typer.BadParameter(f"--envelope is only for NDJSON, but the format is {kind}", param_hint="--envelope")
+    bare = kind == "ndjson" and not envelope
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(url))
+        bytes_told, rows_told = _bars(stack, file)
+        upload_id = upload or client.upload(topic, _there(file), progress=bytes_told)
+        try:
+            done = client.import_upload(topic, upload_id, kind, bare, rows_told)
+        except (KeyboardInterrupt, ClientError, Unavailable):  # the same file once more would double its rows
+            again = f"seaweedq import {topic} --upload {upload_id} --format {kind}{' --envelope' if envelope else ''}"
+            complain(f"the brokers continue the import; to see its result: {again}")
+            raise
+    took_s = time.monotonic() - started_s
+    rate = done.count / max(took_s, 1e-9)
+    told = f"imported {counted(done.count, 'row')} into {topic} in {took_s:.1f} s ({rate:,.0f}/s)"
+    say_done(output, told, topic=topic, rows=done.count, seconds=took_s)
+
+
+def _format(file: Path | None, format: str | None) -> "Format":
+    from seaweedq.client.core.importing import check_format, format_of
+
+    try:
+        kind = format or format_of(file.name if file else "")
+        check_format(kind, bare=False)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--format") from None
+    return kind  # type: ignore[return-value]
+
+
+def _there(file: Path | None) -> Path:
+    assert file is not None
+    return file
+
+
+def _bars(
+    stack: ExitStack, file: Path | None
+) -> tuple[Callable[[int, int], None] | None, Callable[[int, int | None], None] | None]:
+    """Returns callbacks for the upload's bytes and for the rows; None without a terminal to show them."""
+    if not sys.stderr.isatty():
+        return None, None
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[far]}"), TimeElapsedColumn())
+    bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+    upload = bar.add_task("uploading", total=None, visible=file is not None, far="")
+    rows = bar.add_task("checking", total=None, visible=file is None, far="")
+
+    def bytes_told(done: int, total: int) -> None:
+        bar.update(upload, completed=done, total=total, far=f"{decimal(done)} of {decimal(total)}")
+
+    def rows_told(done: int, total: int | None) -> None:
+        if total is not None:
+            bar.update(rows, description="importing", far=f"{done:,} of {total:,} rows")
+        bar.update(rows, visible=True, completed=done, total=total)
+
+    return bytes_told, rows_told

@@ -1,1 +1,0 @@
-"""`seaweedq dead-letters`."""

@@ -1,1 +1,0 @@
-"""`seaweedq help`: pages to read in the terminal."""

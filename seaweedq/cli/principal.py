@@ -1,0 +1,155 @@
+"""`seaweedq principal`: creates, shows, lists and removes principals; grants and limits as words."""
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seaweedq.access.actions import Action
+from seaweedq.access.limits import RATES, Limits
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
+from seaweedq.errors import PrincipalNotFound
+from seaweedq.units import bytes_of
+
+GRANT = "`actions:topics:subscriptions`, each a list with commas, as `describe,publish:flights*`; may be repeated."
+LIMIT = (
+    "`NAME=NUMBER`, as `requests=100` or `bytes_in=10MB`, which are each second; `NAME=none` takes it away; may be "
+    "repeated. Others stay as they are."
+)
+NO_BOUND = "none"
+SIZES = ("bytes_in", "bytes_out")
+
+
+def grant_of(text: str) -> dict[str, list[str]]:
+    """Returns a grant as the API takes it. Raises BadParameter."""
+    parts = [[one for one in part.split(",") if one] for part in text.split(":")]
+    if not parts[0] or len(parts) > 3:
+        raise typer.BadParameter(f"{text!r} is no grant: {GRANT}", param_hint="--grant")
+    if unknown := [one for one in parts[0] if one not in list(Action)]:
+        raise typer.BadParameter(f"{unknown[0]!r} is no action; actions are {', '.join(Action)}", param_hint="--grant")
+    return dict(zip(("actions", "topics", "subscriptions"), parts, strict=False))
+
+
+def limit_of(text: str) -> tuple[str, float | None]:
+    """Returns the name of a limit and its number, None for no bound. Raises BadParameter."""
+    name, _, number = text.partition("=")
+    if name not in Limits.__struct_fields__:
+        every = ", ".join(Limits.__struct_fields__)
+        raise typer.BadParameter(f"{name!r} is no limit; limits are {every}", param_hint="--limit")
+    if number == NO_BOUND:
+        return name, None
+    if not re.fullmatch(r"[0-9]{1,16}(\.[0-9]{1,9})?" if name in RATES else r"[0-9]{1,16}", number):
+        if name in SIZES:
+            try:
+                return name, float(bytes_of(number))
+            except ValueError as error:
+                raise typer.BadParameter(f"{name}: {error}", param_hint="--limit") from None
+        raise typer.BadParameter(f"{text!r} has no such number: {LIMIT}", param_hint="--limit")
+    return name, float(number) if name in RATES else int(number)
+
+
+def words_of(grants: list[dict[str, Any]]) -> str:
+    """Returns grants as the command line takes them."""
+    return printable(" ".join(":".join(",".join(names) for names in one.values() if names) for one in grants))
+
+
+def limits_in_words(limits: dict[str, float | None]) -> str:
+    """Returns the limits that there are as the command line takes them."""
+    return printable(
+        " ".join(f"{name}={number!r}".removesuffix(".0") for name, number in limits.items() if number is not None)
+    )
+
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.effects import Steps
+
+app = typer.Typer(no_args_is_help=True, help="Create, change, show, list and remove principals.")
+_LISTED = columns("name, state, grants, limits")
+Name = Annotated[str, typer.Argument(help="Name of the principal.", show_default=False)]
+
+
+@app.command(epilog="Example: seaweedq principal put importer --grant 'describe,publish:flights*' --limit requests=100")
+def put(
+    name: Name,
+    grant: Annotated[list[str] | None, typer.Option(help=GRANT, show_default=False)] = None,
+    limit: Annotated[list[str] | None, typer.Option(help=LIMIT, show_default=False)] = None,
+    disabled: Annotated[
+        bool | None,
+        typer.Option(
+            "--disabled/--enabled",
+            help="With --disabled no token of the principal counts, until --enabled.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create a principal, or change one: grants replace those that it has; what is not given stays as it is."""
+    grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
+    found = run(url, _changed(name, grants, limits, disabled))
+    say_done(output, f"{name} may {_words(found)}", **found)
+
+
+def _changed(
+    name: str, grants: list[dict[str, list[str]]], limits: dict[str, float | None], disabled: bool | None
+) -> "Steps[Any]":
+    """Puts what a principal has and what is given together: the broker replaces all of it."""
+    from seaweedq.client.core.calls import access_path, call
+
+    path = access_path("principals", name)
+    try:
+        there = yield from call("GET", path)
+    except PrincipalNotFound:
+        there = {"grants": [], "limits": {}, "disabled": False}
+    body = {
+        "grants": grants or there["grants"],
+        "limits": there["limits"] | limits,
+        "disabled": there["disabled"] if disabled is None else disabled,
+    }
+    return (yield from call("PUT", path, body))
+
+
+@app.command(epilog="Example: seaweedq principal show importer")
+def show(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """Show a principal: its grants and limits."""
+    from seaweedq.client.core.calls import access_path, call
+
+    found = run(url, call("GET", access_path("principals", name)))
+    if output == JSON:
+        say_json(found)
+    else:
+        say_page(zip((column.name for column in _LISTED), _row(found), strict=True))
+
+
+@app.command("list", epilog="Example: seaweedq principal list")
+def list_principals(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """List all principals with their grants and limits."""
+    from seaweedq.client.core.calls import pages
+
+    found = run(url, pages("/v1/principals", "principals"))
+    if output == JSON:
+        for one in found:
+            say_json(one)
+    else:
+        say_table(output, _LISTED, map(_row, found), "no principal yet; seaweedq principal put NAME makes one")
+
+
+@app.command(epilog="Example: seaweedq principal remove importer")
+def remove(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """Remove a principal; all its tokens end with it."""
+    from seaweedq.client.core.calls import access_path, call
+
+    run(url, call("DELETE", access_path("principals", name)))
+    say_done(output, f"removed {name} and all its tokens", name=name, removed=True)
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    state = "disabled" if one["disabled"] else "enabled"
+    return one["name"], state, words_of(one["grants"]), limits_in_words(one["limits"])
+
+
+def _words(found: dict[str, Any]) -> str:
+    """Returns what a principal may do, and how much."""
+    limits = limits_in_words(found["limits"])
+    return (words_of(found["grants"]) or "do nothing") + (f", at most {limits}" if limits else "")

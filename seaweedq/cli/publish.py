@@ -1,0 +1,258 @@
+"""`seaweedq publish`: publishes a message, the records of a file, or those of stdin; or whole files."""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted
+from seaweedq.cli.shared.output import TABLE, Output, say_done
+from seaweedq.errors import SeaweedqError, TopicNotFound
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from seaweedq.cli.records import InputFormat
+    from seaweedq.client import Client
+    from seaweedq.client.sync.producer import Producer
+
+EXAMPLES = """Examples: seaweedq publish events '{"n": 1}' · seaweedq publish events events.ndjson ·
+seaweedq publish flights flights.csv --key-field carrier ·
+seaweedq publish logs app.ndjson --skip-invalid ·
+echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope ·
+seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
+
+Source = Annotated[
+    str | None, typer.Argument(help="The file; or one message as JSON, such as '{\"a\": 1}'; left out or -: stdin.")
+]
+InputFormatName = Annotated[
+    str | None, typer.Option(help="ndjson, csv or parquet; by default that of the file's suffix.")
+]
+KeyField = Annotated[
+    str | None, typer.Option(help="Field of the record to use as the key, if the topic has no key_field of its own.")
+]
+Envelope = Annotated[
+    bool, typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp.")
+]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Name records that are no valid messages, and publish the others.")
+]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="Maximum number of messages per request; 10,000 by default.")
+]
+WholeFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--file", exists=True, dir_okay=False, help="A file of any size as one message; may be repeated."),
+]
+FileKey = Annotated[str | None, typer.Option(help="The key of the messages of --file.")]
+ContentType = Annotated[str | None, typer.Option(help="Media type of each --file; by default that of its suffix.")]
+
+INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the convention of shells
+
+
+@dataclass(frozen=True)
+class _How:
+    """The meaning of a record: with `envelope` a whole message, else a value, with its key in `key_field`."""
+
+    envelope: bool
+    key_field: str | None
+    skip_invalid: bool
+
+    def arguments(self, record: Any) -> dict[str, Any]:
+        """Returns the arguments of `send` for a record. Raises BadRecord."""
+        from seaweedq.cli.records import checked, envelope, key_of
+
+        if self.envelope:
+            return envelope(record)
+        value = {"value": checked(record)}
+        return value if self.key_field is None else {**value, "key": key_of(record, self.key_field)}
+
+
+def publish(
+    topic: Topic,
+    file: Source = None,
+    input_format: InputFormatName = None,
+    key_field: KeyField = None,
+    envelope: Envelope = False,
+    skip_invalid: SkipInvalid = False,
+    batch: BatchSize = None,
+    files: WholeFiles = None,
+    key: FileKey = None,
+    content_type: ContentType = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet; or one message.
+
+    The first record that is no valid message ends it, and is named by its line; those before it stay published.
+
+    With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them.
+    """
+    from seaweedq.cli.records import InputFormat
+
+    if files:
+        of_records = {"FILE": file, "--input-format": input_format, "--key-field": key_field, "--batch": batch}
+        _refuse(
+            {**of_records, "--envelope": envelope or None, "--skip-invalid": skip_invalid or None},
+            "the option is only for records, but --file sends whole files",
+        )
+        from seaweedq.cli.publication import publish_files
+
+        publish_files(topic, files, key, content_type, output, url)
+        return
+    _refuse(
+        {"--key": key, "--content-type": content_type},
+        "the option is only for --file; for records use --key-field or --envelope",
+    )
+    message = _message(file)
+    path = None if message else _existing(file)
+    format = _input_format(input_format, path)
+    if message and format is not InputFormat.NDJSON:
+        raise typer.BadParameter("it is for files, but FILE is a message", param_hint="--input-format")
+    if envelope and (format is not InputFormat.NDJSON or key_field):
+        raise typer.BadParameter(
+            "--envelope is only for NDJSON, and excludes --key-field: the message has its key", param_hint="--envelope"
+        )
+    if message is None and path is None and sys.stdin.isatty():
+        what = "message" if envelope else "value"
+        typer.echo(f"reads messages from the terminal, one JSON {what} a line; end with Ctrl-D", err=True)
+    _publish_records(topic, path or message, format, _How(envelope, key_field, skip_invalid), batch, output, url)
+
+
+def _message(given: str | None) -> bytes | None:
+    """Returns the message that an argument is, on one line; None for a file. Raises BadParameter for an argument that
+    begins as a message, and is none."""
+    if given is None or not given.lstrip().startswith(("{", "[", '"')) or _is_file(given):
+        return None
+    import msgspec
+
+    from seaweedq.cli.records import BadRecord, checked
+
+    try:
+        checked(msgspec.Raw(given.encode()))
+    except BadRecord as error:
+        raise typer.BadParameter(f"{given[:80]!r} is no file, and as a message {error}", param_hint="FILE") from None
+    return msgspec.json.format(given.encode(), indent=-1)
+
+
+def _is_file(given: str) -> bool:
+    try:
+        return Path(given).exists()
+    except (OSError, ValueError):  # too long for a name, or with a null
+        return False
+
+
+def _existing(given: str | None) -> Path | None:
+    """Returns the path of a file, None for stdin. Typer, where it looks for files itself, takes - for one."""
+    if given is None or given == "-":
+        return None
+    file = Path(given)
+    if not _is_file(given):
+        hint = "a message is JSON, such as '{\"a\": 1}'"
+        raise typer.BadParameter(f"'{given[:80]}' does not exist; {hint}", param_hint="FILE")
+    if file.is_dir():
+        raise typer.BadParameter(f"'{file}' is a folder", param_hint="FILE")
+    return file
+
+
+def _input_format(named: str | None, path: Path | None) -> "InputFormat":
+    """Returns the format that was named, or that of the file's suffix."""
+    from seaweedq.cli.records import InputFormat, format_of
+
+    if named is not None and named not in list(InputFormat):
+        raise typer.BadParameter(f"{named!r} is not one of {', '.join(InputFormat)}", param_hint="--input-format")
+    return InputFormat(named) if named else format_of(path)
+
+
+def _publish_records(
+    topic: str,
+    source: Path | bytes | None,
+    format: "InputFormat",
+    how: _How,
+    batch: int | None,
+    output: str,
+    url: str,
+) -> None:
+    """Publishes the records of a file, of a text (bytes), or of stdin (None)."""
+    from seaweedq.cli.publication import NAMED, Publication, watched
+    from seaweedq.cli.records import records
+
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        name, opened = _opened(source, stack)
+        client = stack.enter_context(connect(url))
+        _reach(client, topic)
+        at_most = batch or (NAMED if how.skip_invalid else 10_000)
+        producer = stack.enter_context(client.producer(topic, batch_messages=at_most))
+        publication = Publication(producer, name, how.skip_invalid)
+        stack.enter_context(watched(publication, _shown(stack)))
+        try:
+            for place, record in records(opened, format):
+                publication.send(place, partial(how.arguments, record))
+            publication.flush()
+        except (SeaweedqError, OSError):
+            _flush(producer)
+            taken = publication.taken
+            told = f"published {counted(taken, 'message')} to {topic}; the others were not published:"
+            say_done(output, told, topic=topic, messages=taken, complete=False)
+            raise
+        except KeyboardInterrupt:
+            taken, unknown = publication.taken, publication.waiting
+            told = f"published {counted(taken, 'message')} to {topic}; of {unknown:,} more it is not known"
+            say_done(output, told, topic=topic, messages=taken, unknown=unknown, complete=False)
+            # No typer.Exit: that is an Exception, at which the producer would publish all that it holds first.
+            raise SystemExit(INTERRUPTED) from None
+    took_s = time.monotonic() - started_s
+    skipped = f", skipped {publication.skipped:,}" if publication.skipped else ""
+    rate = publication.taken / max(took_s, 1e-9)
+    told = f"published {counted(publication.taken, 'message')} to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}"
+    facts = {"messages": publication.taken, "skipped": publication.skipped, "seconds": took_s}
+    say_done(output, told, topic=topic, complete=True, **facts)
+
+
+def _opened(source: Path | bytes | None, stack: ExitStack) -> tuple[str, BinaryIO]:
+    if isinstance(source, bytes):
+        return "FILE", BytesIO(source)
+    return (source.name, stack.enter_context(source.open("rb"))) if source else ("stdin", sys.stdin.buffer)
+
+
+def _reach(client: "Client", topic: str) -> None:
+    """Raises ConnectionFailed at once where no broker answers; later the producer tries for long."""
+    with suppress(TopicNotFound):  # brokers may create it
+        client.segments(topic)
+
+
+def _flush(producer: "Producer") -> None:
+    """Waits for what was sent before a record that ends the command."""
+    with suppress(SeaweedqError):
+        producer.flush()
+
+
+def _refuse(options: dict[str, Any], reason: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(reason, param_hint=name)
+
+
+def _shown(stack: ExitStack) -> Callable[[int], None]:
+    """Returns a function that shows how many messages are acknowledged, where there is a terminal for it."""
+    if not sys.stderr.isatty():
+        return lambda taken: None
+    progress = stack.enter_context(_bar())
+    task = progress.add_task("acknowledged", total=None)
+    return lambda taken: progress.update(task, completed=taken)
+
+
+def _bar() -> "Progress":
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,.0f}"), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,195 @@
+"""`seaweedq pull`: prints a subscription's messages as NDJSON. It acks exactly the printed ones. While no broker
+answers, stderr says so, and until when the client tries."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place
+from seaweedq.cli.shared.output import JSON, MessageOutput, message_line
+from seaweedq.cli.shared.process import Interrupts
+from seaweedq.errors import Forbidden, RateLimited, SeaweedqError, SubscriptionNotFound, TopicNotFound
+
+SILENT_S = 2.0
+
+
+class Outage:
+    """The time since the first of the failures that follow each other. The client calls it (`OnRetry`)."""
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._since_s: float | None = None
+        self._told = False
+
+    def __call__(self, error: SeaweedqError | None, left_s: float) -> None:
+        """Notes a failure, or with None that a broker answers again."""
+        now_s = self._monotonic_s()
+        if error is None:
+            if self._told and self._since_s is not None:
+                _note(f"a broker answers again, after {now_s - self._since_s:.0f} s")
+            self._since_s, self._told = None, False
+        elif not isinstance(error, RateLimited):
+            self._since_s = now_s if self._since_s is None else self._since_s
+            if not self._told and now_s - self._since_s >= SILENT_S:
+                until = datetime.now().astimezone() + timedelta(seconds=left_s)
+                _note(f"no broker has answered for {now_s - self._since_s:.0f} s; trying until {until:%H:%M:%S}")
+                self._told = True
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201
+
+
+if TYPE_CHECKING:
+    from seaweedq.client import Client, Message
+    from seaweedq.client.core.pulling import Mode
+
+EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
+seaweedq pull events -s tail --follow | jq .value ·
+seaweedq pull events -s look --max 3 --nack ·
+seaweedq pull events -s workers --mode shared --follow ·
+seaweedq pull films -s mine --start earliest --payloads films"""
+T = TypeVar("T")
+MODES = ("ordered", "shared", "keyed")
+_IDLE_S = 1.0
+# For a subscription that is created to download what may be large: so long until a message comes again.
+_DOWNLOAD_S = 3600.0
+
+
+def pull(
+    topic: Topic,
+    subscription: Annotated[
+        str, typer.Option("--subscription", "-s", help="Name of the subscription; it is created if it does not exist.")
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages, until interrupted.")] = False,
+    max: Annotated[int | None, typer.Option(min=1, help="End after this number of messages.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Mode of the subscription: ordered (that of a new one), shared or keyed.")
+    ] = None,
+    nack: Annotated[
+        bool, typer.Option("--nack", help="Give the messages back at the end, so that others get them at once.")
+    ] = False,
+    no_ack: Annotated[
+        bool, typer.Option("--no-ack", help="Do not ack the messages, so that they are delivered again.")
+    ] = False,
+    start: Annotated[str, typer.Option(help=f"Where a new subscription begins: {PLACES}")] = "latest",
+    payloads: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Download payloads to this folder, each as SEGMENT-OFFSET.bin."),
+    ] = None,
+    output: MessageOutput = JSON,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print a subscription's messages, one JSON object per line, and ack them. Ends after a second without messages."""
+    if nack and no_ack:
+        raise typer.BadParameter("give one of --nack and --no-ack", param_hint="--nack")
+    if mode not in (None, *MODES):
+        raise typer.BadParameter(f"{mode!r} is none of {', '.join(MODES)}", param_hint="--mode")
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(url, Outage()))
+        batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
+        idle_s = None if follow else _IDLE_S
+        begin = place(start, "--start")
+        is_new = _is_new(client, topic, subscription)
+        messages = client.subscribe(topic, subscription, begin, idle_s, batch, deadline_s, cast("Mode | None", mode))
+        if follow and is_new and start == "latest":
+            _tell_begin(topic, subscription)
+        lines = _lines(messages, output) if payloads is None else _downloaded(messages, payloads, output, stack)
+        interrupts = stack.enter_context(Interrupts())
+        back: list[Message] = []
+        stack.callback(_give_back, back)  # once nothing more is pulled
+        answer = back.append if nack else _leave if no_ack else _ack
+        count = _print_all(interrupts.until_stopped(lines), max, answer)
+        if not (count or follow or interrupts.stopped):
+            _tell_nothing(topic, subscription, start, is_new)
+    if interrupts.stopped:
+        done = "given back" if nack else "not acked" if no_ack else "acked"
+        typer.echo(f"pulled {counted(count, 'message')} of {topic}: {done}", err=True)
+        if not follow or max is not None:  # else a signal alone ends it
+            raise typer.Exit(128 + interrupts.stopped)
+
+
+def _is_new(client: "Client", topic: str, subscription: str) -> bool:
+    """Returns whether a subscription is not there yet, as far as the caller may know."""
+    try:
+        client.subscription(topic, subscription)
+    except (SubscriptionNotFound, TopicNotFound):
+        return True
+    except Forbidden:
+        pass
+    return False
+
+
+def _tell_begin(topic: str, subscription: str) -> None:
+    typer.echo(
+        f"subscription {subscription} of topic {topic} is new and begins at the end of the topic, with the messages "
+        "that come from now on; with --start earliest a new one begins with the first message",
+        err=True,
+    )
+
+
+def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> None:
+    """Says why nothing was printed, where that is not the whole truth about the topic."""
+    if is_new and start == "latest":
+        _tell_begin(topic, subscription)
+    elif not is_new and start != "latest":
+        typer.echo(f"subscription {subscription} was there already, and --start is for a new one", err=True)
+    else:
+        return
+    typer.echo(f"to move this one: seaweedq subscription seek {topic} {subscription} --to earliest", err=True)
+
+
+def _lines(messages: Iterator["Message"], output: str) -> Iterator[tuple["Message", bytes]]:
+    return ((message, message_line(message.json, output)) for message in messages)
+
+
+def _downloaded(
+    messages: Iterator["Message"], folder: Path, output: str, stack: ExitStack
+) -> Iterator[tuple["Message", bytes]]:
+    """Yields each message once its payload is downloaded; the file's name has nothing that a publisher chose."""
+    import msgspec
+
+    from seaweedq.cli.publication import show, transfer_bar
+
+    folder.mkdir(parents=True, exist_ok=True)
+    bar = transfer_bar(stack)
+    for message in messages:
+        line = message.json
+        if message.reference:
+            path = folder / f"{message.segment}-{message.offset}.bin"
+            message.download(path, show(bar, path.name))
+            line = line[:-1] + b',"payload":' + msgspec.json.encode(str(path)) + b"}"
+        yield message, message_line(line, output)
+
+
+def _ack(message: "Message") -> None:
+    message.ack()
+
+
+def _leave(message: "Message") -> None:
+    pass
+
+
+def _give_back(messages: list["Message"]) -> None:
+    for message in messages:
+        message.nack(delay_s=0)
+
+
+def _print_all(
+    messages: Iterator[tuple["Message", bytes]], most: int | None, answer: Callable[["Message"], None]
+) -> int:
+    """Prints messages and answers each. Returns their number."""
+    out, number = sys.stdout.buffer, 0
+    for number, (message, line) in enumerate(messages, 1):
+        out.write(line + b"\n")
+        out.flush()
+        answer(message)
+        if number == most:
+            break
+    return number

@@ -1,0 +1,266 @@
+"""Reads records from files (NDJSON, CSV, Parquet) as arguments of `Producer.send`."""
+
+import io
+import json
+import re
+from collections import deque
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+
+from seaweedq.errors import UnreadableBody
+from seaweedq.extras import needs
+from seaweedq.units import seconds_of
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# A quote counts where a value begins; two of them inside of it are one of its text. Group 1 is the quote that closes
+# the value, if it is there, and group 2 is there where the value ends with it.
+_QUOTED = re.compile(rb'"(?<=[,\r\n]")(?:[^"]++|"")*+("((?=[ \t]*(?:[,\r\n]|\Z)))?)?')
+# Texts that leave the same state as all that was read: a value begins, or goes on without a quote that counts.
+_BEGINS, _GOES_ON = b"\n", b"x"
+
+
+class QuotedFile(io.RawIOBase):
+    """A file of CSV that is read from its start. `open` says whether a quote is open after what was read.
+
+    A quote that closes a value of several lines, and has more text behind it, is one that opens a value further on:
+    the value before was never closed. The file ends there, with its quote open.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._state = file, b""
+        self.open = False
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Returns the next bytes of the file."""
+        found = b"" if self._ended else self._file.read(size)
+        return self._watch(found) if found else b""
+
+    def _watch(self, found: bytes) -> bytes:
+        text = self._state + found if self._state else _BEGINS + found.removeprefix(_BYTE_ORDER_MARK)
+        quoted = None
+        for quoted in _QUOTED.finditer(text):
+            if quoted[1] and quoted[2] is None and b"\n" in quoted[0]:
+                self.open = self._ended = True
+                return found[: len(found) - len(text) + quoted.end()] + b'"'  # two quotes close nothing
+        self.open = quoted is not None and quoted[1] is None
+        if quoted is not None and quoted.end() == len(text):
+            self._state = b'\n"' + (b"\n" if b"\n" in quoted[0] else b"") + (quoted[1] or b"")
+        else:
+            self._state = _BEGINS if text[-1:] in (b",", b"\r", b"\n") else _GOES_ON
+        return found
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ENVELOPE = frozenset(("key", "value", "headers", "timestamp", "expires_in_s"))
+_text, _value = msgspec.json.Decoder(msgspec.Raw), msgspec.json.Decoder()
+
+
+class BadRecord(Exception):
+    """Raised with the reason for which a record is no message."""
+
+
+class InputFormat(StrEnum):
+    """The format of a file of records."""
+
+    NDJSON = "ndjson"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def format_of(path: Path | None) -> InputFormat:
+    """Returns the format of the file's suffix; NDJSON for any other suffix, and for stdin."""
+    suffix = path.suffix.lower().lstrip(".") if path else ""
+    return InputFormat(suffix) if suffix in list(InputFormat) else InputFormat.NDJSON
+
+
+def records(file: BinaryIO, format: InputFormat) -> Iterator[tuple[int, Any]]:
+    """Yields the values of a file, each with its place: the number of its line or row, from 1.
+
+    The values are JSON texts (msgspec.Raw) of NDJSON, not checked yet, and objects of rows of CSV and Parquet. CSV has
+    a header, and its types are inferred; a row without its number of columns, or with a text that is not UTF-8, is a
+    BadRecord. A byte order mark at the start is no part of a record. Raises UnreadableBody for a file of another
+    format, and for CSV with a quote that is not closed, instead of the row in which it is.
+    """
+    if format is InputFormat.NDJSON:
+        return _lines(file)
+    malformed: deque[tuple[int, BadRecord]] = deque()
+    return _numbered(_rows(file, format, malformed), malformed)
+
+
+def checked(record: Any) -> Any:
+    """Returns a record whose line is one JSON text, or whose row has all columns, as it is. Raises BadRecord."""
+    if isinstance(record, BadRecord):
+        raise record
+    if isinstance(record, msgspec.Raw):
+        _decode(_text, record)
+    return record
+
+
+def envelope(line: msgspec.Raw) -> dict[str, Any]:
+    """Returns the arguments of `send` for a line that is a whole message. Raises BadRecord."""
+    found = _decode(_value, line)
+    if not isinstance(found, dict) or "value" not in found or not found.keys() <= _ENVELOPE:
+        raise BadRecord(f"not a message: it must be an object with value, and only {', '.join(sorted(_ENVELOPE))}")
+    if isinstance(lifetime := found.get("expires_in_s"), str):
+        try:
+            found["expires_in_s"] = seconds_of(lifetime)
+        except ValueError as error:
+            raise BadRecord(f"expires_in_s: {error}") from error
+    return found
+
+
+def key_of(record: Any, field: str) -> str | None:
+    """Returns the key in a record's field: a string, or a number's JSON text; None if missing or null. Raises
+    BadRecord."""
+    found = _decode(_value, record) if isinstance(record, msgspec.Raw) else record
+    key = found.get(field) if isinstance(found, dict) else None
+    if isinstance(key, dict | list):
+        raise BadRecord(f"{field} is an object or an array, which cannot be a key")
+    return key if key is None or isinstance(key, str) else msgspec.json.encode(key).decode()
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], line: msgspec.Raw) -> Any:
+    try:
+        return decoder.decode(line)
+    except UnicodeDecodeError as error:
+        raise BadRecord("not UTF-8") from error
+    except msgspec.DecodeError as error:
+        raise BadRecord(f"not JSON ({'cut off' if 'truncated' in str(error) else _where(line)})") from error
+
+
+def _where(line: msgspec.Raw) -> str:
+    """Returns the column of the first token that is not JSON; msgspec names the byte at which it gave up."""
+    try:
+        json.loads(bytes(line).decode())  # of bytes it would take a byte order mark, and UTF-16
+    except ValueError as error:
+        return f"column {getattr(error, 'colno', 1)}"
+    return "NaN and Infinity are not"
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, msgspec.Raw]]:
+    for number, line in enumerate(file, 1):
+        text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+        if text and not text.isspace():
+            yield number, msgspec.Raw(text)
+
+
+def _rows(file: BinaryIO, format: InputFormat, malformed: deque[tuple[int, BadRecord]]) -> Iterator[Any]:
+    """Yields the rows that have all columns, and appends the others with their numbers, at the latest before the row
+    behind them."""
+    with needs("arrow", f"reading {format.value}"):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+    try:
+        if format is InputFormat.CSV:
+            yield from _rows_of_csv(file, malformed)
+            return
+        source = file if file.seekable() else pa.BufferReader(file.read())
+        for batch in parquet.ParquetFile(source).iter_batches(10_000):
+            yield from _rows_of(batch)
+    except pa.ArrowInvalid as error:
+        raise UnreadableBody(f"the file cannot be read as {format.value}: {error}") from error
+
+
+def _rows_of_csv(file: BinaryIO, malformed: deque[tuple[int, BadRecord]]) -> Iterator[Any]:
+    """Yields the rows of CSV, the last one when all quotes are closed: for pyarrow the end of the file closes an open
+    quote, so that the last row would hold all that follows the quote."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    count, quotes = 0, QuotedFile(file)
+
+    def skip(row: csv.InvalidRow) -> str:
+        nonlocal count
+        count += 1
+        reason = f"not a row of {row.expected_columns} columns: it has {row.actual_columns}"
+        malformed.append((row.number - 1, BadRecord(reason)))  # pyarrow counts the header
+        return "skip"
+
+    reading = csv.ReadOptions(use_threads=False)  # pyarrow numbers rows only so
+    parsing = csv.ParseOptions(invalid_row_handler=skip, newlines_in_values=True)
+    converting = csv.ConvertOptions(check_utf8=False)  # else one wrong text makes bytes of its column
+    last: list[Any] = []
+    try:
+        for batch in csv.open_csv(quotes, reading, parsing, converting):
+            rows = last + _rows_of(batch)
+            count += batch.num_rows
+            yield from rows[:-1]
+            last = rows[-1:]
+    except pa.ArrowInvalid as error:
+        if quotes.open and "straddling" in str(error):  # pyarrow's word for a row of several blocks
+            where = f"row {count + 1}" if count else "the header or in row 1"
+            raise _not_closed(f"{where} is not closed within 1 MiB") from error
+        if not quotes.open or count:
+            raise
+    if quotes.open:
+        raise _not_closed(f"{f'row {count}' if count else 'the header'} is not closed")
+    yield from last
+
+
+def _not_closed(where: str) -> UnreadableBody:
+    return UnreadableBody(f"the file cannot be read as csv: a quote in {where}")
+
+
+def _rows_of(batch: "pa.RecordBatch") -> list[Any]:
+    """Returns the rows of a batch as objects; one whose text is not UTF-8 as a BadRecord. Raises UnreadableBody."""
+    import pyarrow as pa
+
+    try:
+        names = batch.schema.names
+    except UnicodeDecodeError:
+        raise UnreadableBody("the name of a column is not UTF-8") from None
+    _check_names(names)
+    wrong = [name for name, column in zip(names, batch.columns, strict=True) if not _is_utf_8(column)]
+    for name in wrong:
+        place = names.index(name)
+        batch = batch.set_column(place, name, batch.column(place).cast(pa.large_binary()))
+    return [_decoded(row, wrong) for row in batch.to_pylist()] if wrong else batch.to_pylist()
+
+
+def _is_utf_8(column: "pa.Array") -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            return False
+    return True
+
+
+def _decoded(row: dict[str, Any], names: list[str]) -> dict[str, Any] | BadRecord:
+    """Returns a row with the bytes of some columns as texts."""
+    for name in names:
+        try:
+            row[name] = None if row[name] is None else row[name].decode()
+        except UnicodeDecodeError:
+            return BadRecord(f"column {name!r} is not UTF-8")
+    return row
+
+
+def _numbered(rows: Iterator[Any], malformed: deque[tuple[int, BadRecord]]) -> Iterator[tuple[int, Any]]:
+    number = 1
+    for row in rows:
+        while malformed and malformed[0][0] == number:
+            yield malformed.popleft()
+            number += 1
+        yield number, row
+        number += 1
+    yield from malformed
+
+
+def _check_names(names: list[str]) -> None:
+    """Raises UnreadableBody where two columns have one name: a value can have only one of them."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UnreadableBody(f"the file has several columns with the name {twice[0]!r}; each must have its own")

@@ -1,0 +1,189 @@
+"""Publishing dead letters again, as an idempotent producer: no repeat doubles what a run before has published.
+
+The letters of a segment come in the order of their offsets, and are published one by one, each with its offset as the
+sequence of a producer that is named after topic, subscription, its last seek, and the segment. So a sequence that is
+not above the newest one was published before, since the last seek: what a seek brings again is published again. If a
+letter counts as published, the subscription may have been sought after the name was made: then the name is made anew,
+and the letter is published under that one. Brokers remember a producer for a day.
+
+A run goes on until no letter is left or `most` are done. Letters that an earlier run had leased when it was killed come
+once those leases have ended: the run waits for that, for as long as a lease lasts, and says so. Letters that another
+consumer holds for longer are counted, and told at the end.
+"""
+
+import hashlib
+import random
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from seaweedq.cli.shared.common import complain, counted
+from seaweedq.client.core.broker_choice import Brokers, parse_urls
+from seaweedq.client.core.calls import publish_request
+from seaweedq.client.core.effects import JSON
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.wire import decode_published, envelope, reference_envelope
+from seaweedq.client.sync.transport import SyncTransport
+from seaweedq.errors import SequenceOutOfOrder, TopicNotFound
+
+if TYPE_CHECKING:
+    from seaweedq.client import Client, Message
+
+ANSWER_S, TOTAL_S = 30.0, 120.0
+PREFIX = "dead-letter-"
+
+
+class Redriving:
+    """Publishes the letters of one topic to those that they came from, as its `subscription` brings them."""
+
+    def __init__(self, client: "Client", url: str, topic: str, subscription: str) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self._client = client
+        self._is_bytes = client.topic(topic)["format"] == "bytes"
+        self._there: set[str] = set()  # topics that exist
+        self._name = ""
+        self._transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), ANSWER_S, None)
+
+    def redrive(self, letter: "Message") -> Literal["published", "there"] | None:
+        """Publishes a letter, unless that was done. Returns None for a message that is no letter. Raises TopicNotFound
+        and the errors of a publish."""
+        source = letter.headers.get(f"{PREFIX}topic")
+        if source is None:
+            return None
+        self._check_there(source, letter)
+        headers = {name: value for name, value in letter.headers.items() if not name.startswith(PREFIX)}
+        content = self._content(source, letter, headers)
+        name = self._name or self._renamed()
+        outcome = self._publish(source, letter, content, name)
+        if outcome == "there" and self._renamed() != name:
+            outcome = self._publish(source, letter, content, self._name)
+        return outcome
+
+    def _renamed(self) -> str:
+        """Returns the producer's name, which is another one after each seek."""
+        epoch = self._client.subscription(self.topic, self.subscription).get("seek_epoch", 0)
+        of = "\0".join((self.topic, self.subscription, str(epoch)))
+        self._name = hashlib.sha256(of.encode()).hexdigest()[:16]
+        return self._name
+
+    def _publish(self, source: str, letter: "Message", content: bytes, name: str) -> Literal["published", "there"]:
+        producer = {"Producer-Id": f"redrive.{name}.{letter.segment}", "Producer-Sequence": str(letter.offset)}
+        request = replace(publish_request(source, JSON, content, producer), repeatable=True)
+        patience = Patience(TOTAL_S, time.monotonic, random.random)
+        try:
+            reply = self._transport.run(patience.send(request))
+        except SequenceOutOfOrder as error:
+            if int(error.fields.get("newest", -1)) < letter.offset:
+                raise
+            return "there"
+        return "there" if decode_published(reply.body).duplicate else "published"
+
+    def _check_there(self, source: str, letter: "Message") -> None:
+        """Raises TopicNotFound; a publish might create the topic, in another format than it had."""
+        if source in self._there:
+            return
+        try:
+            self._client.topic(source)
+        except TopicNotFound as error:
+            error.fields["hint"] = f"create the topic, or ack message {letter.id}; the letters before it are published"
+            raise
+        self._there.add(source)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._transport.close()
+
+    def _content(self, source: str, letter: "Message", headers: Mapping[str, str]) -> bytes:
+        """Returns the message as it was; its payload is uploaded to the topic again."""
+        given = dict(headers) or None
+        if letter.reference is None:
+            value = letter.raw if self._is_bytes else msgspec.Raw(letter.raw)
+            return envelope(value, letter.key, given, letter.timestamp)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "payload"
+            letter.download(path)
+            upload = self._client.upload(source, path, letter.reference.content_type)
+        return reference_envelope(upload, letter.key, given, letter.timestamp)
+
+
+if TYPE_CHECKING:
+    from seaweedq.client import Client, Message
+
+IDLE_S, PAGE = 1.0, 500
+MARGIN_S = 2.0  # beyond the deadline of a lease, until its messages come again
+
+
+class RedriveRun:
+    """Counts letters that are `done` now, were published `again` before, and messages that are `left`, which are no
+    letters. `held` letters are with others at the end."""
+
+    def __init__(
+        self, client: "Client", redriving: Redriving, most: int | None, told: Callable[[int], None], consumer: str
+    ) -> None:
+        self._client, self._redriving, self._told, self._consumer = client, redriving, told, consumer
+        self._most = most
+        self.done = self.again = self.held = 0
+        self.left: dict[str, Message] = {}
+        self._waited_s = 0.0
+
+    def run(self) -> None:
+        """Publishes letters. Raises the errors of a publish."""
+        try:
+            while self._publish_all() and self._may_come_again():
+                pass
+        finally:
+            for message in self.left.values():
+                message.nack(0)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._most is not None and self.done + self.again + len(self.left) >= self._most
+
+    def _publish_all(self) -> bool:
+        """Publishes what comes within a second of the one before. Returns False where that is all that was asked
+        for."""
+        pulled = min(self._most or PAGE, PAGE)
+        named: dict[str, Any] = {"max_messages": pulled, "mode": "ordered", "consumer": self._consumer}
+        topic, subscription = self._redriving.topic, self._redriving.subscription
+        messages: Any = self._client.subscribe(topic, subscription, "earliest", IDLE_S, **named)
+        with closing(messages):  # sends the acks, also of what an error ends
+            for message in messages:
+                self._waited_s = 0.0
+                self._take(message)
+                if self._is_full:
+                    return False
+        return True
+
+    def _take(self, message: "Message") -> None:
+        if message.id in self.left:
+            self.left[message.id] = message  # under another lease by now
+            return
+        outcome = self._redriving.redrive(message)
+        if outcome is None:
+            complain(f"message {message.id} has no header dead-letter-topic, so it is no dead letter; it stays")
+            self.left[message.id] = message
+            return
+        message.ack()
+        self.done, self.again = self.done + (outcome == "published"), self.again + (outcome == "there")
+        self._told(self.done)
+
+    def _may_come_again(self) -> bool:
+        """Tells whether letters that others hold come within the deadline of a lease."""
+        shown = self._client.subscription(self._redriving.topic, self._redriving.subscription)
+        lag = shown["lag_total"]
+        self.held = max(0, lag["in_flight"] + lag["delayed"] - len(self.left))
+        if not self.held or shown["paused"]:
+            return False
+        longest_s = shown["ack_deadline_s"] + MARGIN_S
+        if not self._waited_s:
+            leased = f"{counted(self.held, 'letter')} {'is' if self.held == 1 else 'are'} leased"
+            complain(f"{leased}, perhaps by a run that ended; waiting up to {longest_s:g} s")
+        self._waited_s += IDLE_S
+        return bool(self._waited_s < longest_s)

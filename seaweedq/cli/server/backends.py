@@ -1,0 +1,122 @@
+"""Opens the store and the coordination that the settings name: the only place where their kinds are chosen."""
+
+import re
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from seaweedq.cli.server.credentials import secret_of
+from seaweedq.cli.server.given_settings import is_loopback
+from seaweedq.clock import Clock, Ids
+from seaweedq.concurrency.pools import Pools
+from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.errors import InvalidRequest
+from seaweedq.extras import install_command
+from seaweedq.settings import Settings
+from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.local import LocalStore
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # and no slashes: a URL written wrongly, not a folder
+
+
+class OpenStore(ObjectStore, Protocol):
+    """A store with methods for its process to call before the first request and after the last one."""
+
+    async def sweep_temporary(self) -> int:
+        """Removes unnamed files of crashed writers. Returns their number."""
+
+    async def close(self) -> None:
+        """Closes the connections of the running event loop."""
+
+
+def open_store(settings: Settings, ids: Ids, pools: Pools | None = None) -> OpenStore:
+    """Opens the store that the settings name. Raises InvalidRequest for an unknown kind, or if an extra is not
+    installed. Its blocking calls run in `pools`."""
+    url = settings.store_path
+    scheme, separator, _ = url.partition("://")
+    if scheme == "s3":
+        return _s3(settings, pools or Pools())
+    if (separator and scheme != "file") or _SCHEME.match(scheme):
+        raise InvalidRequest(f"store={url!r} is not supported; use file:///path or s3://bucket/prefix", field="store")
+    if scheme == "file" and not url.startswith("file:///"):
+        raise InvalidRequest(
+            f"store={url!r} names the host {urlsplit(url).netloc!r}; a folder has three slashes: file:///path",
+            field="store",
+        )
+    return LocalStore(url, ids, pools)
+
+
+def _s3(settings: Settings, pools: Pools) -> OpenStore:
+    try:
+        import s3fs  # noqa: F401
+    except ModuleNotFoundError:
+        raise InvalidRequest(f"store={settings.store!r} needs s3fs: {install_command('s3')}", field="store") from None
+    from seaweedq.storage.endpoints import Endpoints
+    from seaweedq.storage.s3 import s3_stores
+    from seaweedq.storage.s3_encryption import Encryption
+
+    endpoints = [endpoint.strip() for endpoint in settings.s3_endpoints.split(",") if endpoint.strip()]
+    encryption = Encryption(settings.s3_sse, settings.s3_sse_kms_key)
+    stores = s3_stores(settings.store, endpoints, settings.s3_addressing, pools, encryption)
+    return stores[0] if len(stores) == 1 else Endpoints(stores)
+
+
+ETCD = "etcd://"
+POLL_S, ALONE_S = 0.05, 1.0  # a broker that is alone writes everything itself, and sees that at once
+
+
+def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordination:
+    """Opens the coordination that the settings name. Raises InvalidRequest if an extra is not installed, or if a file
+    cannot be read. `pools` get its thread, if it has one."""
+    if not settings.coordination.startswith(ETCD):
+        poll_s = POLL_S if settings.brokers > 1 else ALONE_S
+        embedded = EmbeddedCoordination(settings.data_dir / "coordination.db", clock, poll_s=poll_s)
+        pools.add(embedded.thread)
+        return embedded
+    try:
+        from seaweedq.coordination.etcd.backend import EtcdCoordination
+        from seaweedq.coordination.etcd.transport import Access
+    except ModuleNotFoundError:
+        raise InvalidRequest(
+            f"coordination={settings.coordination!r} needs etcd3: {install_command('etcd')}", field="coordination"
+        ) from None
+    except ImportError as error:
+        raise InvalidRequest(f"coordination={settings.coordination!r}: {error}", field="coordination") from None
+    _check_encrypted(settings)
+    access = Access(
+        endpoints=settings.coordination.removeprefix(ETCD).split(","),
+        user=settings.etcd_user,
+        password=secret_of(settings, "etcd_password"),
+        ca_file=settings.etcd_ca_file,
+        cert_file=settings.etcd_cert_file,
+        key_file=settings.etcd_key_file,
+    )
+    try:
+        return EtcdCoordination(access, settings.etcd_prefix)
+    except OSError as error:
+        raise InvalidRequest(
+            f"a file named by the settings etcd_* cannot be read: {error}", field="etcd_ca_file"
+        ) from None
+
+
+def _check_encrypted(settings: Settings) -> None:
+    """Raises InvalidRequest where a user or a certificate is for an etcd that would be asked in plain text (without a
+    CA there is no TLS), or where rights would come over it that nobody has allowed to come so."""
+    given = [name for name in ("etcd_user", "etcd_cert_file") if getattr(settings, name)]
+    far = [one for one in settings.coordination.removeprefix(ETCD).split(",") if not _is_loopback(one)]
+    if given and far and not settings.etcd_ca_file:
+        raise InvalidRequest(
+            f"{given[0]} is set and etcd_ca_file is not: without a certificate authority there is no TLS, and what is "
+            f"sent to {far[0]} could be read on the way",
+            field="etcd_ca_file",
+        )
+    if settings.auth == "required" and far and not settings.etcd_ca_file and not settings.allow_plain_etcd:
+        raise InvalidRequest(
+            f"auth=required, and etcd at {far[0]} is asked without TLS: who can change what is sent there has every "
+            "right; set etcd_ca_file, or allow_plain_etcd=true where nobody else is in that network",
+            field="allow_plain_etcd",
+        )
+
+
+def _is_loopback(endpoint: str) -> bool:
+    return is_loopback(urlsplit(f"//{endpoint}").hostname or "")

@@ -1,0 +1,226 @@
+"""The process of one broker: one life after another, until a signal or an error that another life would meet as well.
+
+A life has an event loop of its own, so that nothing of it is left when the next one begins. A life ends by a signal, by
+the loss of its lease, or by something unforeseen. After a signal no other one follows. A broker that could never start
+ends with the error. One that was ready begins again, as what it met may pass: a full disk, a coordination that does not
+answer, a defect. A life that does not end in time (`StopDeadline`) is ended with its process; without a signal the same
+program then takes the place of the process, and is the next life.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+from contextlib import AsyncExitStack
+from functools import partial
+from urllib.parse import urlsplit
+
+import typer
+
+from seaweedq.broker.broker import Broker, ProcessContext
+from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.imports.reader_process import ReaderProcess
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.cli.server.backends import open_coordination, open_store
+from seaweedq.cli.server.credentials import certificate_of, cluster_secret, draw_admin_token, trust_of
+from seaweedq.cli.server.http_server import HttpServer, listen, url_of
+from seaweedq.cli.server.journals import journal_setup
+from seaweedq.cli.server.machine import check_folders, keep_others_out
+from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, tell_what_hangs
+from seaweedq.cli.shared import shell_hints as paste
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.concurrency.pools import Pools
+from seaweedq.errors import Fenced, SeaweedqError, Unavailable
+from seaweedq.import_worker import COMMAND as IMPORT_WORKER
+from seaweedq.settings import Settings
+from seaweedq.storage.counting import Counted
+
+
+def listen_for_peers(settings: Settings) -> socket.socket | None:
+    """Binds the port for brokers, if there is to be one. Raises OSError."""
+    return listen(settings, settings.peer_port) if settings.peer_port else None
+
+
+def peer_url_of(settings: Settings, listener: socket.socket | None) -> str:
+    """Returns the URL at which other brokers reach the listener; empty where there is none."""
+    if listener is None or settings.advertise_peer_url:
+        return settings.advertise_peer_url
+    advertised = urlsplit(settings.advertise_url).hostname
+    return url_of(advertised or settings.host, listener, "https")
+
+
+OVERTIME_S = 4.0  # beyond shutdown_s, before a stop that hangs is ended
+AGAIN_S = 1.0
+logger = logging.getLogger("seaweedq")
+
+
+class BrokerProcess:
+    """The lives of one broker."""
+
+    def __init__(self, settings: Settings, stop: StopSignals, deadline: StopDeadline) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._deadline = deadline
+        self.was_ready = False
+        self._revoked = OwnRevocations(SystemClock())
+        self._certificate = certificate_of(settings)
+        self._trust = trust_of(settings, self._certificate)
+        self._pools: list[Pools] = []  # of all lives, as long as calls hang there
+
+    def run(self) -> None:
+        """Runs lives until a signal. Raises what ended the first start, and what another start would meet again."""
+        while self._run_life() and not self._stop.asked:
+            self._deadline.clear()
+            logger.warning("starting again under a new broker id")
+
+    def hanging(self) -> list[str]:
+        """Returns the pools of threads in which calls hang, with their number."""
+        return [pool for pools in self._pools for pool in pools.hanging()]
+
+    def _run_life(self) -> bool:
+        """Runs one life. Tells whether another one must follow."""
+        try:
+            with uvicorn_loop() as runner:
+                return runner.run(self.live())
+        except Stopped:
+            return False
+        except (SeaweedqError, OSError) as error:
+            if not self.was_ready or not isinstance(error, Unavailable | OSError):
+                raise
+            logger.warning("cannot start again yet: %s", error)
+        except Exception:
+            if not self.was_ready:
+                raise
+            logger.exception("a life of this broker ended unforeseen")
+        return self._pause()
+
+    def _pause(self) -> bool:
+        try:
+            self._stop.sleep(AGAIN_S)
+        except Stopped:
+            return False
+        return True
+
+    async def live(self) -> bool:
+        """Runs one life of a broker in this loop. Tells whether it was lost, so that another one must follow."""
+        self._stop.follow(asyncio.get_running_loop())
+        async with AsyncExitStack() as stack:
+            listener = listen(self._settings)
+            stack.callback(listener.close)
+            peer_listener = listen_for_peers(self._settings)
+            if peer_listener:
+                stack.callback(peer_listener.close)
+            url = url_of(self._settings.host, listener, "https" if self._certificate else "http")
+            broker = Broker(self._environment(url, peer_url_of(self._settings, peer_listener), stack))
+            stack.push_async_callback(self._end, broker)
+            stack.callback(asyncio.create_task(self._limit_loss(broker), name="deadline of a lost life").cancel)
+            broker.lock()
+            if self._settings.brokers == 1:  # others may be writing
+                await broker.process.store.sweep_temporary()
+            if await started(broker, self._stop):
+                self.was_ready = True
+                server = HttpServer(broker, self._stop, self._certificate, peer_listener)
+                gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
+                for one in filter(None, (listener, peer_listener)):
+                    one.listen(2048)  # whoever reads the greeting may connect
+                _greet(self._settings, broker)
+                await server.run_until_stopped(listener)
+        return broker.lost.is_set() and not self._stop.asked
+
+    async def _limit_loss(self, broker: Broker) -> None:
+        """Begins the deadline as the life is lost: no signal does, and the end of the start or of the serving, which
+        come before the stop, may hang as well."""
+        await broker.lost.wait()
+        self._deadline.begin(self._settings.shutdown_s + OVERTIME_S)
+
+    async def _end(self, broker: Broker) -> None:
+        self._deadline.begin(self._settings.shutdown_s + OVERTIME_S)
+        await broker.stop()
+
+    def _environment(self, url: str, peer_url: str, stack: AsyncExitStack) -> ProcessContext:
+        """Returns the backends of a life, which `stack` closes."""
+        settings, clock, ids, pools = self._settings, SystemClock(), SystemIds(), Pools()
+        check_folders(settings)
+        self._pools = [*(known for known in self._pools if known.hanging()), pools]
+        asyncio.get_running_loop().set_default_executor(pools.compute)
+        stack.callback(pools.close)
+        store = open_store(settings, ids, pools)
+        stack.push_async_callback(store.close)
+        coordination = open_coordination(settings, clock, pools)
+        stack.push_async_callback(coordination.close)
+        secret = cluster_secret(settings)
+        draw_admin_token(settings)
+        return ProcessContext(
+            settings,
+            Counted(store, clock),
+            coordination,
+            journal_setup(settings, clock, ids, os.environ, sleep=self._stop.sleep),
+            clock,
+            ids,
+            Peers(secret, self._trust),
+            settings.advertise_url.rstrip("/") or url,
+            self._revoked,
+            secret,
+            partial(ReaderProcess.start, IMPORT_WORKER),
+            pools=pools,
+            peer_url=peer_url,
+        )
+
+
+def run(settings: Settings) -> None:
+    """Runs a broker in this process until SIGTERM or SIGINT. Raises SeaweedqError, OSError if it cannot start."""
+
+    def overdue() -> None:
+        goes_on = process.was_ready and not stop.asked
+        tell_what_hangs(goes_on)
+        if not goes_on:
+            os._exit(1)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+    keep_others_out()
+    deadline = StopDeadline(overdue)
+    stop = StopSignals(deadline, settings.shutdown_delay_s, settings.shutdown_s + OVERTIME_S)
+    process = BrokerProcess(settings, stop, deadline)
+    stop.handle()
+    process.run()
+    if hanging := process.hanging():
+        logger.warning("the process does not wait for calls that hang: %s", ", ".join(hanging))
+        logging.shutdown()
+        os._exit(0)  # the interpreter would wait for their threads
+
+
+def uvicorn_loop() -> asyncio.Runner:
+    """Returns a runner on uvloop if that is installed."""
+    if sys.platform == "win32":
+        return asyncio.Runner()
+    import uvloop
+
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def started(broker: Broker, stop: StopSignals) -> bool:
+    """Starts the broker. Returns False if a signal, or the end of its lease, ended the start, which may wait long for a
+    store."""
+    starting = asyncio.create_task(broker.start())
+    ends = [asyncio.create_task(stop.wait()), asyncio.create_task(broker.lost.wait())]
+    await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    if not starting.cancelled() and isinstance(starting.exception(), Fenced):
+        broker.lost.set()  # it leads no more: its time was over before anybody said so
+    if starting.cancelled() or broker.lost.is_set():
+        logger.warning("stopped before it was ready")
+        return False
+    starting.result()
+    return True
+
+
+def _greet(settings: Settings, broker: Broker) -> None:
+    typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {settings.store_path}")
+    for line in paste.server_lines(settings, broker.process.url, "events"):
+        typer.echo(f"  {line}")

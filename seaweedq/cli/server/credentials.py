@@ -1,0 +1,252 @@
+"""The credentials that a broker shows and checks: the cluster's secret, the first token, its certificate.
+
+Any secret may be given in a file, by the setting of its name and `_file`: then it is neither in the environment, which
+child processes inherit, nor on the command line. The cluster's secret and the token of an embedded broker that may do
+everything are otherwise drawn once into the data folder. A secret is never printed: errors state the problem with it,
+but none of its characters.
+
+Both files of the certificate are read again every LOOK_S. A pair that two looks found alike, and that fits, is shown to
+connections that begin from then on; older connections go on with the one they have. Of any other pair a warning is
+logged, and the one before stays. A look may fall between the writes of the two files, so one look is not enough.
+
+Brokers of one machine (`brokers`) have one certificate, which need not name a loopback address: they trust each other
+by the certificate itself. One is trusted from the first look on, and shown from the second: each member trusts it
+before any of them shows it.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from seaweedq.access.tokens import draw
+from seaweedq.clock import SystemIds
+from seaweedq.errors import InvalidRequest
+from seaweedq.journal.disk import Disk
+from seaweedq.settings import Settings
+
+SECRET_FILE = "cluster-secret"
+MIN_CHARACTERS, GOOD_CHARACTERS = 16, 32
+logger = logging.getLogger("seaweedq")
+
+
+def secret_of(settings: Settings, name: str) -> str:
+    """Returns a secret by the name of its setting: the setting itself, or what its file holds, without the end of its
+    line; empty where neither is given. Raises InvalidRequest where both are, or the file cannot be read."""
+    given, path = str(getattr(settings, name)), str(getattr(settings, f"{name}_file"))
+    if not path:
+        return given
+    if given:
+        raise InvalidRequest(f"{name} and {name}_file are both given; leave one out", field=f"{name}_file")
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError as error:
+        raise InvalidRequest(
+            f"{name}_file={path} cannot be read: {error.strerror or error}", field=f"{name}_file"
+        ) from None
+
+
+def cluster_secret(settings: Settings) -> str:
+    """Returns the setting `cluster_secret` or the content of `cluster_secret_file`, else for embedded coordination that
+    of `{data_dir}/cluster-secret`, which is generated if it does not exist. Raises InvalidRequest for none with etcd,
+    and for one that is too short or cannot be sent in a header; OSError."""
+    if given := secret_of(settings, "cluster_secret"):
+        return _checked(given, "cluster_secret")
+    if settings.coordination != "embedded":
+        raise InvalidRequest(
+            "brokers on etcd need a shared secret: give each the same "
+            f"cluster_secret (SEAWEEDQ_CLUSTER_SECRET) of at least {MIN_CHARACTERS} characters",
+            field="cluster_secret",
+        )
+    path = settings.data_dir / SECRET_FILE
+    if not path.exists():
+        draw_file(path, secrets.token_urlsafe(32))
+    return _checked(path.read_text("ascii", "replace").strip(), str(path))
+
+
+def _checked(given: str, source: str) -> str:
+    """Returns one or several secrets, separated by commas."""
+    found = given.split(",")
+    each = f"each secret of {source}" if len(found) > 1 else source
+    if min(map(len, found)) < MIN_CHARACTERS:
+        raise InvalidRequest(f"{each} must have at least {MIN_CHARACTERS} characters", field="cluster_secret")
+    if not (given.isascii() and given.isprintable() and all(secret == secret.strip() for secret in found)):
+        raise InvalidRequest(f"{each} must be printable ASCII, without blanks at its ends", field="cluster_secret")
+    if min(map(len, found)) < GOOD_CHARACTERS:
+        logger.warning(
+            "%s has fewer than %d characters: `openssl rand -hex 32` draws a good one", each, GOOD_CHARACTERS
+        )
+    return given
+
+
+def draw_file(path: Path, content: str) -> None:
+    """Creates the file of a secret, whole or not at all. Of concurrent callers one wins, and all use its secret."""
+    disk = Disk()
+    disk.make_folder(path.parent)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        disk.write_all(fd, [content.encode()])
+        os.fsync(fd)
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        disk.sync_folder(path.parent)
+    finally:
+        disk.close(fd)
+        disk.remove(draft)
+
+
+def draw_admin_token(settings: Settings) -> None:
+    """Draws the token, with mode 0600, if none is given and none is there, and names its path. Raises OSError."""
+    path = settings.admin_token_path
+    if path is None or settings.admin_token_file:
+        return
+    if not path.exists():
+        draw_file(path, draw(SystemIds()))
+    logger.info("the token that may do everything is in %s; export SEAWEEDQ_TOKEN_FILE to use it", path)
+
+
+LOOK_S = 3.0  # two looks are over within the 10 s that the settings promise
+Trust = Callable[[], ssl.SSLContext]
+
+
+class Certificate:
+    """A certificate and its key. Raises InvalidRequest where the two files are no pair at the start."""
+
+    def __init__(self, cert_file: Path, key_file: Path) -> None:
+        self._files = cert_file, key_file
+        try:
+            self._shown = self._read()
+            self._context = _context(cert_file, key_file)
+            self._members = _members_context(cert_file)
+        except (OSError, ValueError) as error:
+            told = self._told(error)
+            raise InvalidRequest(told, field=told.partition("=")[0]) from None
+        self._seen = self._unfit = b""
+
+    def context(self) -> ssl.SSLContext:
+        """Returns the context for a connection that begins now."""
+        return self._context
+
+    def trust_of_members(self) -> ssl.SSLContext:
+        """Returns the context by which brokers that show the same files check each other."""
+        return self._members
+
+    async def follow(self) -> None:
+        """Looks at the files for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Takes a pair that has changed, has stayed so since the last look, and fits."""
+        try:
+            content, failure = self._read(), None
+        except OSError as error:
+            content, failure = str(error).encode(), error
+        if content == self._shown:
+            self._seen = self._unfit = b""
+        elif content != self._seen:
+            self._seen = content
+            self._trust()
+        elif content != self._unfit:
+            self._take(content, failure)
+
+    def _take(self, content: bytes, failure: Exception | None) -> None:
+        try:
+            if failure:
+                raise failure
+            self._context = _context(*self._files)
+        except (OSError, ValueError) as error:
+            self._unfit = content
+            logger.warning("%s; clients go on getting the certificate before it", self._told(error))
+            return
+        self._shown = content
+        logger.info("tls_cert_file=%s was renewed: new connections get it", self._files[0])
+
+    def _trust(self) -> None:
+        try:
+            self._members.load_verify_locations(self._files[0])
+        except (OSError, ValueError):
+            pass  # the next look tells why
+
+    def _read(self) -> bytes:
+        return b"\0".join(file.read_bytes() for file in self._files)
+
+    def _told(self, error: Exception) -> str:
+        """Returns what is amiss, and in which file, if it is in one alone; OpenSSL does not say in which."""
+        cert_file, key_file = self._files
+        if isinstance(error, OSError) and error.filename:
+            setting = "tls_cert_file" if Path(error.filename) == cert_file else "tls_key_file"
+            return f"{setting}={error.filename} cannot be read: {_reason(error)}"
+        if not _holds_certificate(cert_file):
+            return f"tls_cert_file={cert_file} holds no certificate as PEM"
+        if "PEM lib" in str(error):
+            return f"tls_key_file={key_file} holds no key as PEM"
+        return (
+            f"tls_cert_file={cert_file} and tls_key_file={key_file} are no certificate with its key: {_reason(error)}"
+        )
+
+
+def certificate_of(settings: Settings) -> Certificate | None:
+    """Returns the certificate that the settings name, or None. Raises InvalidRequest, also for a half of a pair."""
+    given = {name: getattr(settings, name) for name in ("tls_cert_file", "tls_key_file")}
+    missing = [name for name, path in given.items() if not path]
+    if len(missing) == 1:
+        raise InvalidRequest(f"setting {missing[0]} is missing: TLS needs a certificate and its key", field=missing[0])
+    return None if missing else Certificate(*map(Path, given.values()))
+
+
+def trust_of(settings: Settings, own: Certificate | None) -> Trust | None:
+    """Returns the maker of the context by which this broker checks others at https URLs; None: that of the system.
+    Raises InvalidRequest."""
+    if settings.brokers > 1 and own:
+        return own.trust_of_members
+    if not settings.tls_ca_file:
+        return None
+    try:
+        trusted = ssl.create_default_context(cafile=settings.tls_ca_file)
+    except (OSError, ValueError) as error:
+        detail = f"tls_ca_file={settings.tls_ca_file} is no certificate of an authority: {_reason(error)}"
+        raise InvalidRequest(detail, field="tls_ca_file") from None
+    return lambda: trusted
+
+
+def _context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
+    """Returns a context of TLS 1.2 or newer. Raises OSError, and ValueError for a key that is encrypted: nobody is
+    there to type a password."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.load_cert_chain(cert_file, key_file, password=_no_password)
+    return context
+
+
+def _members_context(cert_file: Path) -> ssl.SSLContext:
+    """Returns a context that trusts this very certificate, under whatever name it is met."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cert_file)
+    return context
+
+
+def _holds_certificate(cert_file: Path) -> bool:
+    try:
+        _members_context(cert_file)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _no_password() -> NoReturn:
+    raise ValueError("the key is encrypted; give it without a password, readable by the broker alone")
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)

@@ -1,1 +1,0 @@
-"""Credentials that a broker shows and checks: the secret of the cluster, the first token, certificates."""

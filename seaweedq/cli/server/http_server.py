@@ -1,0 +1,228 @@
+"""The HTTP server of a broker, from its port to the order in which its serving ends.
+
+The end, after a signal: for `shutdown_delay_s` `/readyz` is 503, each answer to a client is the last one on its
+connection, and everything else as before, so that load balancers and kept connections turn elsewhere before anything
+else changes; then the broker hands over to others; then the port is closed, clients that wait are sent home, and
+requests that are being answered are answered. Each further signal cuts the step short that is being waited for. A lost
+lease skips all of this. What fails in a step is logged, and the serving ends nevertheless.
+
+Strangers can cause a log line with each request that uvicorn cannot read: `OnceInAWhile` bounds these.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from seaweedq.api.app import Application
+from seaweedq.api.connections.connections import ConnectionBounds
+from seaweedq.api.connections.handshakes import Handshake
+from seaweedq.api.connections.protocol import BoundedProtocol
+from seaweedq.api.connections.web_sockets import socket_options
+from seaweedq.broker.broker import Broker
+from seaweedq.cli.server.credentials import Certificate
+from seaweedq.cli.server.machine import connections_of, raise_limit
+from seaweedq.cli.server.stop_signals import StopSignals
+from seaweedq.settings import Settings
+
+EACH_S = 10.0
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets a line of this text pass once each EACH_S, and says how many others there were."""
+
+    def __init__(self, text: str, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._text = text
+        self._now = now
+        self._passed_s = float("-inf")
+        self._held_back = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether a line passes."""
+        if record.msg != self._text:
+            return True
+        now_s = self._now()
+        if now_s - self._passed_s < EACH_S:
+            self._held_back += 1
+            return False
+        if self._held_back:
+            record.msg = f"{self._text} {self._held_back} more since the last such line."
+        self._passed_s, self._held_back = now_s, 0
+        return True
+
+
+DRAIN_S = 3
+LOST_S = 1  # who has lost its lease may answer hardly anybody, and is missed
+ACCEPT_S = 0.05
+logger = logging.getLogger("seaweedq")
+
+
+def listen(settings: Settings, port: int | None = None) -> socket.socket:
+    """Binds a port, by default that of clients, before anything else, so that a port in use is found before a lease is
+    taken. Raises OSError."""
+    port = settings.port if port is None else port
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, port))
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {settings.host}:{port}: {error.strerror or error}") from None
+    listener.set_inheritable(False)
+    return listener
+
+
+def url_of(host: str, listener: socket.socket, scheme: str = "http") -> str:
+    """Returns the URL at which this machine reaches a listener."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"{scheme}://{shown}:{listener.getsockname()[1]}"
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn with the broker's own end of serving. Signals are those of the process, none of uvicorn's. The port of
+    `peer_listener`, for brokers, is served for as long as the other one."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        stop: StopSignals,
+        certificate: Certificate | None = None,
+        peer_listener: socket.socket | None = None,
+    ) -> None:
+        settings, application = broker.process.settings, Application(broker)
+        connections = application.connections
+        connections.most, connections.reserve = connections_of(settings.max_connections, raise_limit())
+        connections.most_per_address = settings.max_connections_per_address or max(1, connections.most // 4)
+        application.forwarded.most = connections.most_per_address
+        bounds = ConnectionBounds(
+            settings.head_timeout_s,
+            settings.answer_timeout_s,
+            application.unread,
+            connections,
+            application.refusals,
+            application.bodies,
+            settings.request_timeout_s,
+            application.addresses,
+        )
+        protocol: Callable[..., asyncio.Protocol] = partial(BoundedProtocol, bounds=bounds)
+        of_clients = _with_tls(protocol, certificate.context, bounds) if certificate else protocol
+        super().__init__(_config(application, of_clients, settings))
+        self._broker = broker
+        self._stop = stop
+        self._certificate = certificate
+        self._peer_listener = peer_listener
+        if peer_listener:
+            of_peers = _with_tls(protocol, broker.keyring.tls.server, bounds, "peer")
+            self._peer_config = _config(application.at_peer_port, of_peers, settings)
+        self._heard = 1  # signals: the first one begins the end of the serving
+
+    async def run_until_stopped(self, listener: socket.socket) -> None:
+        """Serves until a signal comes, or the broker's life is lost."""
+        tasks = [asyncio.create_task(self._end(listener), name="end of the serving")]
+        if self._certificate:
+            tasks.append(asyncio.create_task(self._certificate.follow(), name="renewal of the certificate"))
+        try:
+            await self.serve(sockets=[listener])
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves both ports: what is true of connections of the one, and of their end, is true of the other's."""
+        await super().startup(sockets)
+        if self._peer_listener:
+            config, loop = self._peer_config, asyncio.get_running_loop()
+            config.load()
+            speak: Any = config.http_protocol_class
+            state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+            begin = partial(speak, config=config, **state)
+            self.servers.append(await loop.create_server(begin, sock=self._peer_listener, backlog=config.backlog))
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals alone: uvicorn would raise them once more, and the process would die unflushed."""
+        yield
+
+    async def _end(self, listener: socket.socket) -> None:
+        lost = self._broker.lost
+        try:
+            await _first(self._stop.wait(self._heard), lost.wait())
+            if not lost.is_set():
+                await self._leave(listener)
+        except Exception:
+            logger.exception("could not leave in order; stopping")
+        finally:
+            self._broker.begin_stop()
+            if lost.is_set():
+                self.config.timeout_graceful_shutdown = LOST_S
+            self.should_exit = True
+
+    async def _leave(self, listener: socket.socket) -> None:
+        """Waits, hands over, and answers who has connected."""
+        settings = self._broker.process.settings
+        self._broker.leave()
+        if settings.shutdown_delay_s:
+            logger.info("stopping in %g s; /readyz is 503 from now on", settings.shutdown_delay_s)
+        await self._cut_short(asyncio.sleep(settings.shutdown_delay_s))
+        await self._cut_short(self._broker.drain())
+        for one in filter(None, (listener, self._peer_listener)):
+            one.listen(0)  # who waits to be accepted when a listener closes would be cut off
+        await self._cut_short(asyncio.sleep(ACCEPT_S))
+
+    async def _cut_short(self, step: Coroutine[Any, Any, None]) -> None:
+        """Does a step of the end, until another signal comes, which counts for this step alone, or the life is lost."""
+        await _first(step, self._stop.wait(self._heard + 1), self._broker.lost.wait())
+        self._heard = min(self._heard + 1, self._stop.count)
+
+
+def _config(application: Any, protocol: Callable[..., asyncio.Protocol], settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        interface="asgi3",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=75,
+        http=protocol,  # type: ignore[arg-type]
+        **socket_options(settings.answer_timeout_s),
+        server_header=False,
+        proxy_headers=False,
+    )
+
+
+def _with_tls(
+    speak: Callable[..., asyncio.Protocol],
+    context: Callable[[], ssl.SSLContext],
+    bounds: ConnectionBounds,
+    refusals_of: str = "tls",
+) -> Callable[..., asyncio.Protocol]:
+    """Returns the maker of what stands before `speak` until a connection's handshake is done."""
+
+    def begin(**named: Any) -> Handshake:
+        return Handshake(partial(speak, **named), context, bounds, refusals_of)
+
+    return begin
+
+
+async def _first(*works: Coroutine[Any, Any, Any]) -> None:
+    """Waits until the first of some works has ended, and cancels the others. Raises the error of one that failed; that
+    one of them was cancelled is no error."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        if not task.cancelled():
+            task.result()

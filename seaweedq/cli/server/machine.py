@@ -1,0 +1,93 @@
+"""What a broker asks of its machine: folders that it may write, and open files.
+
+The check that this process may write to the data folder and to a local store comes before anything is written there.
+The error names the folder and the user: a container often runs as another user than the owner of its volume. A data
+folder that the process makes is its user's alone, since messages are nobody else's. Of a store elsewhere the group may
+read, so that the group's other users can run Spark or DuckDB on it.
+"""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from seaweedq.settings import Settings
+
+# The data folder's own entries. An earlier run as another user, such as root, leaves some that this one may not write.
+MODE, MASK = 0o700, 0o027
+PARTS = ("lock", "folder-id", "admin-token", "cluster-secret", "coordination.db", "journals", "members", "store")
+
+
+def keep_others_out() -> None:
+    """Has this process, and those that it starts, make nothing that users outside of its group may read."""
+    os.umask(os.umask(MASK) | MASK)
+
+
+def check_folders(settings: Settings) -> None:
+    """Makes the data folder, and the folder of a local store if that is elsewhere. Raises PermissionError for the first
+    that this process may not write; OSError."""
+    _check("data folder", settings.data_dir, MODE)
+    scheme, _, path = settings.store.partition("://")
+    if scheme == "file" and path:
+        _check("store", Path(path))
+
+
+def _check(name: str, folder: Path, mode: int = 0o777) -> None:
+    try:
+        folder.mkdir(mode, parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise _refusal(name, folder, Path(error.filename).parent) from None
+    for part in (folder, *(folder / part for part in PARTS)):
+        if part.exists() and not _writable(part):
+            raise _refusal(name, folder, part)
+
+
+def _writable(path: Path) -> bool:
+    wanted = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
+    return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _refusal(name: str, folder: Path, part: Path) -> PermissionError:
+    user, group = os.geteuid(), os.getegid()
+    if os.statvfs(part).f_flag & os.ST_RDONLY:
+        why = f"the file system of {part} is mounted for reading alone"
+    else:
+        make = "" if folder.exists() else f"mkdir -p {folder} && "
+        why = f"{part} belongs to user {part.stat().st_uid}; {make}chown -R {user}:{group} {folder}"
+    why += ", or give the broker another folder"
+    return PermissionError(f"{name} {folder} cannot be written by user {user}: {why}")
+
+
+MOST = 16_384
+OTHERS = 256  # files, and connections to store, coordination and other brokers
+FEWEST = 16
+logger = logging.getLogger("seaweedq")
+
+
+def raise_limit() -> int:
+    """Raises the limit of open files as far as the process may, and returns it."""
+    if sys.platform == "win32":
+        return 8192
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError) as error:  # some systems have a bound of their own below an unlimited one
+        logger.warning("the limit of open files stays at %d: %s", soft, error)
+        hard = soft
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def connections_of(wanted: int, files: int) -> tuple[int, int]:
+    """Returns how many connections a broker takes, and how many more for probes and brokers, with that limit of open
+    files; `wanted` is max_connections."""
+    possible = max(FEWEST, files * 9 // 10 - OTHERS)
+    if wanted > possible:
+        logger.warning(
+            "max_connections=%d is more than %d open files allow; taking %d: raise the limit of open files (nofile)",
+            wanted,
+            files,
+            possible,
+        )
+    return min(wanted or MOST, possible), min(OTHERS, max(FEWEST, files // 20))

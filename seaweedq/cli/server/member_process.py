@@ -1,0 +1,214 @@
+"""One broker of several on a machine, over all of its processes: restarted when it ends, until it is stopped.
+
+`members` decides the pauses between starts and the meaning of exit codes. A process's output is passed on line by line,
+with its number; its greeting contains its URL.
+"""
+
+import asyncio
+import logging
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import BinaryIO
+
+import httpx
+
+from seaweedq.cli.server.members import ended_in_order, hopeless, pause_s, quick_ends, told
+
+GREETING = re.compile(rb"^seaweedq \S+ at (http\S+), ")
+CHUNK_BYTES = 64 * 1024
+POLL_S = 0.05
+ANSWER_S = 5.0
+LAST_WORDS_S = 1.0
+
+
+class Lines:
+    """Cuts the output of a pipe into lines; a line longer than CHUNK_BYTES is cut there."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Returns the lines that are complete now, without their ends. Empty data means the end: the rest is the last
+        line."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        if len(rest) > CHUNK_BYTES or not data:
+            lines, rest = [*lines, rest] if rest else lines, b""
+        self._rest = rest
+        return lines
+
+
+class Life:
+    """A started process. `ended` returns its exit code, negative for a signal; then `lived_s` is set."""
+
+    def __init__(self, number: int, process: asyncio.subprocess.Process, pastes: bool) -> None:
+        self.number = number
+        self.url = ""
+        self.lived_s = 0.0
+        self.greeted = asyncio.Event()
+        self.ended = asyncio.create_task(self._end())
+        self._process = process
+        self._pastes = pastes  # whether the lines below its greeting are passed on
+        self._began_s = time.monotonic()
+
+    @classmethod
+    async def begin(cls, number: int, command: Sequence[str], stdin: int, pastes: bool) -> "Life":
+        """Starts the process, in a session of its own: Ctrl-C and a closed terminal concern the parent. Raises
+        OSError."""
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        return cls(number, process, pastes)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, unless the process has ended."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def ready(self) -> bool:
+        """Waits until the broker is ready; returns False if it ends before."""
+        greeted = asyncio.create_task(self.greeted.wait())
+        await asyncio.wait([greeted, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        greeted.cancel()
+        # Its certificate need not name a loopback address, and nothing but its status is asked.
+        async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_S, verify=False) as client:
+            while not self.ended.done():
+                with suppress(httpx.TransportError):
+                    if (await client.get(f"{self.url}/readyz")).status_code == 200:
+                        return True
+                await asyncio.sleep(POLL_S)
+        return False
+
+    async def _end(self) -> int:
+        pipes = {self._process.stdout: self._said, self._process.stderr: self._logged}
+        words = [asyncio.create_task(self._pass_on(pipe, line)) for pipe, line in pipes.items() if pipe]
+        code = await self._process.wait()
+        self.lived_s = time.monotonic() - self._began_s
+        _, open_still = await asyncio.wait(words, timeout=LAST_WORDS_S)
+        for task in open_still:  # a process that it started has them
+            task.cancel()
+        return code
+
+    async def _pass_on(self, pipe: asyncio.StreamReader, line: Callable[[bytes], None]) -> None:
+        lines = Lines()
+        while True:
+            data = await pipe.read(CHUNK_BYTES)
+            for one in lines.feed(data):
+                with suppress(OSError):  # nobody reads what the parent prints
+                    line(one)
+            if not data:
+                return
+
+    def _said(self, line: bytes) -> None:
+        if found := GREETING.match(line):
+            self.url = found[1].decode()
+            self.greeted.set()
+        if not line.startswith(b"  "):
+            _write(sys.stdout.buffer, b"[%d] %b\n" % (self.number, line))
+        elif self._pastes:
+            _write(sys.stdout.buffer, b"%b\n" % line)
+
+    def _logged(self, line: bytes) -> None:
+        _write(sys.stderr.buffer, b"[%d] %b\n" % (self.number, line))
+
+
+def _write(stream: BinaryIO, line: bytes) -> None:
+    stream.write(line)
+    stream.flush()
+
+
+logger = logging.getLogger("seaweedq")
+
+
+class Member:
+    """Broker `number`, started by `command`, with `lifeline` at its stdin. Create it in a running loop.
+
+    `grace_s`: how long it may take to stop in order. `end_lease` is called with the number when a process has ended.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        command: Sequence[str],
+        lifeline: int,
+        grace_s: float,
+        end_lease: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self.number = number
+        self._end_lease = end_lease
+        self._command, self._lifeline, self._grace_s = command, lifeline, grace_s
+        self._life: Life | None = None
+        self._next: asyncio.Future[Life] = asyncio.get_running_loop().create_future()
+        self._hurry = asyncio.Event()
+        self._stopping = self._asked = self._was_ready = False
+
+    async def keep(self) -> int:
+        """Starts the broker, and restarts it whenever it ends. Returns 0 if it was stopped in order, 1 if not; its exit
+        code if another start would not help."""
+        quick = 0
+        while not self._stopping:
+            life = await self._begin()
+            code = await life.ended if life else 1
+            if not self._stopping:
+                await self._end_lease(self.number)
+            greeted = life is not None and life.greeted.is_set()
+            if self._stopping:
+                return 0 if ended_in_order(code, greeted) else 1
+            self._was_ready |= greeted
+            if hopeless(code, self._was_ready):
+                logger.error("broker %d %s before it was ready: stopping all", self.number, told(code))
+                return code
+            quick = 0 if self._asked else quick_ends(quick, life.lived_s if life else 0.0)
+            if not self._asked:
+                logger.warning("broker %d %s: starting it again in %.1f s", self.number, told(code), pause_s(quick))
+            self._asked = False
+            await self._pause(pause_s(quick))
+        return 0
+
+    async def restart(self) -> bool:
+        """Stops the broker in order and lets it be started again. Tells whether it became ready, or ended before."""
+        born = self._next
+        self._hurry.set()
+        if self._life and not self._life.ended.done():
+            self._asked = True
+            self._life.signal(signal.SIGTERM)
+            await asyncio.wait([self._life.ended], timeout=self._grace_s)
+            if not self._life.ended.done():
+                logger.error("broker %d did not stop within %.0f s: killing it", self.number, self._grace_s)
+                self._life.signal(signal.SIGKILL)
+        return await (await born).ready()
+
+    def stop(self) -> None:
+        """Stops the broker in order, for good."""
+        self._stopping = True
+        self._hurry.set()
+        if self._life:
+            self._life.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills the broker."""
+        if self._life:
+            self._life.signal(signal.SIGKILL)
+
+    async def _begin(self) -> Life | None:
+        pastes = self.number == 1 and not self._was_ready
+        try:
+            self._life = await Life.begin(self.number, self._command, self._lifeline, pastes)
+        except OSError as error:
+            logger.error("cannot start broker %d: %s", self.number, error)
+            return None
+        if self._stopping:  # the signal found nobody
+            self._life.signal(signal.SIGTERM)
+        self._next.set_result(self._life)
+        self._next = asyncio.get_running_loop().create_future()
+        return self._life
+
+    async def _pause(self, pause_s: float) -> None:
+        self._hurry.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._hurry.wait()

@@ -1,1 +1,0 @@
-"""The parent of several brokers on one machine."""

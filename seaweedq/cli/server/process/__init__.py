@@ -1,1 +1,0 @@
-"""The process of one broker: its life, its ports, its signals."""

@@ -1,1 +1,0 @@
-"""`seaweedq sql`: topics as views of DuckDB."""

@@ -1,0 +1,312 @@
+"""A database in memory whose views are topics.
+
+Before each statement the topics that it names are planned anew and their tails fetched, so that it sees what was
+acknowledged when it began. Tails are copied into DuckDB by pieces; it reads the files itself, within its memory limit,
+and spills to a folder that goes with it. Files on S3 are read by s3fs, with the credentials of the caller.
+
+A view has exactly the rows of one plan (`client.core.table`): whole files, parts of files by their offsets, and
+the table of the tail, without what had expired when it was planned. So a view is complete to the last acknowledged
+message of that moment, and no row is in it twice, whatever brokers flush meanwhile.
+"""
+
+import os
+import random
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from seaweedq.cli.shared.common import complain, counted
+from seaweedq.errors import ClientError, InvalidName, InvalidRequest, TopicNotFound
+from seaweedq.extras import install_command, needs
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.table import TableRead
+    from seaweedq.client.core.table_plan import FilePart
+
+_HIVE = "hive_partitioning = true, hive_types = {'segment': INTEGER}"
+
+
+def quoted(name: str) -> str:
+    """Returns a name as SQL takes it, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Returns a text as SQL takes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def view(read: "TableRead", root: str, tail: str) -> str:
+    """Returns the SELECT of a topic, given where its files are and the name of the table that has its tail."""
+    whole = [part for part in read.files if part.is_whole]
+    selects = [f"SELECT * FROM {tail}"]
+    if whole:
+        selects.append(f"SELECT * FROM {_parquet(root, whole)}")
+    for part in read.files:
+        if not part.is_whole:
+            within = f"_offset >= {part.start} AND _offset < {part.end}"
+            selects.append(f"SELECT * FROM {_parquet(root, [part])} WHERE {within}")
+    columns = ", ".join(map(quoted, read.columns.names))
+    kept = f" WHERE {_unexpired(read.as_of)}" if read.as_of else ""
+    return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(selects)}){kept}"
+
+
+def _unexpired(as_of: datetime) -> str:
+    return f"_expires IS NULL OR _expires > TIMESTAMPTZ '{as_of.isoformat()}'"
+
+
+def _parquet(root: str, parts: Sequence["FilePart"]) -> str:
+    files = ", ".join(literal(f"{root}/{part.file.path}") for part in parts)
+    return f"read_parquet([{files}], {_HIVE})"
+
+
+def explained(read: "TableRead") -> Iterator[str]:
+    """Yields, line by line, where the rows of a topic come from."""
+    rows = sum(part.end - part.start for part in read.files)
+    size, tail = sum(part.file.bytes for part in read.files), sum(map(len, read.tail))
+    whole = f"{counted(rows, 'row')} of {counted(len(read.files), 'file')} ({counted(size, 'byte')})"
+    yield f"{read.topic}: {whole} in {read.folder}"
+    for part in read.files:
+        some = "" if part.is_whole else f", of which offsets {part.start:,} to {part.end - 1:,}"
+        count = part.file.next_offset - part.file.first_offset
+        yield f"  {part.file.path}  {counted(count, 'row')}, {counted(part.file.bytes, 'byte')}{some}"
+    yield f"{read.topic}: {counted(tail, 'row')} of brokers, in no file yet"
+    for one in read.tail:
+        yield f"  segment {one.segment}  offsets {one.start:,} to {one.end - 1:,}"
+    if read.as_of:
+        yield f"{read.topic}: of these, rows whose _expires is {read.as_of.isoformat()} or before are left out"
+
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from seaweedq.client.core.calls import Expired
+    from seaweedq.client.core.table import TableRead
+    from seaweedq.client.sync.transport import SyncTransport
+
+PATIENCE_S = 30.0
+PIECE_ROWS = 100_000  # of a tail, that are Arrow at a time
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_TRACEBACK = "Traceback (most recent call last)"
+_TAILS = "tails"  # a database of its own, so that SHOW TABLES lists topics alone
+_TOPICS = "topics"  # a schema for topics that have the name of a view of DuckDB, which comes first without a schema
+_OF_ALL = re.compile(r"\b(show|describe|information_schema|duckdb_\w+)\b", re.IGNORECASE)
+_WORDS = re.compile(r"""\"(?:[^"]|"")+"|'[^']*'|\w+""")
+_UNQUOTED = re.compile(r"\b(?:from|join|describe|summarize)\s+([a-z0-9_]+[-.][a-z0-9_.-]+)", re.IGNORECASE)
+
+
+class Database:
+    """Runs statements over the topics of a cluster."""
+
+    def __init__(
+        self, connection: "duckdb.DuckDBPyConnection", transport: "SyncTransport", endpoint: str, expired: "Expired"
+    ) -> None:
+        self._connection, self._transport, self._endpoint, self._expired = connection, transport, endpoint, expired
+        self._filesystems: set[str] = set()
+        self._left_out: set[str] = set()  # topics of which it was said
+        own = "SELECT lower(view_name) FROM duckdb_views() WHERE internal"
+        self._own = {name for (name,) in connection.execute(own).fetchall()}  # DuckDB's
+        self.unknown: set[str] = set()  # names in the last statement that are no topics, and perhaps no tables either
+
+    def single(self, text: str) -> str:
+        """Returns a text's only statement, without what ends it. Raises InvalidRequest for several, or none."""
+        import duckdb
+
+        try:
+            found = duckdb.extract_statements(text)
+        except duckdb.Error as error:
+            raise refused(error, text) from None
+        if len(found) != 1:
+            raise InvalidRequest(f"the text has {len(found)} statements; give one")
+        return str(found[0].query).strip().rstrip(";")
+
+    def planned(self, statement: str) -> "list[TableRead]":
+        """Returns the plans of the topics that a statement names. Raises InvalidRequest for one that is no SQL."""
+        from seaweedq.client.core.table import Wanted, plan_table
+
+        wanted = Wanted(live=True, expired=self._expired)
+        return [self._transport.run(plan_table(topic, wanted)) for topic in self._topics(statement)]
+
+    @contextmanager
+    def over(
+        self, statement: str, tails: bool = True
+    ) -> "Iterator[tuple[duckdb.DuckDBPyConnection, Sequence[TableRead]]]":
+        """Creates the views of the topics that a statement names, and yields where it runs, and their plans. Without
+        `tails` the views have no rows that are in no file."""
+        reads = self.planned(statement)
+        try:
+            for number, read in enumerate(reads):
+                tail = self._tail(f"tail {number}", read, tails)
+                select = view(read, self._root(read), tail)
+                self._connection.execute(f"CREATE VIEW {self._name(read.topic)} AS {select}")
+            yield self._connection, reads
+        finally:
+            for number, read in enumerate(reads):
+                self._connection.execute(f"DROP VIEW IF EXISTS {self._name(read.topic)}")
+                self._connection.execute(f"DROP TABLE IF EXISTS {_TAILS}.{quoted(f'tail {number}')}")
+
+    def _name(self, topic: str) -> str:
+        """Returns the name of a topic's view."""
+        return f"{_TOPICS}.{quoted(topic)}" if topic.lower() in self._own else quoted(topic)
+
+    def _topics(self, statement: str) -> list[str]:
+        """Returns the topics that a statement names: those of these names, else those that differ by case alone, as SQL
+        knows no case. One that asks which tables there are names all."""
+        import duckdb
+
+        try:
+            named = set(self._connection.get_table_names(statement))
+        except duckdb.Error:  # it also looks for the columns of USING, in tables that are not there yet
+            return _distinct(self._listed({text.strip("\"'").lower() for text in _WORDS.findall(statement)}))
+        found = sorted(filter(self._is_topic, named))
+        if not found and _OF_ALL.search(statement):
+            return self._all()
+        lower = {name.lower() for name in named} - {name.lower() for name in found}
+        found += self._listed(lower) if lower else []
+        self.unknown = lower - {name.lower() for name in found}
+        return _distinct(found)
+
+    def _all(self) -> list[str]:
+        """Returns all topics that can be views beside each other, and says once which cannot."""
+        taken = {name: f"DuckDB has a table of that name: FROM {_TOPICS}.{name} reads the topic" for name in self._own}
+        topics = []
+        for topic in self._listed():
+            if reason := taken.get(topic.lower()):
+                self._leave_out(topic, reason)
+            else:
+                topics.append(topic)
+                taken[topic.lower()] = f"SQL does not tell it from {topic!r}: name it alone"
+        return topics
+
+    def _leave_out(self, topic: str, reason: str) -> None:
+        if topic not in self._left_out:
+            self._left_out.add(topic)
+            complain(f"topic {topic!r} is left out; {reason}")
+
+    def _is_topic(self, name: str) -> bool:
+        from seaweedq.client.core.calls import call, topic_path
+
+        with suppress(TopicNotFound, InvalidName):
+            return bool(self._transport.run(call("GET", topic_path(name))))
+        return False
+
+    def _listed(self, lower: set[str] | None = None) -> list[str]:
+        """Returns all topics, or those with these names in lower case."""
+        from seaweedq.client.core.calls import pages
+
+        known = [str(one["name"]) for one in self._transport.run(pages("/v1/topics", "topics"))]
+        return [name for name in known if lower is None or name.lower() in lower]
+
+    def _tail(self, name: str, read: "TableRead", filled: bool) -> str:
+        """Creates the table of a topic's rows that are in no file, and returns its name. Each range is Arrow only until
+        DuckDB has it."""
+        from seaweedq.client.core.retry import Patience
+        from seaweedq.client.core.table import tail_batches
+
+        table, patience = f"{_TAILS}.{quoted(name)}", Patience(PATIENCE_S, time.monotonic, random.random)
+        self._insert(f"CREATE TABLE {table} AS FROM arrow", read.table([]))
+        for rows in read.tail if filled else ():
+            for piece in rows.cut(PIECE_ROWS):
+                self._insert(
+                    f"INSERT INTO {table} FROM arrow",
+                    read.table(self._transport.run(tail_batches(read, piece, patience))),
+                )
+        return table
+
+    def _insert(self, into: str, rows: Any) -> None:
+        self._connection.register("arrow", rows)
+        try:
+            self._connection.execute(into)
+        finally:
+            self._connection.unregister("arrow")
+
+    def _root(self, read: "TableRead") -> str:
+        """Returns the folder of a topic's files as DuckDB opens it."""
+        scheme, _, path = read.folder.partition("://")
+        if scheme == "file":
+            return path
+        if scheme not in self._filesystems:
+            import fsspec
+
+            endpoint = self._endpoint or self._told_endpoint(read.topic)
+            options: Mapping[str, Any] = {"endpoint_url": endpoint} if endpoint else {}
+            try:
+                store = fsspec.filesystem(scheme, use_listings_cache=False, **options)
+            except ImportError:
+                raise ClientError(f"reading {read.folder} needs s3fs: {install_command('s3')}") from None
+            self._connection.register_filesystem(store)
+            self._filesystems.add(scheme)
+        return read.folder
+
+    def _told_endpoint(self, topic: str) -> str:
+        """Returns the URL of the store that brokers name, unless the environment has one: brokers may have another way
+        there."""
+        from seaweedq.client.core.calls import call, topic_path
+
+        if any(os.environ.get(name) for name in _ENDPOINTS):
+            return ""
+        return self._transport.run(call("GET", topic_path(topic))).get("store_endpoint") or ""
+
+
+@contextmanager
+def opened(transport: "SyncTransport", memory: str, endpoint: str, expired: "Expired" = "skip") -> Iterator[Database]:
+    """Opens a database. Raises MissingExtra without DuckDB, InvalidRequest for a memory that is none."""
+    with needs("sql", "seaweedq sql"):
+        import duckdb
+    with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as spill:
+        # Without the first setting DuckDB would take a variable of this program for a table of that name.
+        connection = duckdb.connect(config={"python_enable_replacements": "false", "temp_directory": spill})
+        try:
+            if memory:
+                _limit(connection, memory)
+            connection.execute(f"ATTACH ':memory:' AS {_TAILS}; CREATE SCHEMA {_TOPICS}")
+            yield Database(connection, transport, endpoint, expired)
+        finally:
+            connection.close()
+
+
+def _limit(connection: "duckdb.DuckDBPyConnection", memory: str) -> None:
+    import duckdb
+
+    try:
+        connection.execute(f"SET memory_limit = {literal(memory)}")
+    except duckdb.Error as error:
+        raise InvalidRequest(f"--memory {memory}: {error}") from None
+
+
+def _distinct(topics: Sequence[str]) -> list[str]:
+    """Returns topics whose names DuckDB tells apart. Raises InvalidRequest for those that differ by case alone."""
+    by_name: dict[str, str] = {}
+    for topic in topics:
+        other = by_name.setdefault(topic.lower(), topic)
+        if other != topic:
+            raise InvalidRequest(f"SQL does not tell topics {other!r} and {topic!r} apart: name one of them alone")
+    return list(by_name.values())
+
+
+def refused(error: Exception, statement: str) -> InvalidRequest:
+    """Returns the error for a statement that DuckDB does not take."""
+    told, line, excerpt = str(error).partition("\nLINE ")
+    return InvalidRequest(" ".join(told.split()) + unquoted(statement), excerpt=(line + excerpt).strip("\n"))
+
+
+def of_store(error: Exception) -> str | None:
+    """Returns why a file could not be read; None for an error that has another cause. What s3fs raises has come through
+    DuckDB, as the text of a traceback and nothing before it: one within a text is of a package that DuckDB misses."""
+    import duckdb
+
+    text = str(error)
+    if text.startswith(_TRACEBACK):
+        lines = text.partition("\nLINE 1:")[0].splitlines()
+        return next((line for line in reversed(lines) if line and not line.startswith(" ")), text)
+    return " ".join(text.split()) if isinstance(error, duckdb.IOException | FileNotFoundError) else None
+
+
+def unquoted(statement: str) -> str:
+    """Returns what to do about a name that SQL takes for several, as of app.logs or app-logs; empty without one."""
+    found = _UNQUOTED.search(statement)
+    return f"; a name with - or . has quotes: {quoted(found[1])}" if found else ""

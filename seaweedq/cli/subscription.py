@@ -1,0 +1,229 @@
+"""`seaweedq subscription`: create, list, show, seek, pause, resume, delete; tables of subscriptions and their lag."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, duration, place, printable, run, say
+from seaweedq.cli.shared.output import JSON, TABLE, Column, Output, columns, say_done, say_json, say_page, say_table
+
+LISTED = columns(
+    "name, mode, state, messages, behind, in flight, consumers", numbers="messages, behind, in flight, consumers"
+)
+LAG = {"messages": "messages", "bytes": "bytes", "seconds": "behind", "in_flight": "in flight", "skipped": "skipped"}
+_SEGMENTS = (Column("segment"), *(Column(name, number=True) for name in ("acked to", "end", *LAG.values())))
+_APART = ("lag", "lag_total", "seek_epoch")  # tables of their own, and what only programs compare
+
+
+def print_list(topic: str, found: Sequence[Mapping[str, Any]], output: str) -> None:
+    """Prints a row for each subscription."""
+    say_table(output, LISTED, map(_listed, found), f"topic {topic} has no subscription")
+
+
+def print_one(found: Mapping[str, Any], output: str) -> None:
+    """Prints a subscription's configuration, and a row for each segment that has a cursor; the last is all of them."""
+    say_page((name, _text(value)) for name, value in found.items() if name not in _APART)
+    rows = [
+        (f"{one['segment']}", f"{one['acked_to']:,}", f"{one['end_offset']:,}", *_lag_of(one)) for one in found["lag"]
+    ]
+    rows.append(("all", "", "", *_lag_of(found["lag_total"])))
+    say_table(output, _SEGMENTS, rows)
+
+
+def in_words(seconds: float) -> str:
+    """Returns a time for people: `0.5 s`, `3 min`, `2 h`, `4 d`."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _listed(one: Mapping[str, Any]) -> tuple[str, ...]:
+    lag = one["lag_total"]
+    state = "paused" if one.get("paused") else lag.get("stalled") or "active"
+    numbers = (f"{lag['messages']:,}", in_words(lag["seconds"]), f"{lag['in_flight']:,}")
+    return (one["name"], one["mode"], str(state), *numbers, f"{one.get('consumers', ''):,}")
+
+
+def _lag_of(lag: Mapping[str, Any]) -> list[str]:
+    return [in_words(lag[name]) if name == "seconds" else f"{lag[name]:,}" for name in LAG]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(item)}" for name, item in value.items() if item)
+    return "" if value is None else printable(str(value))
+
+
+app = typer.Typer(
+    no_args_is_help=True, help="Create, list, show, seek, pause, resume and delete subscriptions; show their lag."
+)
+Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
+CREATE = """Examples: seaweedq subscription create flights billing --start earliest ·
+seaweedq subscription create flights mails --mode keyed --backoff-s 1s --backoff-s 1m --max-attempts 5
+--dead-letter-topic lost"""
+SEEK = """Examples: seaweedq subscription seek flights billing --to earliest ·
+seaweedq subscription seek flights billing --to 5m ·
+seaweedq subscription seek flights billing --to 2026-01-31T12:00:00Z ·
+seaweedq subscription seek flights billing --offset 3=17 --offset 4=0"""
+
+
+@app.command(epilog=CREATE)
+def create(
+    topic: Topic,
+    name: Name,
+    mode: Annotated[str | None, typer.Option(help="ordered (the default), shared or keyed.")] = None,
+    start: Annotated[str | None, typer.Option(help=f"Where it begins: {PLACES}")] = None,
+    ack_deadline_s: Annotated[float | None, duration("Time until a message comes again.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(help="Deliveries after which a message is a dead letter; 0: no bound.")
+    ] = None,
+    dead_letter_topic: Annotated[str | None, typer.Option(help="Topic for dead letters.")] = None,
+    backoff_s: Annotated[
+        list[float] | None,
+        duration("Time until a failed message comes again; once for each attempt, the last for all later."),
+    ] = None,
+    max_in_flight: Annotated[int | None, typer.Option(help="Messages that are leased at a time.")] = None,
+    key_prefix: Annotated[
+        str | None, typer.Option(help="Deliver only messages whose keys begin with this text.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="Deliver only messages that have this header, given as NAME=VALUE.")
+    ] = None,
+    expires_after_s: Annotated[float | None, duration("Time without a consumer after which it is deleted.")] = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create a subscription, or check that an existing one matches the given options."""
+    headers = dict(_pair(text, "--header", "NAME=VALUE") for text in header or ())
+    config = {
+        "mode": mode,
+        "start": None if start is None else place(start, "--start"),
+        "ack_deadline_s": ack_deadline_s,
+        "max_attempts": max_attempts,
+        "dead_letter_topic": dead_letter_topic,
+        "backoff_s": backoff_s or None,
+        "max_in_flight": max_in_flight,
+        "filter": _present({"key_prefix": key_prefix, "headers": headers or None}) or None,
+        "expires_after_s": expires_after_s,
+    }
+    from seaweedq.client.core.calls import create as creating
+    from seaweedq.client.core.calls import subscription_path
+
+    created = run(url, creating(subscription_path(topic, name), _present(config)))
+    state = "is created" if created else "is there already, with the same options"
+    say_done(output, f"subscription {name} of topic {topic} {state}", topic=topic, name=name, created=created)
+
+
+@app.command("list", epilog="Examples: seaweedq subscription list flights · seaweedq subscription list flights -o json")
+def list_subscriptions(topic: Topic, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """List a topic's subscriptions with their lag."""
+    with connect(url) as client:
+        found = client.subscriptions(topic)
+    if output == JSON:
+        for one in found:
+            say_json(one)
+    else:
+        print_list(topic, found, output)
+
+
+@app.command(epilog="Examples: seaweedq subscription show flights billing -o json | jq .lag_total.messages")
+def show(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """Show a subscription's configuration, and its lag for each segment."""
+    with connect(url) as client:
+        found = client.subscription(topic, name)
+    if output == JSON:
+        say_json(found)
+    else:
+        print_one(found, output)
+
+
+@app.command(epilog=SEEK)
+def seek(
+    topic: Topic,
+    name: Name,
+    to: Annotated[str | None, typer.Option(help=f"Where to go on: {PLACES}")] = None,
+    offset: Annotated[
+        list[str] | None, typer.Option(help="Where to go on in one segment, as SEGMENT=OFFSET; others stay.")
+    ] = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Move a subscription to other messages. All leases end; what is behind the new place comes again, acked or not."""
+    if (to is None) == (not offset):
+        raise typer.BadParameter("give one of --to and --offset", param_hint="--to")
+    where = place(to, "--to") if to is not None else {"offsets": _offsets(offset or [])}
+    with connect(url) as client:
+        done = client.seek(topic, name, where)
+    if output == JSON:
+        say_json(done)
+        return
+    for one in done["segments"]:
+        taken = ", where retention has left the first message" if one["segment"] in done["moved"] else ""
+        say(f"segment {one['segment']}: from {one['from']:,} to {one['to']:,}{taken}")
+    say(f"subscription {name} of topic {topic} goes on there")
+
+
+@app.command(epilog="Example: seaweedq subscription pause flights billing")
+def pause(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """Deliver nothing more until it is resumed; acks of what is leased are taken."""
+    with connect(url) as client:
+        client.update_subscription(topic, name, paused=True)
+    say_done(output, f"subscription {name} of topic {topic} is paused", topic=topic, name=name, paused=True)
+
+
+@app.command(epilog="Example: seaweedq subscription resume flights billing")
+def resume(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """Deliver the messages of a paused subscription again."""
+    with connect(url) as client:
+        client.update_subscription(topic, name, paused=False)
+    say_done(output, f"subscription {name} of topic {topic} delivers again", topic=topic, name=name, paused=False)
+
+
+@app.command(epilog="Example: seaweedq subscription delete flights billing --yes")
+def delete(
+    topic: Topic,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Delete a subscription, with what it knows of acked messages."""
+    with connect(url) as client:
+        client.subscription(topic, name)
+        if not yes:
+            typer.confirm(f"Delete subscription {name} of topic {topic}?", abort=True, err=True)
+        client.delete_subscription(topic, name)
+    say_done(output, f"subscription {name} of topic {topic} was deleted", topic=topic, name=name, deleted=True)
+
+
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise typer.BadParameter(f"{text!r} is not of the form {form}", param_hint=option)
+    return name, value
+
+
+def _offsets(texts: list[str]) -> dict[int, int]:
+    pairs = [_offset(text) for text in texts]
+    twice = [segment for segment, count in Counter(segment for segment, _ in pairs).items() if count > 1]
+    if twice:
+        raise typer.BadParameter(f"segment {twice[0]} is named more than once", param_hint="--offset")
+    return dict(pairs)
+
+
+def _offset(text: str) -> tuple[int, int]:
+    segment, offset = _pair(text, "--offset", "SEGMENT=OFFSET")
+    if not (segment.isdecimal() and offset.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not of the form SEGMENT=OFFSET, such as 3=17", param_hint="--offset")
+    return int(segment), int(offset)
+
+
+def _present(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,1 +1,0 @@
-"""`seaweedq top`: the busiest topics and segments."""
