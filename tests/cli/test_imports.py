@@ -46,7 +46,7 @@ def imported(*arguments: str) -> set[str]:
     ("arguments", "left_out"),
     [
         (["--help"], HEAVY | CLIENT | {"asyncio", "seaweedq.cli.topic", "seaweedq.cli.server"}),
-        (["serve", "--help"], HEAVY | CLIENT | {"asyncio"}),
+        (["serve", "--help"], HEAVY | CLIENT),
         (
             ["topic", "list", "--url", "http://127.0.0.1:9"],
             HEAVY | {"seaweedq.client.aio", "httpx._main", "rich.markdown"},
