@@ -120,7 +120,7 @@ def _streams(broker: Broker, reader: RequestReader, acks: Acks) -> Iterator[Any]
     room, chunks, ended = (
         Room(reader.unread, clock),
         Chunks(broker.uploading.payloads, broker.reading.readables.time, clock),
-        streaming.feeds.ended,
+        streaming.watches.ended,
     )
     yield TopicStreamRoute(broker.catalog, streaming.topics, chunks, room, clock)
     yield SubscriptionStreamRoute(streaming.subscriptions, acks, ended, room, clock, ids)

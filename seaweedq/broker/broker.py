@@ -35,7 +35,6 @@ from seaweedq.broker.context import Context, Readiness
 from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.imports.service import UploadClaims
-from seaweedq.broker.letters.dead_lettering import DeadLettering
 from seaweedq.broker.load.loads import Load
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.log import Log
@@ -54,6 +53,7 @@ from seaweedq.broker.rpc.peer_keys import MakeKeys, make_keys
 from seaweedq.broker.rpc.peer_verifier import PeerVerifier
 from seaweedq.broker.service import Service
 from seaweedq.broker.streams.streaming import Streaming
+from seaweedq.broker.subscriptions.dead_lettering import DeadLettering
 from seaweedq.broker.subscriptions.subscribing import Subscribing
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota

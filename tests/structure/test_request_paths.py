@@ -45,7 +45,7 @@ BUDGETS = {
     "publish of one message": Budget(52, 20),
     "publish of 100 as NDJSON": Budget(55, 21),
     "publish of 100 as Arrow": Budget(56, 21),
-    "pull of 5": Budget(54, 18),
+    "pull of 5": Budget(53, 18),
     "ack by lease": Budget(59, 18),
     "read of a topic's record": Budget(48, 20),
 }

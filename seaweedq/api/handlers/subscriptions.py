@@ -28,9 +28,9 @@ from seaweedq.api.parameters import check_name, in_utc, moment, told, whole_numb
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Answer, Scope, query
 from seaweedq.api.services import given
-from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.admin import AtOffsets, ListedSubscription, Seeking, SeekPlace, SubscriptionAdmin
+from seaweedq.broker.subscriptions.dead_letter_topics import DeadLetterTopics
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.lag import LagCounts, LagMeter, Stall, total
 from seaweedq.broker.subscriptions.relaying import DispatcherFinder
@@ -236,7 +236,7 @@ class SubscriptionServices:
     reader: RequestReader
     level: ClusterLevel
     meter: LagMeter
-    letters: LetterTopics
+    letters: DeadLetterTopics
 
     def check_new(self, record: SubscriptionRecord, changes: Collection[str]) -> None:
         """Raises NeedsLevel for a changed setting of level 3."""

@@ -7,7 +7,7 @@ from typing import get_args
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import Family, counter, gauge
-from seaweedq.broker.letters.letters import DeadLetters
+from seaweedq.broker.subscriptions.dead_lettering import DeadLetters
 from seaweedq.broker.subscriptions.lag import LagMeter, Stall
 
 

@@ -29,8 +29,7 @@ from seaweedq.api.streams.chunks import CHUNK_BYTES
 from seaweedq.api.streams.session import Life, Outlet, Room
 from seaweedq.api.streams.sse import EventId, EventStream, check_accepted, id_at
 from seaweedq.api.streams.web_socket import WebSocket, accept, listen
-from seaweedq.broker.streams.batches import Batch
-from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
+from seaweedq.broker.streams.subscription_streams import Batch, SubscriptionStreams
 from seaweedq.broker.subscriptions.leases import Position, parse_lease
 from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.broker.topics.catalog import Topic

@@ -17,10 +17,8 @@ from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk, Chunks
 from seaweedq.api.streams.session import Life, Outlet, Room
 from seaweedq.api.streams.sse import EventStream, check_accepted
 from seaweedq.api.streams.web_socket import WebSocket, accept, listen, nothing_to_say
-from seaweedq.broker.streams.feeds import Feed
-from seaweedq.broker.streams.positions import Positions
-from seaweedq.broker.streams.topic_reader import TopicReader
-from seaweedq.broker.streams.topic_streams import Start, StartTime, TopicStreams
+from seaweedq.broker.streams.tail_watch import TailWatch
+from seaweedq.broker.streams.topic_streams import Positions, Start, StartTime, TopicReader, TopicStreams
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.errors import InvalidPositions, Unavailable
@@ -70,10 +68,10 @@ class TopicStreamRoute:
         return reader, reader.positions
 
     async def _run(self, scope: Scope, reader: TopicReader, outlet: Outlet, goes: Coroutine[Any, Any, None]) -> None:
-        feeds = self.streams.feeds
-        with feeds.following(reader.topic) as feed:
+        watches = self.streams.watches
+        with watches.following(reader.topic) as feed:
             stream = Stream(self, scope, reader, feed, outlet)
-            await Life(feeds.ended, scope, outlet).live(stream.step, goes)
+            await Life(watches.ended, scope, outlet).live(stream.step, goes)
 
 
 @dataclass
@@ -83,14 +81,14 @@ class Stream:
     route: TopicStreamRoute
     scope: Scope
     reader: TopicReader
-    feed: Feed
+    feed: TailWatch
     outlet: Outlet
     needed: int = CHUNK_BYTES
 
     async def step(self) -> None:
         """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of life."""
         until_s = self.route.clock.monotonic_s() + session.COMMENT_S
-        while not self.route.streams.feeds.ended.is_set():
+        while not self.route.streams.watches.ended.is_set():
             seen = self.feed.signal.count
             if await self.route.room.wait(self.scope, self.needed, until_s):
                 if await self._send_batch():

@@ -127,8 +127,8 @@ class WaitsCall(msgspec.Struct, array_like=True):
 
 
 class StreamAnswer(msgspec.Struct, array_like=True):
-    """Messages of a stream: the rows of a batch, encoded (broker/streams/batches), and their lease; both are empty
-    where the wait has ended."""
+    """Messages of a stream: the rows of a batch, encoded (broker/streams/subscription_streams), and their lease; both
+    are empty if the wait has ended."""
 
     lease: str
     rows: bytes

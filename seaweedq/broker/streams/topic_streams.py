@@ -1,17 +1,238 @@
-"""Opens readers of whole topics where a client says: at the first message, at the end, at a time, at positions."""
+"""Readers of whole topics: from the first message, the end, a time, or positions on, over all splits, merges and rolls.
 
-from collections.abc import Mapping
+A segment is read once all its predecessors were read to their ends, so that the messages of each key come in their
+order (broker/subscriptions/frontier). The positions are all that a reader has: it can be made again from them, at any
+broker. Its client keeps them as a text:
+
+`{incarnation}:{segment}-{offset},...`: the offset of the next message in each segment that is read now, and in each one
+that was read to its end while some of its successors wait for other predecessors. So the named segments cover all keys,
+their ancestors were read to their ends, and their descendants are to come. The incarnation tells a topic from earlier
+ones of the same name; positions that a person writes may go without.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from seaweedq.broker.read.positions import TopicPositions
-from seaweedq.broker.read.readable_segments import ReadableSegments
-from seaweedq.broker.streams.feeds import Feeds
-from seaweedq.broker.streams.positions import Positions, resumed
-from seaweedq.broker.streams.topic_reader import TopicReader, check_end
+from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
+from seaweedq.broker.streams.tail_watch import TailWatches
+from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.tombstones import Tombstones
-from seaweedq.errors import BelowRetention
+from seaweedq.broker.topics.segment_index import Records
+from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
+from seaweedq.coordination.records.topics import TombstoneRecord
+from seaweedq.errors import BelowRetention, InvalidPositions, InvalidRequest, OffsetOutOfRange
+from seaweedq.segments.keyrange import KeyRange, missing_ranges
+
+MAX_CHARACTERS = 48 * 1024  # a client sends them back in a header, or in the query of a URL
+SHOWN = 100
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"
+_TEXT = re.compile(rf"(?:(?P<incarnation>{_NUMBER}):)?(?P<segments>{_NUMBER}-{_NUMBER}(?:,{_NUMBER}-{_NUMBER})*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The next offset of each named segment; `incarnation` is that of the topic, if it is known."""
+
+    offsets: Mapping[int, int]
+    incarnation: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> "Positions":
+        """Returns the positions in a text. Raises InvalidPositions."""
+        found = _TEXT.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
+        if found is None:
+            raise InvalidPositions(
+                f"{text[:SHOWN]!r} is none of a stream's positions, such as 0-17,1-5: the next offset of each segment",
+                value=text[:SHOWN],
+            )
+        pairs = [one.split("-") for one in found["segments"].split(",")]
+        offsets = {int(segment): int(offset) for segment, offset in pairs}
+        if len(offsets) < len(pairs):
+            raise InvalidPositions(f"{text[:SHOWN]!r} names a segment twice", value=text[:SHOWN])
+        return Positions(offsets, int(found["incarnation"]) if found["incarnation"] else None)
+
+    def __str__(self) -> str:
+        named = ",".join(f"{segment}-{offset}" for segment, offset in sorted(self.offsets.items()))
+        return named if self.incarnation is None else f"{self.incarnation}:{named}"
+
+    def check(self, incarnation: int, records: Records) -> None:
+        """Raises InvalidPositions where they are not of this topic, or leave out some of its keys."""
+        if self.incarnation not in (None, incarnation):
+            raise InvalidPositions("the positions are those of an earlier topic of this name", value=str(self)[:SHOWN])
+        if unknown := sorted(self.offsets.keys() - records.keys()):
+            raise InvalidPositions(f"the topic has no segment {unknown[0]}", value=str(self)[:SHOWN])
+        covered = [KeyRange(records[n].record.low, records[n].record.high) for n in self.offsets]
+        if missing_ranges(covered):
+            raise InvalidPositions(
+                f"{str(self)[:SHOWN]!r} leaves out some segments: each needs a position, or those that replaced it",
+                value=str(self)[:SHOWN],
+            )
+
+
+def resumed(at: Mapping[int, int], records: Records, graves: Mapping[int, TombstoneRecord]) -> dict[int, int]:
+    """Returns positions without the segments that retention has removed: their successors take their places, each from
+    0, unless the positions are behind those already. Raises BelowRetention where a removed one was not read to its end,
+    OffsetOutOfRange beyond it."""
+    left = dict(at)
+    while gone := sorted(left.keys() & graves.keys() - records.keys()):
+        number = gone[0]
+        check_at_end(number, graves[number].end_offset, left.pop(number))
+        passed = left.keys() | _reached(left, lambda n: _predecessors(records, graves, n))
+        left |= dict.fromkeys(set(graves[number].successors) - passed, 0)
+    return left
+
+
+def _predecessors(records: Records, graves: Mapping[int, TombstoneRecord], number: int) -> tuple[int, ...]:
+    if number in records:
+        return records[number].record.predecessors
+    return graves[number].predecessors if number in graves else ()
+
+
+def ancestors(records: Records, numbers: Iterable[int]) -> set[int]:
+    """Returns all predecessors of some segments, and theirs, as far as they are known; those that are among them only
+    where they precede another one."""
+    return _reached(numbers, lambda n: records[n].record.predecessors if n in records else ())
+
+
+def descendants(records: Records, numbers: Iterable[int]) -> set[int]:
+    """Returns all successors of some segments, and theirs, as far as they are known."""
+    return _reached(numbers, lambda n: records[n].record.successors if n in records else ())
+
+
+def _reached(numbers: Iterable[int], neighbours: Callable[[int], Collection[int]]) -> set[int]:
+    found: set[int] = set()
+    left = list(numbers)
+    while left:
+        for number in neighbours(left.pop()):
+            if number not in found:
+                found.add(number)
+                left.append(number)
+    return found
+
+
+class TopicReader:
+    """One reader. `at` has the next offset of each segment that its positions name; `missing` says that some segment
+    could not be read at the last look."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        readables: ReadableSegments,
+        tombstones: Tombstones,
+        topic: Topic,
+        at: Mapping[int, int],
+    ) -> None:
+        self.topic = topic
+        self.at = dict(at)
+        self.missing = False
+        self._catalog = catalog
+        self._readables = readables
+        self._tombstones = tombstones
+        self._turn = 0
+        self._build()
+
+    @property
+    def positions(self) -> str:
+        """The positions now, as text. Raises InvalidRequest where the topic has too many segments for one."""
+        text = str(Positions(self.at, self.topic.record.incarnation))
+        if len(text) > MAX_CHARACTERS:
+            raise InvalidRequest(
+                f"the topic has {len(self.at)} segments, whose positions take over {MAX_CHARACTERS} characters; "
+                "read it with a subscription",
+                value=len(self.at),
+                bound=MAX_CHARACTERS,
+            )
+        return text
+
+    async def due(self) -> list[Readable]:
+        """Returns the segments that have messages to be read, as far as is known here, another one first each time.
+        Raises OffsetOutOfRange, TopicBeingDeleted, NeedsNewerBroker, BelowRetention where retention has removed a
+        segment that was not read to its end."""
+        self._catalog.check(self.topic)
+        await self._advance()
+        found, missing = await self._readables.available(self.topic, tuple(self._frontier.open))
+        self.missing = bool(missing)
+        for segment in found:
+            if segment.certain:
+                check_end(segment.id, self._next(segment.id), segment.end)
+        due = [segment for segment in found if self._next(segment.id) < segment.end]
+        self._turn += 1
+        first = self._turn % len(due) if due else 0
+        return due[first:] + due[:first]
+
+    def offset(self, segment: Readable) -> int:
+        """Returns the offset of the next message of a segment that is due."""
+        return self._next(segment.id)
+
+    def advance_to(self, segment: Readable, offset: int) -> None:
+        """Notes that everything below an offset was read."""
+        self.at[segment.id] = offset
+
+    async def check_ends(self) -> None:
+        """Raises OffsetOutOfRange where a position is beyond its segment's end, as far as the owners answer."""
+        found, _ = await self._readables.available(self.topic, tuple(self._frontier.open))
+        known = {one.id for one in found if one.certain}
+        if doubtful := [one.id for one in found if not one.certain and self._next(one.id) > one.end]:
+            known |= await self._readables.refresh(self.topic, doubtful)
+        for one in found:
+            if one.id in known:
+                check_end(one.id, self._next(one.id), one.end)
+
+    def _next(self, number: int) -> int:
+        return self.at.get(number, 0)
+
+    def _build(self) -> None:
+        """Makes the frontier from the positions and all records."""
+        records = self._catalog.records(self.topic)
+        self._unreadable = set(self._catalog.unreadable_of(self.topic))
+        done = ancestors(records, self.at) - self.at.keys()
+        self._frontier = Frontier(records, self._next, done, self._unreadable)
+        self._name()
+
+    async def _advance(self) -> None:
+        """Goes on with the successors of segments that were read to their ends."""
+        records = self._catalog.records(self.topic)
+        if self._unreadable != self._catalog.unreadable_of(self.topic).keys():
+            self._build()
+        if not self._frontier.has_ended(records, self._next):
+            return
+        if self._frontier.advance(records, self._next):
+            self._name()
+        else:
+            await self._catalog.reread(self.topic)
+            await self._leave_removed()
+            self._build()
+
+    async def _leave_removed(self) -> None:
+        """Goes on behind segments that retention has removed meanwhile."""
+        records = self._catalog.records(self.topic)
+        if self.at.keys() - records.keys() - self._catalog.unreadable_of(self.topic).keys():
+            self.at = resumed(self.at, records, await self._tombstones.all(self.topic))
+
+    def _name(self) -> None:
+        """Names those segments of which the positions consist, and forgets all others."""
+        frontier, records = self._frontier, self._catalog.records(self.topic)
+        waiting = descendants(records, frontier.open) | frontier.hidden
+        before = {
+            number
+            for number in frontier.done & records.keys()
+            if not records[number].record.successors or waiting.intersection(records[number].record.successors)
+        }
+        self.at = {number: self._next(number) for number in frontier.open} | {
+            number: records[number].record.end_offset or 0 for number in before
+        }
+        frontier.done &= before | self._unreadable
+
+
+def check_end(segment: int, offset: int, end: int | None) -> None:
+    """Raises OffsetOutOfRange where an offset is beyond the end of its segment, if that is known."""
+    if end is not None and offset > end:
+        raise OffsetOutOfRange(
+            f"offset {offset} is beyond the end of segment {segment}, which is {end}", offset=offset, end_offset=end
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +253,7 @@ class TopicStreams:
     readables: ReadableSegments
     positions: TopicPositions
     tombstones: Tombstones
-    feeds: Feeds
+    watches: TailWatches
 
     async def open(self, topic: Topic, start: Start) -> TopicReader:
         """Returns a reader. Raises InvalidPositions, OffsetOutOfRange, BelowRetention, and Unavailable where an end

@@ -2,7 +2,7 @@
 
 Only acks become durable: each is a frame in the journal, and counts once the journal has it. Nacks and extensions
 change soft state alone, at once. A message that was given up is acked by its dispatcher, once its dead letter is
-durable (broker/letters).
+durable (dead_lettering).
 
 For `ack_deadline_s` after it took a subscription over, a dispatcher takes acks by ids of any message of the window:
 those whom the dispatcher before gave them to are at work.

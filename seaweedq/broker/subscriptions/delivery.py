@@ -14,7 +14,7 @@ counts as an attempt. In `ordered` and `keyed` the leases of all that must come 
 end with it, and those deliveries do not count. In `ordered` a consumer that comes back gets what it holds again.
 
 A message dies when it is rejected, or when its `max_attempts`-th delivery fails. From then on it is delivered to
-nobody, and ends by an ack alone, which follows a durable dead letter (broker/letters). It holds up nothing: it does not
+nobody, and ends by an ack alone, which follows a durable dead letter (dead_lettering). It holds up nothing: it does not
 come again, so nothing has to wait for it.
 
 All work is by arrays (window): the cost of an ack of any offsets does not depend on the leases.

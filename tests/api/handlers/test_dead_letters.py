@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from seaweedq.broker.letters import letters as module
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.recovery import replay
+from seaweedq.broker.subscriptions import dead_lettering as module
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import DeadLetterBatch
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher

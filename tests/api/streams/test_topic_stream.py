@@ -56,7 +56,7 @@ async def test_what_comes_is_sent_at_once_and_in_order(host: Broker) -> None:
         assert all_.values == [0, 1, {"a": 2}]
         assert set(one.messages[0]) == {"id", "key", "value", "headers", "timestamp", "segment", "offset"}
         assert one.parsed.last_id == all_.parsed.last_id == f"{topic.record.incarnation}:0-3"
-    assert len(inside.feeds(host)) == 0
+    assert len(inside.watches(host)) == 0
 
 
 async def test_line_breaks_of_json_do_not_end_an_event(host: Broker) -> None:
@@ -168,7 +168,7 @@ async def test_streams_end_when_the_broker_leaves(host: Broker) -> None:
             await until(lambda: again.complete)
             assert again.status == 200  # else EventSource would never come back
             assert again.parsed.last_id == one.parsed.last_id
-    assert len(inside.feeds(host)) == 0
+    assert len(inside.watches(host)) == 0
 
 
 async def test_a_stream_ends_with_its_topic(host: Broker) -> None:
@@ -319,14 +319,14 @@ async def test_a_client_that_reads_nothing_costs_a_buffer_and_is_ended(host: Bro
         reader, writer = await asyncio.open_connection(*here.url.removeprefix("http://").split(":"), limit=4096)
         writer.write(f"GET {STREAM} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         assert b" 200 " in await reader.readline()
-        await until(lambda: len(inside.feeds(host)) == 1)
+        await until(lambda: len(inside.watches(host)) == 1)
         for n in range(200):
             await publish(host, topic, json.dumps([n, "x" * 100_000]))
         await until(lambda: inside.budget(host).answers)
         assert inside.budget(host).answers < 2 * CHUNK_BYTES
         clock.more_s += host.process.settings.answer_timeout_s
         unread.tick()
-        await until(lambda: not inside.budget(host).answers and not len(inside.feeds(host)))
+        await until(lambda: not inside.budget(host).answers and not len(inside.watches(host)))
         writer.close()
 
 

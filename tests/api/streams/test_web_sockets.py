@@ -93,7 +93,7 @@ async def test_messages_are_bounded(here: Served, topic: Topic) -> None:
         await socket.send(b"\xff", text=True)
         assert await closed(socket) == 1007
     await until(lambda: not inside.budget(here.broker).incomplete)
-    await until(lambda: not len(inside.feeds(here.broker)))
+    await until(lambda: not len(inside.watches(here.broker)))
 
 
 @pytest.mark.parametrize(

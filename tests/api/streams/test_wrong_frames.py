@@ -62,7 +62,7 @@ async def test_a_stream_with_a_wrong_frame_leaves_nothing(
                         pass
                     writer.write(frame(1, b'{"ack":{"ids":["0-0"]}}') + wrong)
                     assert await close_code(reader) == code
-        await until(lambda: not len(inside.feeds(broker)))
+        await until(lambda: not len(inside.watches(broker)))
         assert not inside.budget(broker).incomplete
         async with asyncio.timeout(10):
             while (await http.get(SUB)).json()["lag_total"]["in_flight"]:

@@ -9,7 +9,7 @@ import pytest
 
 from seaweedq import AsyncClient
 from seaweedq.broker.retention.segment_removal import near_ancestors
-from seaweedq.broker.streams.positions import Positions
+from seaweedq.broker.streams.topic_streams import Positions
 from seaweedq.client.core.table import Wanted, plan_table
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import SegmentRecord, TombstoneRecord

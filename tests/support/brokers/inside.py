@@ -16,7 +16,6 @@ from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.revoker import Revoker
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.imports.service import Imports
-from seaweedq.broker.letters.letters import DeadLetters
 from seaweedq.broker.load.histories import Histories
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.load.reports import Reports
@@ -40,11 +39,12 @@ from seaweedq.broker.retention.restored_coordination_repair import RestoredCoord
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.rpc.peer_keyring import PeerKeyring
-from seaweedq.broker.streams.feeds import Feeds
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
+from seaweedq.broker.streams.tail_watch import TailWatches
 from seaweedq.broker.streams.topic_streams import TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.dead_lettering import DeadLetters
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.lag import LagMeter
 from seaweedq.broker.subscriptions.relaying import RelayedWaits
@@ -257,8 +257,8 @@ def roller(broker: Broker) -> Roller:
     return broker.reshaping.roller
 
 
-def feeds(broker: Broker) -> Feeds:
-    return broker.streaming.feeds
+def watches(broker: Broker) -> TailWatches:
+    return broker.streaming.watches
 
 
 def streams(broker: Broker) -> TopicStreams:

@@ -1,11 +1,11 @@
 """Dead letters: publishes what subscriptions of this broker have given up, and then acks it.
 
-Order of writes for some messages of one segment: 1. their payloads are copied (broker/letters/payload_copies); 2. a
-checkpoint of the segment's cursor says which messages they are, and the identity under which they go out; 3. the
-letters are published, by the same path as a client's messages, under that identity, which makes a repeat known; 4. the
-messages are acked, which is a frame in the journal as any ack. A crash before 2 leaves dying messages, which the next
-dispatcher knows from an earlier checkpoint, or which are delivered once more; behind 2 the next dispatcher finds the
-batch, and goes on with 3 under the same identity, so that each letter is there once; behind 4 nothing is left to do.
+Order of writes for some messages of one segment: 1. their payloads are copied; 2. a checkpoint of the segment's cursor
+says which messages they are, and the identity under which they go out; 3. the letters are published, by the same path
+as a client's messages, under that identity, which makes a repeat known; 4. the messages are acked, which is a frame in
+the journal as any ack. A crash before 2 leaves dying messages, which the next dispatcher knows from an earlier
+checkpoint, or which are delivered once more; behind 2 the next dispatcher finds the batch, and goes on with 3 under the
+same identity, so that each letter is there once; behind 4 nothing is left to do.
 
 An identity is of one dispatcher, epoch, subscription and segment, and a segment has one batch at a time. So a batch is
 repeated as it was, with no message more and none less, before the next one of its identity: a topic remembers few
@@ -17,41 +17,139 @@ Only the dispatcher writes 2, and acks: after the publish it is asked again (`Di
 its journal takes nothing.
 
 What is refused waits, longer each time, and is delivered to nobody meanwhile. Memory: AT_ONCE times one batch.
+
+A letter has the message's key, value and time, its headers, and seven headers more, which say why it died, and where it
+was. It has no expiry: it stays for those who look into it. The bound `max_message_bytes` is for clients: these headers
+do not count.
+
+Each letter has a copy of its payload, below its own topic. So it stays readable whatever becomes of the source: its
+retention takes payloads with their rows, its deletion takes them all. The copy stays as long as the topic for dead
+letters does. The store makes it (a link in a folder). Its name follows from the message, so that a second try makes the
+same one. A crash before the letter leaves a copy that the next try names.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.context import ClusterView
-from seaweedq.broker.letters.payload_copies import PayloadCopies
-from seaweedq.broker.letters.rows import Letter, Origin, letter_rows, references_of
-from seaweedq.broker.letters.target import LetterTopics
+from seaweedq.broker.context import ClusterView, Context
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.publish.publisher import Producer, Publisher
+from seaweedq.broker.publish.publishing import Publishing
 from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
-from seaweedq.broker.subscriptions.delivery import DeadLetterBatch
+from seaweedq.broker.read.reading import Reading
+from seaweedq.broker.service import Service, Tasks
+from seaweedq.broker.subscriptions.dead_letter_topics import DeadLetterTopics
+from seaweedq.broker.subscriptions.delivery import DeadLetterBatch, DeadLetterReason
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.subscribing import Subscribing
 from seaweedq.broker.subscriptions.subscription import DispatchTerm, Subscription
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.uploads import rules
+from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.broker.uploads.uploading import Uploading
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import BelowRetention, NotReady, SeaweedqError, SequenceOutOfOrder, Unavailable
 from seaweedq.failpoints import reach
+from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import LETTERS
-from seaweedq.segments.rows import together
+from seaweedq.segments.rows import Reference, assemble, headers_column, references_column, together
+from seaweedq.storage.interface import PayloadStore
 
+PREFIX = "dead-letter-"
+NAMES = tuple(f"{PREFIX}{name}" for name in ("reason", "detail", "topic", "subscription", "id", "attempts", "time"))
 TICK_S, LEAST_S = 1.0, 0.02  # between two looks for what died
 AT_ONCE = 4  # batches of this broker
 MOST, BATCH_BYTES = 100, 1024 * 1024  # messages of a batch, and about their bytes, but at least one
 COPIES = 4  # payloads at a time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
 logger = logging.getLogger(__name__)
+
+
+class PayloadCopies:
+    """Copies payloads to the topics of dead letters."""
+
+    def __init__(self, payloads: Payloads, store: PayloadStore) -> None:
+        self._payloads = payloads
+        self._store = store
+
+    async def copy(self, source: Topic, reference: Reference, target: Topic, message: str) -> Reference:
+        """Returns the reference of a letter. It is the message's own where the store has that payload no more, or it is
+        none of the topic's. Raises StoreUnavailable."""
+        name = self._payloads.name_of(source, reference.uri)
+        if name is None:
+            return reference
+        upload = rules.copied_id(name, target.record.incarnation, message)
+        copied = rules.object_name(target.name, upload)
+        try:
+            await self._store.copy(name, copied)
+        except FileNotFoundError:
+            return reference
+        reach("letter.copied")
+        return replace(reference, uri=self._store.uri(copied))
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message that died: why, after how many deliveries, and its id."""
+
+    death: DeadLetterReason
+    attempts: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The topic and the subscription that the messages were given up of, and the time (microseconds)."""
+
+    topic: str
+    subscription: str
+    now_us: int
+
+    def headers(self, letter: Letter, before: Mapping[str, str]) -> dict[str, str]:
+        """Returns the headers of a letter: those of the message, but for the ones that an earlier death gave it."""
+        time = datetime.fromtimestamp(self.now_us / 1e6, UTC).isoformat().replace("+00:00", "Z")
+        death = letter.death
+        values = (death.reason, death.detail, self.topic, self.subscription, letter.id, str(letter.attempts), time)
+        kept = {name: value for name, value in before.items() if name not in NAMES}
+        return kept | dict(zip(NAMES, values, strict=True))
+
+
+def letter_rows(
+    rows: pa.RecordBatch,
+    letters: Sequence[Letter],
+    origin: Origin,
+    layout: Layout,
+    references: Sequence[Reference | None],
+) -> pa.RecordBatch:
+    """Returns the rows of letters: those of their messages, in their order, with the payloads `references`."""
+    names = rows.schema.names
+    before = rows.column("_headers").to_pylist() if "_headers" in names else [None] * rows.num_rows
+    headers = [origin.headers(letter, dict(one or ())) for letter, one in zip(letters, before, strict=True)]
+    return assemble(
+        layout,
+        rows.column("_timestamp"),
+        rows.column("_key") if "_key" in names else None,
+        headers_column([*headers]),
+        None,
+        [rows.column(name) for name in layout.values.names],
+        references_column(references) if any(references) else None,
+    )
+
+
+def references_of(rows: pa.RecordBatch) -> list[Reference | None]:
+    """Returns the payload of each row."""
+    if "_reference" not in rows.schema.names:
+        return [None] * rows.num_rows
+    return [Reference(**one) if one else None for one in rows.column("_reference").to_pylist()]
 
 
 @dataclass(slots=True)
@@ -100,7 +198,7 @@ class DeadLetters:
         view: ClusterView,
         dispatcher: Dispatcher,
         readables: ReadableSegments,
-        topics: LetterTopics,
+        topics: DeadLetterTopics,
         publisher: Publisher,
         copies: PayloadCopies,
     ) -> None:
@@ -288,3 +386,26 @@ async def _read(readable: Readable, wanted: Offsets, is_whole: bool) -> tuple[Of
                 parts.append(rows.take(pa.array(here - first)))
                 left = left[left > here[-1]]
     return np.concatenate(found), together(parts, readable.layout)
+
+
+class DeadLettering(Service):
+    """Moves the dead `letters` of the subscriptions that this broker dispatches, into `topics`."""
+
+    def __init__(
+        self,
+        context: Context,
+        admin: TopicAdmin,
+        publishing: Publishing,
+        reading: Reading,
+        subscribing: Subscribing,
+        uploading: Uploading,
+    ) -> None:
+        self.topics = DeadLetterTopics(context.catalog, admin, context.callers)
+        copies = PayloadCopies(uploading.payloads, context.store.payloads)
+        self.letters = DeadLetters(
+            context.view, subscribing.dispatcher, reading.readables, self.topics, publishing.publisher, copies
+        )
+
+    async def run(self) -> Tasks:
+        """Moves dead letters."""
+        return {"dead letters": self.letters.run()}

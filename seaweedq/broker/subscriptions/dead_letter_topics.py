@@ -15,7 +15,7 @@ from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Forbidden, InvalidRequest
 
 
-class LetterTopics:
+class DeadLetterTopics:
     """Finds and creates the topics for dead letters."""
 
     def __init__(self, catalog: Catalog, admin: TopicAdmin, callers: Callers) -> None:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Feed:
+class TailWatch:
     """The readers of one topic; `signal` wakes them."""
 
     topic: Topic
@@ -36,48 +36,48 @@ class Feed:
             await self.signal.wait(timeout_s)
 
 
-class Feeds:
-    """The feeds of one broker, by topic. `ended` is set once all streams have to end, since the broker leaves."""
+class TailWatches:
+    """The watches of one broker, by topic. `ended` is set once all streams have to end, since the broker leaves."""
 
     def __init__(self, catalog: Catalog, readables: ReadableSegments) -> None:
         self.ended = asyncio.Event()
         self._catalog = catalog
         self._readables = readables
-        self._feeds: dict[Topic, Feed] = {}
+        self._watches: dict[Topic, TailWatch] = {}
 
     def __len__(self) -> int:
-        return sum(feed.readers for feed in self._feeds.values())
+        return sum(watch.readers for watch in self._watches.values())
 
     def end(self) -> None:
         """Ends all streams, also those that come later."""
         self.ended.set()
-        for feed in self._feeds.values():
-            feed.signal.wake()
+        for watch in self._watches.values():
+            watch.signal.wake()
 
     @contextmanager
-    def following(self, topic: Topic) -> Iterator[Feed]:
-        """Gives a reader its feed for as long as the block runs."""
-        feed = self._feeds.get(topic) or self._begin(topic)
-        feed.readers += 1
+    def following(self, topic: Topic) -> Iterator[TailWatch]:
+        """Gives a reader its watch for as long as the block runs."""
+        watch = self._watches.get(topic) or self._begin(topic)
+        watch.readers += 1
         try:
-            yield feed
+            yield watch
         finally:
-            feed.readers -= 1
-            if not feed.readers:
-                self._end(feed)
+            watch.readers -= 1
+            if not watch.readers:
+                self._end(watch)
 
-    def _begin(self, topic: Topic) -> Feed:
-        feed = self._feeds[topic] = Feed(topic)
-        feed.task = asyncio.create_task(self._follow(feed), name=f"feed of {topic.name}")
-        return feed
+    def _begin(self, topic: Topic) -> TailWatch:
+        watch = self._watches[topic] = TailWatch(topic)
+        watch.task = asyncio.create_task(self._follow(watch), name=f"tail watch of {topic.name}")
+        return watch
 
-    def _end(self, feed: Feed) -> None:
-        del self._feeds[feed.topic]
-        if feed.task:
-            feed.task.cancel()
+    def _end(self, watch: TailWatch) -> None:
+        del self._watches[watch.topic]
+        if watch.task:
+            watch.task.cancel()
 
-    async def _follow(self, feed: Feed) -> None:
-        topic, known = feed.topic, None
+    async def _follow(self, watch: TailWatch) -> None:
+        topic, known = watch.topic, None
         while True:
             seen, pause_s = topic.signal.count, LOOK_S
             try:
@@ -90,7 +90,7 @@ class Feeds:
                 now, pause_s = None, LOOK_S
             if now != known or now is None:
                 known = now
-                feed.signal.wake()
+                watch.signal.wake()
             if topic.signal.count == seen:
                 await topic.signal.wait(pause_s)
             else:
