@@ -1,18 +1,59 @@
-"""Trying again until a deadline, and at once when something has changed.
+"""Deadlines: what is awaited within one, tried again until one, and many futures that one timer ends; and a pause that
+an event cuts short.
 
 A deadline measures with the `Clock` that it is given; pauses run on the event loop, so that both follow simulated time
-where the loop and the clock do.
+if the loop and the clock do.
+
+A coroutine is begun within the task that runs, so that one that need not wait costs no timer: `asyncio.timeout` takes
+5.5 µs, which a publish would pay for its body, its rows and its segment; `Begun` takes 0.8. Tasks of Python 3.12 can be
+begun in this way; those of 3.11 cannot.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from math import inf
-from typing import Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from seaweedq.clock import Clock
-from seaweedq.concurrency.begun import Begun
+from seaweedq.concurrency.futures import fail
 
 T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """A coroutine that has run to its first wait, or to its end; its error is raised here.
+
+    One that `is_over` has a `result`. Any other must be awaited at once, by the same task, which gives its result.
+    """
+
+    __slots__ = ("_waits_for", "_work", "is_over", "result")
+    result: T
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self.is_over = False
+        self._step(None)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        while not self.is_over:
+            try:
+                sent = yield self._waits_for
+            except BaseException as error:
+                self._step(error)
+            else:
+                assert sent is None  # futures give their results to the coroutine themselves
+                self._step(None)
+        return self.result
+
+    def _step(self, error: BaseException | None) -> None:
+        try:
+            self._waits_for = self._work.send(None) if error is None else self._work.throw(error)
+        except StopIteration as end:
+            self.is_over, self.result = True, end.value
+        except BaseException:
+            self._waits_for = error = None  # which refer to an error that refers to this frame
+            raise
 
 
 class Wake(Protocol):
@@ -138,3 +179,63 @@ class Attempts:
             else:
                 await asyncio.sleep(pause_s)
         self.woken = self.has_changed
+
+
+class Timeouts:
+    """Fails futures at their deadlines, each with what `error` makes of its deadline.
+
+    Futures end nearly in the order in which they come. So those that have ended are dropped from the front as others
+    come, and what is held is little more than what still waits.
+    """
+
+    def __init__(self, error: Callable[[Deadline], Exception]) -> None:
+        self._error = error
+        self._waiting: deque[tuple[asyncio.Future[Any], Deadline]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_s = inf  # the end of the deadline for which the timer is set
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, future: asyncio.Future[Any], deadline: Deadline) -> None:
+        """Fails a future at a deadline, unless it has ended by then."""
+        waiting = self._waiting
+        while waiting and waiting[0][0].done():
+            waiting.popleft()
+        waiting.append((future, deadline))
+        if deadline.end_s < self._next_s:
+            self._set_timer(deadline)
+
+    def _set_timer(self, deadline: Deadline) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._next_s = deadline.end_s
+        self._timer = asyncio.get_running_loop().call_later(deadline.left_s, self._look)
+
+    def _look(self) -> None:
+        """Fails those whose time is over, and sets the timer for the next one of the others."""
+        self._timer, self._next_s = None, inf
+        for future, deadline in self._waiting:
+            if deadline.is_over:
+                fail(future, self._error(deadline))
+        self._waiting = deque(one for one in self._waiting if not one[0].done())
+        if self._waiting:
+            self._set_timer(min((deadline for _, deadline in self._waiting), key=lambda one: one.end_s))
+
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def sleep_unless(told: asyncio.Event, sleep: Sleep, seconds: float) -> bool:
+    """Sleeps, until the event is set at the latest. Returns whether it was. Raises what `sleep` raises."""
+    if told.is_set():
+        return True
+    slept, heard = asyncio.ensure_future(sleep(seconds)), asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait({slept, heard}, return_when=asyncio.FIRST_COMPLETED)
+        if slept.done():
+            await slept
+        return told.is_set()
+    finally:
+        slept.cancel()
+        heard.cancel()

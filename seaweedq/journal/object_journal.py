@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Sleep, sleep_unless
 from seaweedq.concurrency.futures import fail
-from seaweedq.concurrency.sleep import Sleep, sleep_unless
 from seaweedq.errors import JournalUnavailable, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.invariants import require

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from seaweedq.clock import Clock
-from seaweedq.concurrency.sleep import Sleep
+from seaweedq.concurrency.deadline import Sleep
 from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.journal.object_format import SlotHeader, encode_slot, slot_name

@@ -25,7 +25,7 @@ from typing import BinaryIO, TypeVar
 
 import pyarrow.parquet as pq
 
-from seaweedq.concurrency.sleep import Sleep
+from seaweedq.concurrency.deadline import Sleep
 from seaweedq.errors import ChainDamaged, Fenced, NeedsNewerBroker, StoreUnavailable
 from seaweedq.invariants import require
 from seaweedq.segments.chain_sizes import ChainSizes, KnownEntry

@@ -7,8 +7,8 @@ is not tried more often than that.
 
 import asyncio
 
+from seaweedq.concurrency.deadline import Sleep, sleep_unless
 from seaweedq.concurrency.signal import Signal
-from seaweedq.concurrency.sleep import Sleep, sleep_unless
 
 FIRST_S, SURE_S = 0.05, 0.8
 

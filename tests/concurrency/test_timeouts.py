@@ -5,8 +5,7 @@ import random
 from collections.abc import Callable, Coroutine
 from functools import wraps
 
-from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.timeouts import Timeouts
+from seaweedq.concurrency.deadline import Deadline, Timeouts
 from tests.support.brokers.simulated_loop import clock, simulate
 
 

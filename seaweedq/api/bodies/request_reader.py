@@ -22,7 +22,7 @@ from seaweedq.api.request import ClientGone, Receive, Scope, content_length, hea
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body
-from seaweedq.concurrency.begun import Begun
+from seaweedq.concurrency.deadline import Begun
 from seaweedq.errors import BadRequest, MissingContentType, Overloaded, RequestTimeout, RequestTooLarge
 from seaweedq.settings import Settings
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from seaweedq.api.connections.connections import ConnectionBounds, Place
-from seaweedq.concurrency.begun import Begun
 
 GOODBYE_S = 5.0  # how long a client may take to say that it has read the last of a connection
 Speak = Callable[[], asyncio.Protocol]
@@ -58,20 +57,23 @@ class Handshake(asyncio.Protocol):
 
     async def _shake(self, plain: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
-        shaking = loop.start_tls(
-            plain,
-            self,
-            self._context(),
-            server_side=True,
-            ssl_handshake_timeout=self._bounds.head_timeout_s,
-            ssl_shutdown_timeout=GOODBYE_S,
+        shaking = asyncio.ensure_future(
+            loop.start_tls(
+                plain,
+                self,
+                self._context(),
+                server_side=True,
+                ssl_handshake_timeout=self._bounds.head_timeout_s,
+                ssl_shutdown_timeout=GOODBYE_S,
+            )
         )
         try:
-            begun = Begun(shaking)
-            if self._early:  # uvloop reads before this task runs; after this call only TLS' own protocol is given bytes
+            await asyncio.sleep(0)  # `start_tls` runs to its first wait
+            if self._early and not shaking.done():
+                # uvloop reads before this task runs; from now on only TLS' own protocol is given bytes
                 loop.call_soon(_feed, plain.get_protocol(), b"".join(self._early))
                 self._early.clear()
-            secured = await begun
+            secured = await shaking
         except (ssl.SSLError, ConnectionAbortedError) as error:  # no TLS, a certificate refused, or too slow
             self._bounds.refusals.note(self._refusals_of, f"no TLS came about: {error}, from {_address(plain)}")
             plain.abort()
@@ -80,6 +82,7 @@ class Handshake(asyncio.Protocol):
         else:
             self._hand_over(secured)
         finally:
+            shaking.cancel()
             self._bounds.connections.leave(self)
 
     def _hand_over(self, secured: Any) -> None:

@@ -23,8 +23,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.routing import Bounds
 from seaweedq.clock import Clock, Ids
-from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.timeouts import Timeouts
+from seaweedq.concurrency.deadline import Deadline, Timeouts
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
