@@ -95,7 +95,7 @@ def _messages(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[A
     yield Publish(catalog, topics, broker.publishing.publisher, payloads, reader, time)
     yield FetchServices(catalog, reading.finder, proxy, reading.fetcher, payloads, tombstones, time, reader.unread)
     yield PayloadServices(catalog, payloads, reader)
-    yield ImportServices(catalog, broker.importing.imports, reader)
+    yield ImportServices(catalog, broker.importing, reader)
     yield UploadServices(catalog, topics, uploads, reader)
     yield UploadContent(catalog, uploads, broker.process.store, reader)
 

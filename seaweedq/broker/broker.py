@@ -32,9 +32,8 @@ from seaweedq.broker.cluster.leadership import Leadership
 from seaweedq.broker.cluster.own_revocations import OwnRevocations
 from seaweedq.broker.cluster.suspecting import Suspecting
 from seaweedq.broker.context import Context, Readiness
-from seaweedq.broker.imports.importing import Importing
+from seaweedq.broker.imports.importing import Importing, UploadClaims
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
-from seaweedq.broker.imports.service import UploadClaims
 from seaweedq.broker.load.loads import Load
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.log import Log
@@ -299,7 +298,7 @@ class Broker:
         )
         self.retaining = Retaining(context, log, publishing, reading, subscribing)
         self.deletion = TopicDeletion(
-            context.catalog, admin, reading.positions, log, reshaping.reshaper, importing.imports, uploads
+            context.catalog, admin, reading.positions, log, reshaping.reshaper, importing, uploads
         )
         self.leadership = Leadership(
             context, self.accounts, self.recovery, load, reshaping.planner, self.retaining, admin, self.deletion

@@ -1,4 +1,4 @@
-"""Imports: uploaded files whose rows become messages, which broker/imports publishes."""
+"""Importing: uploaded files whose rows become messages, which broker/imports publishes."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, whole_number
 from seaweedq.api.request import query
 from seaweedq.api.services import given
-from seaweedq.broker.imports.service import Imports
+from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination.records.uploads import ImportProblem, ImportRecord
 from seaweedq.errors import InvalidRequest, SeaweedqError
@@ -81,7 +81,7 @@ class ImportServices:
     """The services of these routes."""
 
     catalog: Catalog
-    imports: Imports
+    imports: Importing
     reader: RequestReader
 
 

@@ -3,11 +3,20 @@
 Order of writes: `checking` (by the broker that was asked), the check, `running`, then in turns batches and the number
 of durable rows, then `done`. A batch is repeated under its own sequences until all of it is durable, and none begins
 before: the rows below `rows_done` are there, and a repeat takes only those above it that are not.
+
+The reader gets the file as an open descriptor, and needs no access to the store. A store of files gives its own file,
+which never changes. An object from elsewhere is copied to a file without a name in the data folder, a few chunks at a
+time, and must have the size and digest that were claimed: on S3 a holder of the URL may put other bytes there until it
+expires.
 """
 
 import asyncio
+import hashlib
+import io
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,8 +26,7 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.imports import rules as plan
-from seaweedq.broker.imports.local_copy import opened
+from seaweedq.broker.imports import rules
 from seaweedq.broker.imports.pipe_protocol import Job, ReaderMessage
 from seaweedq.broker.imports.reader_process import MEMORY_BYTES, ImportReader, ReaderDied, StartReader
 from seaweedq.broker.imports.record_store import ImportId, ImportRecords
@@ -34,12 +42,18 @@ from seaweedq.errors import (
     Overloaded,
     SeaweedqError,
     SequenceOutOfOrder,
+    StoreUnavailable,
     TopicBeingDeleted,
     TopicNotFound,
     Unavailable,
 )
 from seaweedq.failpoints import reach
 from seaweedq.storage.interface import ObjectStore
+
+PIECE_BYTES = 4 * 1024 * 1024
+PIECES = 4  # in flight
+SPARE_BYTES, SPARE_PART = 1024 * 1024 * 1024, 10  # of the disk, which a copy leaves alone: the lesser; a part in ten
+
 
 PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
 SAID_EACH = 20  # of the waits one after the other, one has a log line
@@ -127,7 +141,7 @@ class ImportRunner:
         work = _Import(where, held, held.record, stopping)
         deaths = at = 0
         try:
-            while not plan.is_over(work.now) and not stopping.is_set():
+            while not rules.is_over(work.now) and not stopping.is_set():
                 try:
                     await self._once(work)
                 except (Refused, InvalidImport, SequenceOutOfOrder) as error:
@@ -147,13 +161,13 @@ class ImportRunner:
                         await _pause(work, PAUSE_S)
                 except Interrupted:
                     pass
-            if not plan.is_over(work.now):
-                with suppress(Interrupted):
-                    await self._let_go(work)
+            if not rules.is_over(work.now):
+                with suppress(Interrupted):  # the number of durable rows, and that no broker works on it
+                    await self._save(work, msgspec.structs.replace(work.now, broker=None))
         except Lost:
             logger.info("another broker continues the import of %s, or it was removed", where.upload_id)
             return False
-        return plan.is_over(work.now)
+        return rules.is_over(work.now)
 
     async def _once(self, work: _Import) -> None:
         """Continues an import to its end, with one reader; returns early where the broker is stopping."""
@@ -186,13 +200,14 @@ class ImportRunner:
 
     async def _check(self, work: _Import, reader: ImportReader) -> bool:
         """Does steps 3 and 4. Returns False where the broker is stopping."""
-        while (told := _sound(await reader.told())).kind == "seen":
+        while (told := await reader.told()).kind == "seen":
             if work.stopping.is_set():
                 return False
+        _check_refused(told)
         if told.kind != "checked":
             raise ReaderDied(f"it sent {told.kind!r} instead of 'checked'")
         reach("import.checked")
-        await self._save(work, plan.goes_to(work.now, "running", rows=told.rows))
+        await self._save(work, rules.goes_to(work.now, "running", rows=told.rows))
         reach("import.running")
         await reader.go()
         return True
@@ -210,10 +225,10 @@ class ImportRunner:
                     published = await self._publish(work, batch.prepared)
                 finally:
                     self._budget.release(batch.held_bytes)
-                work.now = plan.progressed(work.now, published.count, published.appended)
+                work.now = rules.progressed(work.now, published.count, published.appended)
                 work.unsaved += 1
                 reach("import.batch")
-                if work.unsaved >= plan.SAVED_EVERY:
+                if work.unsaved >= rules.SAVED_EVERY:
                     await self._save(work, work.now)
                     reach("import.progress")
         finally:
@@ -225,7 +240,7 @@ class ImportRunner:
                 f"the file had {work.now.rows} rows when it was checked, but {work.now.rows_done} were read",
                 reason="it has changed",
             )
-        await self._save(work, plan.goes_to(work.now, "done", broker=None))
+        await self._save(work, rules.goes_to(work.now, "done", broker=None))
         reach("import.done")
 
     def _forgo(self, coming: "asyncio.Task[_Batch | None]") -> None:
@@ -239,8 +254,8 @@ class ImportRunner:
         rows = _batch(await reader.rows())
         if rows is None:
             return None
-        producer = Producer(plan.producer_of(work.where.upload_id), first)
-        await self._hold(work, rows.nbytes)
+        producer = Producer(rules.producer_of(work.where.upload_id), first)
+        await self._hold_memory(work, rows.nbytes)
         try:
             prepared = await self._repeat(
                 work, lambda: self._publisher.prepare(self._topic(work.where), rows, producer)
@@ -255,7 +270,7 @@ class ImportRunner:
         try:
             return await self._repeat(work, lambda: self._publisher.append(self._topic(work.where), batch))
         except SequenceOutOfOrder:
-            await self._look(work)
+            await self._check_held(work)
             raise
 
     async def _repeat(self, work: _Import, step: Callable[[], Awaitable[T]]) -> T:
@@ -265,16 +280,16 @@ class ImportRunner:
                 return await step()
             except (Unavailable, Fenced, Damaged) as error:
                 work.waits_for(error)
-                await self._look(work)
+                await self._check_held(work)
                 await _pause(work, PAUSE_S)
 
-    async def _hold(self, work: _Import, size: int) -> None:
+    async def _hold_memory(self, work: _Import, size: int) -> None:
         while True:
             with suppress(Overloaded):
                 return self._budget.hold(size)
             await _pause(work, BUDGET_PAUSE_S)
 
-    async def _look(self, work: _Import) -> None:
+    async def _check_held(self, work: _Import) -> None:
         """Raises Lost where another broker has the import by now, and the errors of reading its record."""
         async with work.writing:  # the next batch is prepared while progress is written
             found = await self._records.read(work.where)
@@ -298,11 +313,7 @@ class ImportRunner:
     async def _fail(self, work: _Import, problem: ImportProblem) -> None:
         logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)
         with suppress(Interrupted):  # the broker that adopts it finds the same problem
-            await self._save(work, plan.failed(work.now, problem))
-
-    async def _let_go(self, work: _Import) -> None:
-        """Writes the number of durable rows, and that no broker works on the import."""
-        await self._save(work, msgspec.structs.replace(work.now, broker=None))
+            await self._save(work, rules.failed(work.now, problem))
 
     def _topic(self, where: ImportId) -> Topic:
         """Returns the topic as it is now. Raises TopicNotFound."""
@@ -322,11 +333,6 @@ def _batch(said: tuple[ReaderMessage, pa.RecordBatch | None]) -> pa.RecordBatch 
     if rows is None and told.kind != "ended":
         raise ReaderDied(f"it sent {told.kind!r} instead of rows")
     return rows
-
-
-def _sound(told: ReaderMessage) -> ReaderMessage:
-    _check_refused(told)
-    return told
 
 
 def _check_refused(told: ReaderMessage) -> None:
@@ -350,3 +356,74 @@ async def _pause(work: _Import, seconds: float) -> None:
             await work.stopping.wait()
     if work.stopping.is_set():
         raise Interrupted
+
+
+async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
+    """Returns a descriptor of the object, to be closed by the caller. Raises StoreUnavailable, also where the disk has
+    no room for a copy, and InvalidImport where the object is gone or is another one."""
+    try:
+        own = await store.readers.run(_own, store, name, size)
+        return own if own is not None else await _copied(store, name, size, sha256, folder)
+    except FileNotFoundError:
+        raise InvalidImport("the uploaded file is no longer in the store", reason="gone") from None
+
+
+def _own(store: ObjectStore, name: str, size: int) -> int | None:
+    with store.open(name) as handle:
+        try:
+            descriptor = os.dup(handle.fileno())
+        except (io.UnsupportedOperation, AttributeError, OSError):
+            return None
+    if os.fstat(descriptor).st_size != size:
+        os.close(descriptor)
+        raise _other("its size")
+    return descriptor
+
+
+async def _copied(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
+    disk = shutil.disk_usage(folder)
+    spare = min(SPARE_BYTES, disk.total // SPARE_PART)  # on a small disk a fixed reserve would bar every import
+    if disk.free < size + spare:
+        raise StoreUnavailable(
+            f"the import needs {size} bytes of disk for a copy of its file, beside {spare} that it leaves free, but "
+            f"only {disk.free} are free"
+        )
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
+        if await _fill(store, name, size, copy.fileno()) != sha256:
+            raise _other("its SHA-256")
+        return os.dup(copy.fileno())
+
+
+async def _fill(store: ObjectStore, name: str, size: int, descriptor: int) -> str:
+    """Copies the object, several chunks at once. Returns its digest."""
+    hashed, starts = hashlib.sha256(), list(range(0, size, PIECE_BYTES))
+    reads = [asyncio.create_task(_read(store, name, start, size)) for start in starts[:PIECES]]
+    try:
+        for at, start in enumerate(starts):
+            piece = await reads.pop(0)
+            if at + PIECES < len(starts):
+                reads.append(asyncio.create_task(_read(store, name, starts[at + PIECES], size)))
+            await store.readers.run(_take, hashed, descriptor, piece, start)
+    finally:
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+    return hashed.hexdigest()
+
+
+async def _read(store: ObjectStore, name: str, start: int, size: int) -> bytes:
+    end = min(start + PIECE_BYTES, size)
+    piece = await store.read(name, start, end)
+    if len(piece) != end - start:
+        raise _other("its size")
+    return piece
+
+
+def _take(hashed: "hashlib._Hash", descriptor: int, piece: bytes, start: int) -> None:
+    hashed.update(piece)
+    if os.pwrite(descriptor, piece, start) != len(piece):
+        raise StoreUnavailable("the disk accepted only some bytes of the import's file; is it full?")
+
+
+def _other(what: str) -> InvalidImport:
+    return InvalidImport(f"the file in the store is not the one that was claimed: {what} differs", reason=what)

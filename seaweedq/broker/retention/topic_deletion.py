@@ -3,7 +3,7 @@
 The order of writes, and what a crash leaves, is broker/topics/topic_admin's. A deletion can be repeated at any broker.
 """
 
-from seaweedq.broker.imports.service import Imports
+from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.reshape.reshaper import Reshaper
@@ -32,7 +32,7 @@ class TopicDeletion:
         positions: TopicPositions,
         log: Log,
         reshaper: Reshaper,
-        imports: Imports,
+        imports: Importing,
         uploads: Uploads,
     ) -> None:
         self._catalog = catalog

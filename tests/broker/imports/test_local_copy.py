@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from seaweedq.broker.imports import local_copy as import_file
-from seaweedq.broker.imports.local_copy import opened
+from seaweedq.broker.imports import runner
+from seaweedq.broker.imports.runner import opened
 from seaweedq.clock import SystemIds
 from seaweedq.errors import InvalidImport, StoreUnavailable
 from seaweedq.storage.local import LocalStore
@@ -27,7 +27,7 @@ async def store(request, tmp_path):
 
 
 async def test_all_bytes_are_there(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(import_file, "PIECE_BYTES", 10_007)
+    monkeypatch.setattr(runner, "PIECE_BYTES", 10_007)
     before = sorted(tmp_path.iterdir())
     descriptor = await opened(store, "a/b", len(DATA), SHA, tmp_path)
     try:
@@ -51,7 +51,7 @@ async def test_a_disk_without_room_is_waited_for(tmp_path, monkeypatch):
     store = MemoryStore()
     await store.create("a/b", DATA)
     usage = namedtuple("usage", "total free")
-    monkeypatch.setattr(import_file.shutil, "disk_usage", lambda _: usage(10**12, len(DATA)))
+    monkeypatch.setattr(runner.shutil, "disk_usage", lambda _: usage(10**12, len(DATA)))
     with pytest.raises(StoreUnavailable, match="disk"):
         await opened(store, "a/b", len(DATA), SHA, tmp_path)
 
@@ -62,7 +62,7 @@ async def test_a_small_disk_takes_imports_too(tmp_path, monkeypatch, spare, fits
     await store.create("a/b", DATA)
     usage = namedtuple("usage", "total free")
     total = 100 * 1024 * 1024
-    monkeypatch.setattr(import_file.shutil, "disk_usage", lambda _: usage(total, len(DATA) + int(spare * total)))
+    monkeypatch.setattr(runner.shutil, "disk_usage", lambda _: usage(total, len(DATA) + int(spare * total)))
     if fits:
         os.close(await opened(store, "a/b", len(DATA), SHA, tmp_path))
     else:

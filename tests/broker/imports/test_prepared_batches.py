@@ -205,7 +205,7 @@ class Run:
     async def run(self, where: ImportId) -> bool:
         """Work on it: whether it is over."""
         held = await inside.imports(self.broker)._records.read(where)
-        return await inside.imports(self.broker)._importing.run(where, held, self.stopping)
+        return await inside.imports(self.broker)._runner.run(where, held, self.stopping)
 
     def check_nothing_left(self) -> None:
         """The budget held bytes, and does no more."""

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.imports.record_store import ImportId
-from seaweedq.broker.imports.service import Imports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records.topics import TopicConfig
@@ -72,7 +72,7 @@ async def begun(broker: Broker, upload: str) -> ImportId:
 
 async def test_all_rows_are_taken_once(broker):
     where = await begun(broker, await uploaded(broker))
-    importing = inside.imports(broker)._importing
+    importing = inside.imports(broker)._runner
     held = await inside.imports(broker)._records.read(where)
     await asyncio.gather(*(importing.run(where, held, asyncio.Event()) for _ in range(2)))
     found = await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)
@@ -84,7 +84,7 @@ async def test_all_rows_are_taken_once(broker):
 async def test_one_that_is_behind_takes_nothing(broker):
     """The zombie wakes with a record of long ago: its batches are duplicates, or out of order, and it stops."""
     where = await begun(broker, await uploaded(broker))
-    importing, stopping = inside.imports(broker)._importing, asyncio.Event()
+    importing, stopping = inside.imports(broker)._runner, asyncio.Event()
     first = asyncio.create_task(importing.run(where, await inside.imports(broker)._records.read(where), stopping))
     while (old := await inside.imports(broker)._records.read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
@@ -110,16 +110,14 @@ async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
 
     monkeypatch.setattr(inside.publisher(broker), "append", torn)
     monkeypatch.setattr("seaweedq.broker.imports.runner.PAUSE_S", 0.01)
-    await inside.imports(broker)._importing.run(
-        where, await inside.imports(broker)._records.read(where), asyncio.Event()
-    )
+    await inside.imports(broker)._runner.run(where, await inside.imports(broker)._records.read(where), asyncio.Event())
     assert tries > ROWS // 1000
     assert await counted(broker) == ROWS
 
 
 async def test_who_parts_lets_go_and_the_next_one_goes_on(broker):
     where = await begun(broker, await uploaded(broker))
-    importing, stopping = inside.imports(broker)._importing, asyncio.Event()
+    importing, stopping = inside.imports(broker)._runner, asyncio.Event()
     first = asyncio.create_task(importing.run(where, await inside.imports(broker)._records.read(where), stopping))
     while (await inside.imports(broker)._records.read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
@@ -129,7 +127,7 @@ async def test_who_parts_lets_go_and_the_next_one_goes_on(broker):
     assert left.record.broker is None
     assert left.record.rows_done % 1000 == 0
     assert await counted(broker) == left.record.rows_done < ROWS
-    imports: Imports = inside.imports(broker)
+    imports: Importing = inside.imports(broker)
     await imports.look()
     told = await imports.wait(inside.topic(broker, "t"), where.upload_id, 60)
     assert (told.state, told.rows_done) == ("done", ROWS)

@@ -15,7 +15,7 @@ from seaweedq.broker.cluster.level_rise import LevelRise
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.revoker import Revoker
 from seaweedq.broker.context import ClusterView
-from seaweedq.broker.imports.service import Imports
+from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.load.histories import Histories
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.load.reports import Reports
@@ -153,8 +153,8 @@ def deletion(broker: Broker) -> TopicDeletion:
     return broker.deletion
 
 
-def imports(broker: Broker) -> Imports:
-    return broker.importing.imports
+def imports(broker: Broker) -> Importing:
+    return broker.importing
 
 
 def autoscaler(broker: Broker) -> Autoscaler:
