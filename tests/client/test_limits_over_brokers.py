@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from seaweedq.client import AsyncClient
+from seaweedq import AsyncClient
 from tests.support.brokers import inside
 from tests.support.http.with_tokens import ByHost, Http, access
 

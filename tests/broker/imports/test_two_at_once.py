@@ -128,7 +128,7 @@ async def test_who_parts_lets_go_and_the_next_one_goes_on(broker):
     assert left.record.rows_done % 1000 == 0
     assert await counted(broker) == left.record.rows_done < ROWS
     imports: Importing = inside.imports(broker)
-    await imports.look()
+    await imports.adopt()
     told = await imports.wait(inside.topic(broker, "t"), where.upload_id, 60)
     assert (told.state, told.rows_done) == ("done", ROWS)
     assert await counted(broker) == ROWS

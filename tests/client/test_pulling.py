@@ -1,7 +1,12 @@
-"""The subscribers' leases against a fake broker: names, repeats, brokers that take no names, answers, giving back."""
+"""A subscriber's pulls: arguments that no broker could fulfil, leases by name, repeats and answers against a fake
+broker, and the end of an idle one, whose acks on their way may hold up messages.
+"""
 
 import asyncio
 import json
+import threading
+from collections.abc import Callable
+from math import inf, nan
 from typing import Any
 
 import httpx
@@ -11,6 +16,48 @@ from seaweedq import AsyncClient, Client
 from seaweedq.client.core.pulling import REFUSED_S
 from seaweedq.errors import InvalidRequest, NeedsLevel, SubscriptionConflict
 from tests.support.client.fake_cluster import FakeCluster, problem
+
+NOWHERE = "http://127.0.0.1:1"
+SUBSCRIBERS = [
+    ({"max_messages": 0}, ValueError, "max_messages is 0; it must be a whole number from 1 to 10,000"),
+    ({"max_messages": 10_001}, ValueError, "max_messages is 10001; it must be a whole number from 1 to 10,000"),
+    ({"max_messages": 2.5}, TypeError, r"max_messages is 2.5 \(float\); it must be a whole number from 1 to 10,000"),
+    ({"max_messages": True}, TypeError, "max_messages is True"),
+    ({"idle_timeout_s": -1}, ValueError, "idle_timeout_s is -1; it must be a finite number of seconds from 0 on"),
+    ({"idle_timeout_s": nan}, ValueError, "idle_timeout_s is nan"),
+    ({"idle_timeout_s": inf}, ValueError, "idle_timeout_s is inf"),
+    ({"idle_timeout_s": "1"}, TypeError, r"idle_timeout_s is '1' \(str\)"),
+    ({"consumer": ""}, ValueError, "consumer is ''; it must have 1 to 255 characters"),
+    ({"consumer": "x" * 256}, ValueError, "it must have 1 to 255 characters"),
+    ({"consumer": 7}, TypeError, r"consumer is 7 \(int\)"),
+]
+POOLS = [
+    ({"handler": None}, TypeError, r"handler is None \(NoneType\); it must be callable"),
+    ({"workers": 0}, ValueError, "workers is 0; it must be a whole number from 1 to 10,000"),
+    ({"workers": 1.5}, TypeError, r"workers is 1.5 \(float\); it must be a whole number from 1 to 10,000"),
+    ({"max_extension_s": -1}, ValueError, "max_extension_s is -1; it must be a number of seconds from 0 on"),
+    ({"max_extension_s": nan}, ValueError, "max_extension_s is nan"),
+    ({"max_extension_s": None}, TypeError, "max_extension_s is None"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "says"), SUBSCRIBERS)
+def test_a_subscriber_is_refused_at_the_call(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
+    client = AsyncClient(NOWHERE)
+    with Client(NOWHERE) as here:
+        for call in (here.subscribe, here.batches, client.subscribe, client.batches):
+            with pytest.raises(error, match=says):
+                call("t", "s", **wrong)
+
+
+@pytest.mark.parametrize(("wrong", "error", "says"), SUBSCRIBERS + POOLS)
+def test_a_pool_is_refused_at_the_call(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
+    arguments: dict[str, Any] = {"handler": print, **wrong}
+    with Client(NOWHERE) as here, pytest.raises(error, match=says):
+        here.work("t", "s", **arguments)
+    with pytest.raises(error, match=says):
+        asyncio.run(AsyncClient(NOWHERE).work("t", "s", **arguments))
+
 
 UNKNOWN = "the request is not valid: Object contains unknown field `lease`"
 
@@ -222,3 +269,79 @@ def test_a_nacked_batch_comes_again(real_client: Client) -> None:
         attempts.append(batch.table.column("_attempt").to_pylist())
         (batch.ack if len(attempts) > 1 else batch.nack)()
     assert attempts == [[1] * 10, [2] * 10]
+
+
+class SlowAcks(FakeCluster):
+    """A broker whose messages have one key: each comes once the one before is acked, and an ack takes until a pull has
+    found nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(messages=[{"value": n, "key": "k"} for n in range(3)])
+        self.found_nothing = threading.Event()
+        self.is_last_acked = True
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        """Answers a pull with one message at most."""
+        if request.url.path.endswith("/pull"):
+            if self.is_last_acked and self.delivered < len(self.messages):
+                self.is_last_acked = False
+                self.delivered += 1
+                return httpx.Response(200, json={"lease": "one", "messages": [self.read(self.delivered - 1)]})
+            self.found_nothing.set()
+            return httpx.Response(200, json={"lease": None, "messages": []})
+        answer = super().handle(request)
+        if request.url.path.endswith("/ack"):
+            self.is_last_acked = True
+            self.found_nothing.clear()
+        return answer
+
+    def wait(self, request: httpx.Request) -> None:
+        """Waits until this request may be answered."""
+        if request.url.path.endswith("/ack"):
+            assert self.found_nothing.wait(10)
+
+
+def subscribe(client: Client) -> None:
+    for message in client.subscribe("t", "s", "earliest", 0, mode="keyed"):
+        message.ack()
+
+
+def work(client: Client) -> None:
+    client.work("t", "s", lambda message: None, 2, "earliest", 0, mode="keyed")
+
+
+async def subscribe_async(client: AsyncClient) -> None:
+    async for message in client.subscribe("t", "s", "earliest", 0, mode="keyed"):
+        message.ack()
+
+
+async def work_async(client: AsyncClient) -> None:
+    await client.work("t", "s", lambda message: None, 2, "earliest", 0, mode="keyed")
+
+
+@pytest.mark.parametrize("consume", [subscribe, work])
+def test_acks_on_their_way_are_no_idle_time(consume: Callable[[Client], None]) -> None:
+    """It ended while its own acks kept the rest of the key back: beside load `work` left messages behind."""
+    cluster = SlowAcks()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        cluster.wait(request)
+        return cluster(request)
+
+    with Client("http://test", transport=httpx.MockTransport(answer), timeout_s=5) as client:
+        consume(client)
+    assert cluster.acked == ["0-0", "0-1", "0-2"]
+
+
+@pytest.mark.parametrize("consume", [subscribe_async, work_async])
+async def test_acks_on_their_way_are_no_idle_time_of_tasks(consume: Callable[[AsyncClient], asyncio.Future]) -> None:
+    """The same of the async client."""
+    cluster = SlowAcks()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await asyncio.to_thread(cluster.wait, request)
+        return cluster(request)
+
+    async with AsyncClient("http://test", transport=httpx.MockTransport(answer), timeout_s=5) as client:
+        await consume(client)
+    assert cluster.acked == ["0-0", "0-1", "0-2"]
