@@ -103,5 +103,8 @@ def offsets(first: int, count: int) -> pa.Array:
 
 def mask_of(rows: pa.RecordBatch) -> int:
     """Returns a bit for each present optional column, in the order of OPTIONAL_FIELDS."""
-    names = set(rows.schema.names)
-    return sum(1 << bit for bit, f in enumerate(OPTIONAL_FIELDS) if f.name in names)
+    names, mask = rows.schema.names, 0
+    for bit, optional in enumerate(OPTIONAL_FIELDS):
+        if optional.name in names:
+            mask |= 1 << bit
+    return mask
