@@ -1,4 +1,4 @@
-"""Idle segments: each gets a mark in the journal, then an entry without rows, and retention takes the one before."""
+"""Idle segments: each gets a frame in the journal, then an entry without rows, and retention takes the one before."""
 
 import asyncio
 from pathlib import Path

@@ -1,19 +1,76 @@
-"""A request to two segments, of which one slice fails and the other meets a segment that was merged meanwhile."""
+"""Attempts at owners: an answer never says that nothing was taken once an earlier attempt may have given rows to a
+journal; publishes that wait read coordination together; the rest of a torn request is not taken for all of it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from seaweedq.errors import JournalUnavailable, NotOwner
+from seaweedq.broker.publish.local_append import untaken
+from seaweedq.broker.publish.remote_append import LOOK_S, RemoteAppender
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.errors import JournalUnavailable, NotOwner, Unavailable
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers import inside
-from tests.support.brokers.in_process import Gate
+from tests.support.brokers.in_process import Gate, make_topic, running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.reshape.scene import Scene, scene
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_last_attempt_that_took_nothing_does_not_speak_for_one_whose_answer_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        deadline = Deadline(broker.process.clock, 0.5)
+        tries = 0
+
+        async def append(*arguments: Any) -> None:
+            nonlocal tries
+            tries += 1
+            if lost and tries == 1:
+                raise Unavailable("the owner did not answer")
+            await asyncio.sleep(0.05)
+            raise NotOwner(untaken(deadline).detail)
+
+        monkeypatch.setattr(RemoteAppender, "_append_at_owner", append)
+        remote = inside.publisher(broker)._remote
+        rows, none = cast(Any, SimpleNamespace(segment=0, indexes=[0])), cast(Any, None)
+        (failed,) = cast(Any, await remote._append_slice(topic, rows, none, none, False, deadline))
+        assert tries > 1
+        assert ("nothing was taken" in failed.error.detail) is not lost
+        assert ("is unknown" in failed.error.detail) is lost
+
+
+async def test_many_publishes_that_wait_look_once_together(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker, segments=4)
+        looks: list[int] = []
+
+        async def gone(*arguments: Any) -> None:
+            raise NotOwner("its broker has gone")
+
+        async def look(name: str, segment: int) -> None:
+            looks.append(segment)
+
+        monkeypatch.setattr(RemoteAppender, "_append_at_owner", gone)
+        monkeypatch.setattr(inside.catalog(broker), "look", look)
+        remote, clock = inside.publisher(broker)._remote, broker.process.clock
+        assert isinstance(remote, RemoteAppender)
+        slices = [cast(Any, SimpleNamespace(segment=n % 4, indexes=[n])) for n in range(40)]
+        none = cast(Any, None)
+        deadline = Deadline(clock, 4 * LOOK_S)
+        waiting = (remote._append_slice(topic, one, none, none, False, deadline) for one in slices)
+        for (failed,) in cast(Any, await asyncio.gather(*waiting)):
+            assert isinstance(failed.error, NotOwner)
+        assert 1 <= len(looks) <= 5
+
 
 # Who is killed between two steps leaves coroutines behind that never began.
 pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]

@@ -1,5 +1,6 @@
 """Plans that a move was first to undo, and transactions whose answers are lost: nothing comes back that was undone, and
-nothing stays locked that is done."""
+nothing stays locked that is done. A reshaper that stops carries nothing out any more.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
@@ -18,7 +20,7 @@ from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successo
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
 from tests.support.brokers import inside
-from tests.support.brokers.in_process import Gate, publish
+from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.stored import record_of
 from tests.support.reshape.lives import Lives, lives
@@ -230,3 +232,38 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
 
 async def nothing(writes: Any) -> None:
     pass
+
+
+async def test_nothing_is_begun_again_while_a_broker_stops(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def committing(writes) -> None:
+        if any(b'"committed"' in getattr(put, "value", b"") for put in writes):
+            await gate()
+
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1")
+        held(broker).before = committing
+        await inside.planner(broker).plan(topic, [0], [1 << 30])
+        await gate.reached.wait()
+        await broker.stop()
+        await asyncio.sleep(0.05)
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "reshaping t"]
+        assert inside.reshaper(broker).under_way == 0
+        gate.open.set()
+
+
+async def test_a_broker_that_can_carry_nothing_out_any_more_begins_a_new_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has committed would wait for ever at a broker that lives."""
+
+    def fails(self: Reshaper) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    async with running(tmp_path) as broker:
+        await make_topic(broker)
+        monkeypatch.setattr(Reshaper, "_begin", fails)
+        async with asyncio.timeout(5):
+            await broker.lost.wait()

@@ -1,5 +1,6 @@
 """Sealed segments: each keeps its last file until its successors have entries, then all of it goes, and a tombstone
-stays. Readers at its end go on with its successors, and those below are told."""
+stays. Readers at its end go on with its successors, and those below are told.
+"""
 
 from pathlib import Path
 from typing import Any
