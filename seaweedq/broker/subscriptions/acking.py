@@ -104,12 +104,13 @@ class AckHandler:
         """Acks all of a lease, what it has and what it had last. What of it was acked before counts again. Raises
         LeaseEnded where it has acked nothing, and cannot any more."""
         subscription.check_readable(lease.segments)
-        subscription.expire(lease.segments, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
         late = again = 0
         durable: list[asyncio.Future[int]] = []
         asker = Asker(lease.consumer, lease.number)
         for segment in sorted(lease.segments):
             if cursor := subscription.cursors.get(segment):
+                cursor.delivery.expire(now_s)
                 result = cursor.delivery.judge_lease(asker)
                 late += result.late
                 if len(result.taken):

@@ -273,7 +273,7 @@ class Streams:
 
     def free(self, name: str) -> None:
         """Wakes those who wait until the stream of a lease holds less."""
-        if (parsed := parse_lease(name)) and (stream := self._streams.get(parsed[0])):
+        if self._streams and (parsed := parse_lease(name)) and (stream := self._streams.get(parsed[0])):
             stream.freed.wake()
 
     def wake_all(self) -> None:

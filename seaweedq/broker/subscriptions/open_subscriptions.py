@@ -101,7 +101,8 @@ class OpenSubscriptions:
 
     async def open_for_use(self, topic: Topic, name: str) -> Subscription:
         """As `open`. The first use after a long rest is noted at once (broker/retention/subscription_expiry)."""
-        subscription = await self.open(topic, name)
+        subscription = self._subscriptions.get((topic, name)) or await self.open(topic, name)
+        subscription.check()
         expires_s = subscription.record.expires_after_s
         if expires_s is not None:
             now_s = self._clock.monotonic_s()

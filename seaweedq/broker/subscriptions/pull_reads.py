@@ -51,10 +51,8 @@ class SlowReads:
     async def read(
         self, subscription: Subscription, segment: Readable, what: tuple[int, int, int], waits_s: float
     ) -> Pieces:
-        """Returns rows as `segment.read` does: `what` are an offset, a limit, and bytes. Raises Unavailable where they
-        are at another broker, and do not come within `waits_s`."""
-        if segment.certain:
-            return await segment.read(*what)
+        """Returns rows of another broker's segment as `segment.read` does: `what` are an offset, a limit, and bytes.
+        Raises Unavailable if they do not come within `waits_s`."""
         offset = what[0]
         late = self._of.setdefault(subscription, {})
         before = late.pop(segment.id, None)
@@ -126,6 +124,8 @@ class PullRound:
         """Returns rows from `offset` on. Raises Unavailable, also where another broker does not answer at once: a round
         waits for one such read."""
         try:
+            if segment.certain:
+                return await segment.read(offset, limit, max_bytes)
             return await self.reads.read(self.subscription, segment, (offset, limit, max_bytes), self.waits_s)
         except Unavailable:
             self.waits_s = 0.0

@@ -177,7 +177,7 @@ class Leasing:
             return result
         patience = Deadline(self._clock, ROUND_S)
         # Nobody else leases meanwhile. What is dying counts, so that it is bounded where its topic takes nothing.
-        room = record.max_in_flight - subscription.in_flight - subscription.dying
+        room = record.max_in_flight - subscription.outstanding
         subscription.full = room <= 0
         count, max_runs = min(wanted.max_messages, room), self._cursors.max_runs
         round = PullRound(subscription, lease, self._slow_reads, count, max_runs, wanted.max_bytes, rows_left, patience)
@@ -232,10 +232,14 @@ class Leasing:
         alive = await self._without_expired(segment, delivery, taken)
         round.found += alive
         round.lease.segments.add(segment.id)
-        count = sum(len(one.offsets) for one in alive)
-        round.frees |= round.kind != NORMAL and count < sum(len(offsets) for offsets, _ in taken)
+        count = leased = 0
+        for one in alive:
+            count += len(one.offsets)
+        for offsets, rows in taken:
+            leased += len(offsets)
+            round.max_bytes -= rows.nbytes
+        round.frees |= round.kind != NORMAL and count < leased
         round.count -= count
-        round.max_bytes -= sum(rows.nbytes for _, rows in taken)
         if not round.found:
             round.kind = None
 

@@ -68,7 +68,10 @@ class DispatcherFinder:
 
     def search(self, topic: Topic, name: str, asked: Asked) -> Search:
         """Begins the search for the broker that answers a request about a subscription."""
-        return Search(self.context, topic, asked, _Dispatcher(self, topic, name))
+        patience_s = (
+            self.context.timeout_s + MARGIN_S
+        )  # a dispatcher that cannot read a segment insists for `timeout_s`
+        return Search(self.context, topic, asked, _Dispatcher(self, topic, name, patience_s))
 
     def check_lease(self) -> None:
         """Raises NotReady where this broker has lost its lease, so that another one may dispatch by now. One that stops
@@ -82,15 +85,9 @@ class _Dispatcher:
     finder: DispatcherFinder
     topic: Topic
     name: str
+    patience_s: float
     pause_s: float = PAUSE_S
-
-    @property
-    def patience_s(self) -> float:  # a dispatcher that cannot read a segment insists for `timeout_s`
-        return self.finder.context.timeout_s + MARGIN_S
-
-    @property
-    def moved(self) -> Signal | None:
-        return None
+    moved: Signal | None = None
 
     async def locate(self) -> str | None:
         if self.finder.dispatcher.has(self.topic, self.name):

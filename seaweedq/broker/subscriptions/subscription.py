@@ -159,9 +159,13 @@ class Subscription:
         return self.record.mode != "shared"
 
     @property
-    def record(self) -> SubscriptionRecord:
-        """Its record as this broker took it."""
-        return self.held.record
+    def held(self) -> Versioned[SubscriptionRecord]:
+        """Its record as this broker took it, with its revision; `record` is without."""
+        return self._held
+
+    @held.setter
+    def held(self, held: Versioned[SubscriptionRecord]) -> None:
+        self._held, self.record = held, held.record
 
     def close(self, why: str) -> None:
         """Leases and acks nothing any more. Pulls that wait are told."""
@@ -254,6 +258,17 @@ class Subscription:
         for number in [number for number in self.cursors if number in self.frontier.done]:
             if self.cursors[number].changed(self.record.epoch, level) is None:
                 del self.cursors[number]
+
+    @property
+    def outstanding(self) -> int:
+        """Returns how many messages are leased, or given up and not acked yet."""
+        count = 0
+        for cursor in self.cursors.values():
+            delivery = cursor.delivery
+            count += delivery.window.count(HELD)
+            if delivery.dead_letters:
+                count += delivery.window.count(DYING)
+        return count
 
     @property
     def in_flight(self) -> int:

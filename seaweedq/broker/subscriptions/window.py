@@ -143,7 +143,7 @@ class Window:
 
     def find(self, first: int, *states: int, last: int | None = None) -> Offsets:
         """Returns the offsets of [first, last) in one of these states."""
-        found = self.span("state", first, last)
+        found = self._arrays["state"][first - self._origin : (self.end if last is None else last) - self._origin]
         mask = found == states[0]
         for state in states[1:]:
             mask |= found == state
@@ -363,7 +363,8 @@ class Window:
             is_busy = _BUSY[state]
             changed = known[_IS_BUSY[self.of("state", known)] != is_busy]
             (self.busy.add if is_busy else self.busy.remove)(self.of("slot", changed))
-        self._put("state", offsets, state)
+        self._arrays["state"][offsets - self._origin] = state
+        self.changes += 1
 
     def _put(self, name: str, offsets: Offsets, value: Any) -> None:
         self._arrays[name][offsets - self._origin] = value
