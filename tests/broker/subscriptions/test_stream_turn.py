@@ -1,5 +1,6 @@
 """The turns of a stream, by a model of its leases: nothing twice, nothing over its bound, and what may kill its
-consumer goes alone."""
+consumer goes alone.
+"""
 
 from typing import Any
 

@@ -1,6 +1,10 @@
-"""Who may dispatch, and whose cursors count, of brokers that take over, die, pause and come late."""
+"""Who may dispatch, and whose cursors count, of brokers that take over, die, pause and come late; and the log lines
+of handovers that fail.
+"""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -8,6 +12,7 @@ from msgspec.structs import replace
 
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
+from seaweedq.broker.subscriptions.dispatcher import Handoff
 from seaweedq.broker.subscriptions.leases import Asker, Leases
 from seaweedq.broker.subscriptions.policy import PullLimits
 from seaweedq.broker.subscriptions.subscription import Subscription
@@ -22,7 +27,14 @@ from seaweedq.coordination.records.subscriptions import SubscriptionRecord
 from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import CoordinationUnavailable, NotOwner, SubscriptionNotFound
+from seaweedq.errors import (
+    CoordinationUnavailable,
+    NeedsNewerBroker,
+    NotOwner,
+    SeaweedqError,
+    SubscriptionNotFound,
+    Unavailable,
+)
 from tests.support.brokers.stored import record_of
 
 RECORD = SubscriptionRecord("ordered", "earliest", 30, 0, None, 1, epoch=1)
@@ -248,3 +260,17 @@ async def test_what_leaves_takes_nothing_over(world: World) -> None:
     b.leave()
     with pytest.raises(NotOwner):
         await b.take(world.topic, "s")
+
+
+@pytest.mark.parametrize(("error", "lines"), [(NeedsNewerBroker("a cursor"), 0), (Unavailable("no answer"), 2)])
+async def test_a_subscription_that_needs_a_newer_broker_is_no_line_each_time(
+    error: SeaweedqError, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hand_over(*subscription: Any) -> None:
+        raise error
+
+    none = cast(Any, None)
+    handoff = Handoff(cast(Any, SimpleNamespace(hand_over=hand_over)), none, none, none)
+    for _ in range(2):
+        await handoff._hand_over((cast(Any, SimpleNamespace(name="t")), "s"))
+    assert len(caplog.records) == lines

@@ -1,7 +1,12 @@
-"""Each invariant of cursors and subscriptions: who breaks it is refused, nothing is lost, and all else goes on."""
+"""Invariants of cursors and subscriptions: a change that breaks one is refused, nothing is lost, and all else goes
+on. When an ack counts, and what pins its commit. Names of leases and consumers are bounded.
+"""
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,15 +15,18 @@ from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.intervals import Runs
-from seaweedq.broker.subscriptions.cursor import broken_by, broken_by_subscription
+from seaweedq.broker.subscriptions import leases
+from seaweedq.broker.subscriptions.cursor import SegmentCursor, broken_by, broken_by_subscription
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
+from seaweedq.broker.subscriptions.leases import UNKNOWN, Asker, Leases
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import JournalUnavailable, NotReady, SeaweedqError
+from seaweedq.segments.frames import Frame
 from tests.support.brokers import inside
-from tests.support.brokers.in_process import ack, make_topic, pull, running, single, subscribe
+from tests.support.brokers.in_process import ack, make_topic, offsets, publish, pull, running, single, subscribe
 from tests.support.brokers.stored import record_of
 
 GOOD = CursorRecord(epoch=5, acked_to=3, acked=((4, 6), (8, 9)), delivered_to=10)
@@ -39,6 +47,7 @@ REFUSED = {
     "an ack is forgotten": (replace(GOOD, acked=((4, 6),)), None, "(8, 9)"),
     "the epoch falls": (replace(GOOD, epoch=4), None, "epoch falls from 5 to 4"),
 }
+RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -61,9 +70,6 @@ def test_what_was_broken_before_stops_no_recovery() -> None:
     delivery = SegmentDelivery.from_record(old)
     delivery.window.pass_over(9, 11)
     assert broken_by(old, delivery.window.record(5)) == []
-
-
-RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
 
 
 @given(st.integers(0, 20), RUNS, st.integers(0, 40), RUNS)
@@ -147,3 +153,92 @@ async def test_a_subscription_that_begins_at_the_end_has_a_cursor_that_holds(tmp
         assert written is not None
         assert (written.acked_to, written.delivered_to) == (1, 1)
         assert broken_by(None, written, 1) == []
+
+
+async def test_an_ack_that_became_durable_without_a_lease_counts_and_is_not_answered(tmp_path: Path) -> None:
+    async with running(tmp_path, checkpoint_s=600) as broker:
+        dispatcher, commit = inside.dispatcher(broker), inside.group_commit(broker)
+        topic = await make_topic(broker)
+        await publish(broker, topic, "a", "b")
+        await subscribe(broker, topic)
+        assert offsets(await pull(dispatcher, topic, "s", None, 1, 0)) == [0]
+        commit._may_acknowledge = lambda: False
+        with pytest.raises(NotReady, match="lease"):
+            await ack(dispatcher, topic, "s", {0: [0]}, None)
+        commit._may_acknowledge = lambda: True
+        delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
+        assert delivery.window.acked_to == 1
+        assert dispatcher.pin == commit.committed, "its commit stays until a checkpoint has the ack"
+        await dispatcher.checkpoint()
+        assert dispatcher.pin is None
+
+
+async def test_an_ack_that_did_not_become_durable_is_delivered_again_and_pins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, checkpoint_s=600) as broker:
+        dispatcher, journal = inside.dispatcher(broker), inside.journal(broker)
+        topic = await make_topic(broker)
+        await publish(broker, topic, "a")
+        await subscribe(broker, topic)
+        assert offsets(await pull(dispatcher, topic, "s", None, 1, 0)) == [0]
+
+        async def full(frames: Sequence[Frame]) -> int:
+            raise JournalUnavailable("the disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(journal, "append", full)
+            with pytest.raises(JournalUnavailable):
+                await ack(dispatcher, topic, "s", {0: [0]}, None)
+        assert dispatcher.pin is None
+        assert offsets(await pull(dispatcher, topic, "s", None, 1, 0)) == [0]
+
+
+async def test_no_step_of_the_loop_sees_a_commit_that_holds_an_ack_and_is_not_pinned(tmp_path: Path) -> None:
+    async with running(tmp_path, checkpoint_s=600) as broker:
+        dispatcher, commit = inside.dispatcher(broker), inside.group_commit(broker)
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        await pull(dispatcher, topic, "s", None, 20, 0)
+        before = commit.committed
+        looks: list[tuple[int, Any]] = []
+
+        async def look_at_each_step() -> None:
+            while True:
+                looks.append((commit.committed, dispatcher.pin))
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look_at_each_step())
+        for offset in range(20):
+            await ack(dispatcher, topic, "s", {0: [offset]}, None)
+        looking.cancel()
+        assert commit.committed == before + 20
+        assert all(pin == before + 1 for committed, pin in looks if committed > before)
+
+
+def test_of_very_many_leases_the_last_ones_to_end_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MOST_ENDED", 10)
+    names, keep_s = Leases(), 43_200.0
+    for n in range(50):
+        names.add(names.make(f"lease-{n}", f"consumer-{n}"))
+    oldest = names.find("lease-0")
+    assert oldest is not None
+    names.sweep({oldest.number}, set(), 1.0, keep_s)
+    assert [n for n in range(50) if names.find(f"lease-{n}")] == [0, *range(40, 50)], "an open one stays"
+    assert names.known_consumer("consumer-1") == UNKNOWN
+    assert names.known_consumer("consumer-0") != UNKNOWN
+    names.sweep(set(), set(), 2.0, keep_s)
+    assert [n for n in range(50) if names.find(f"lease-{n}")] == [0, *range(41, 50)], "it ended last"
+    names.sweep(set(), set(), 1.0 + keep_s, keep_s)
+    assert [n for n in range(50) if names.find(f"lease-{n}")] == [0]
+
+
+def test_leases_of_an_earlier_version_stay_with_the_consumer_of_their_segment() -> None:
+    names = Leases()
+    for segment, consumer in enumerate(("a", "b")):
+        record = CursorRecord(7, 0, delivered_to=5, leases=((0, 5, 20.0),), consumer=consumer)
+        cursor = SegmentCursor(Versioned.new(record), leases=names)
+        cursor.take_over(segment, 8, 0.0)
+        asker = Asker(names.known_consumer(consumer))
+        assert cursor.delivery.judge(range(5), asker).unknown == []

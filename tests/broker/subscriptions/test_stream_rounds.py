@@ -1,5 +1,6 @@
 """How often streams look, and what a message costs that many of them get: nothing looks without a reason, and what is
-the same for all is made once."""
+the same for all is made once.
+"""
 
 import asyncio
 from collections import Counter

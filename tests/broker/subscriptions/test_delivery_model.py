@@ -1,5 +1,6 @@
 """Delivery against a dictionary model, in simulated time, in all modes and with all verbs: whatever is pulled, acked,
-nacked, extended, failed and timed out, nobody gets what he must not, and everybody what he may."""
+nacked, extended, failed and timed out, nobody gets what he must not, and everybody what he may.
+"""
 
 from dataclasses import dataclass, field
 from math import inf

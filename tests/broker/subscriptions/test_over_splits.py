@@ -1,4 +1,6 @@
-"""Subscriptions go on over splits, merges and rolls: each message once, a key's in order, behind its predecessors."""
+"""Subscriptions go on over splits, merges and rolls: each message once, a key's in order, behind its predecessors; in
+`shared` nothing waits. A dispatcher may die behind a split, with acks in its journal alone.
+"""
 
 import asyncio
 from pathlib import Path
@@ -7,9 +9,10 @@ import httpx
 import pytest
 
 from tests.support.brokers import in_process, inside
-from tests.support.brokers.in_process_cluster import in_loop
+from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import (
     TOPIC,
+    at,
     beside,
     change_all,
     check_all_once_in_order,
@@ -179,3 +182,58 @@ async def test_what_is_done_is_not_looked_at_again(tmp_path: Path) -> None:
         await inside.dispatcher(other).checkpoint()
         assert set(topic.opened) <= {number}
         assert set(subscription.cursors) <= {number}
+
+
+async def test_successors_do_not_wait_for_their_predecessors(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as (http, other):
+        await make(together.brokers[0])
+        answer = await http.put(SUBSCRIPTION, json={"start": "earliest", "mode": "shared"})
+        assert answer.status_code == 201, answer.text
+        early = await publish(http, 0)
+        assert len(await pull(http, count=10)) == 10
+        await replace(together, [0], 2)
+        late = await publish(other, 0)
+        found: set[str] = set()
+        while not found.issuperset(late):  # the end of a segment of another broker may not be known yet
+            more = await pull(other, count=1000, wait_s=10)
+            assert more, "those of the predecessor are not acked"
+            found |= {message["id"] for message in more}
+        await ack(http, late)
+        for one in together.brokers:
+            dispatcher = inside.dispatcher(one)
+            await dispatcher.checkpoint()
+            for topic, name in dispatcher.names():
+                dispatcher.forget(topic, name)  # as a crash: leases are gone
+        answer = await other.post(f"{SUBSCRIPTION}/pull", json={"max_messages": 1000})
+        again = [message["id"] for message in answer.json()["messages"]]
+        assert sorted(again) == sorted(early), "what was acked of the successors comes no more"
+        await ack(other, again)
+        assert sum(one["messages"] for one in await lag(http)) == 0
+
+
+async def test_the_next_dispatcher_goes_on_where_the_acks_end(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, checkpoint_s=600, publish_timeout_s=20) as together:
+        one, two = together.brokers
+        await make(one)
+        async with at(together, one) as http, at(together, two) as other:
+            await create(http)
+            before = await publish(http, 0)
+            await pull(http)
+            (dispatcher,) = [b for b in together.brokers if inside.dispatcher(b).names()]
+            left, asks = (two, other) if dispatcher is one else (one, http)
+            successors = await replace(together, [0], 2, [one, two])
+            behind = await publish(asks, 1)
+            await ack(asks, before)
+            first = await pull(asks, 30)
+            await ack(asks, [message["id"] for message in first])
+            assert {message["segment"] for message in first} <= set(successors)
+            await together.crash(dispatcher)
+            await until(lambda: {r.owner for r in records(left).values() if r.state == "open"} == {left.id})
+            found = [message["id"] for message in first]
+            while len(found) < len(behind):
+                came = await pull(asks, wait_s=10)
+                assert came, "some are missing"
+                found += [message["id"] for message in came]
+            assert sorted(found) == sorted(behind)
+            await ack(asks, found[len(first) :])
+            assert await pull(asks) == []

@@ -1,5 +1,6 @@
 """A pull answers with what it has after a while: many small files on a slow store take it longer than a client waits,
-and whoever gave up found no more of them read the next time."""
+and whoever gave up found no more of them read the next time.
+"""
 
 import asyncio
 import threading
