@@ -63,8 +63,7 @@ chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new on
 soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on a machine that is busy with 15 other processes; two versions in one cluster; a stream of Spark under kills
 	$(BIN)/python -m tests.chaos.run --seconds 1800 --load 15 $(CHAOS)
 	$(BIN)/python -m tests.chaos.run --faults kill --each 20 --load 15 $(CHAOS)
-	$(BIN)/python -m tests.upgrade.run --seconds 60 --with before
-	$(BIN)/python -m tests.upgrade.run --seconds 60 --with after
+	$(BIN)/python -m tests.upgrade.run --seconds 60
 	$(BIN)/python -m tests.spark.run --each 20
 
 weed: $(BIN)/weed ## SeaweedFS in .venv/bin, built with Go 1.25 or newer: with it `make test` also runs over SeaweedFS

@@ -148,11 +148,10 @@ class Stages:
     def _encode(self) -> None:
         """The Parquet file of each segment's rows."""
         encode, metadata = the("segments.entry:encode_entry"), the("segments.entry:EntryMetadata")
-        level = the("levels:HIGHEST")
         for number, one in enumerate(self.encoded):
             rows = one.rows.num_rows
             about = metadata("c", "t", number, 0, KEY_SPACE, 1, 0, rows, "b", "0" * 32, 0, NOW_US, NOW_US, b"")
-            encode([(0, one.rows)], self.layout, about, level)
+            encode([(0, one.rows)], self.layout, about)
 
 
 def main() -> None:

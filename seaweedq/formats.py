@@ -4,6 +4,8 @@ Each format has one `Format`, beside its encoder: a table from the level to the 
 is read from the first on, by a decoder for each. What has a later version was written whole by a later program: it is
 never taken as damaged, and never as missing. It needs a broker that reads it (NeedsNewerBroker).
 
+Headers of journals hold a version and the draft number (levels.DRAFT) in one number of 32 bits, of 16 bits each.
+
 The rules by which a reader tells a later version from damage are those of the format: docs/coordination.md lists them.
 """
 
@@ -11,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seaweedq.errors import NeedsNewerBroker
+from seaweedq import levels
+from seaweedq.errors import LevelMismatch, NeedsNewerBroker
 
 Level: TypeAlias = Callable[[], int]
 """Returns the level of the cluster at which formats are written now."""
@@ -47,3 +50,27 @@ def needs_newer(what: str) -> NeedsNewerBroker:
 
 def _read(newest: int) -> str:
     return "this broker reads version 1" if newest == 1 else f"this broker reads versions up to {newest}"
+
+
+def drafted(version: int) -> int:
+    """Returns a version and the draft number in one."""
+    return version | levels.DRAFT << 16
+
+
+def undrafted(stamped: int) -> tuple[int, int]:
+    """Returns the version and the draft number in what `drafted` returned."""
+    return stamped & 0xFFFF, stamped >> 16
+
+
+def check_draft(draft: int, where: str) -> None:
+    """Raises LevelMismatch for another draft number than that of this version; 0 is none. `where` begins the
+    sentence."""
+    if draft != levels.DRAFT:
+        found = f"draft number {draft}" if draft else "no draft number"
+        raise LevelMismatch(
+            f"{where} has {found} of the stored forms, and this version of seaweedq reads draft number {levels.DRAFT} "
+            "alone: go on with the unreleased version that wrote it, or begin with an empty data folder, coordination "
+            "and store (docs/upgrading.md)",
+            draft=draft,
+            reads=levels.DRAFT,
+        )

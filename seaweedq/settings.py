@@ -197,7 +197,7 @@ class AddressSettings(Group):
         ge=0,
         le=65_535,
         description="Port for other brokers alone, on the same address: mutual TLS 1.3 under keys that come of "
-        "cluster_secret, so nobody needs certificates for it. From level 4 of the cluster on calls between brokers are "
+        "cluster_secret, so nobody needs certificates for it. Calls between brokers are "
         "answered there, and no longer at `port`. 0: there is none, and brokers call each other at `port`.",
     )
     advertise_peer_url: str = Field(

@@ -13,6 +13,7 @@ pytest_plugins = [
     "tests.support.fixtures.services",
     "tests.support.fixtures.spark_session",
     "tests.support.fixtures.together",
+    "tests.support.levels",
     "tests.support.tiers",
 ]
 

@@ -1,55 +1,64 @@
-"""Formats by level: what level 1 wrote (commit ba8a064, in tests/fixtures/level1) is read, and written byte by byte at
-level 1; level 2 round-trips; what is of a later version needs a newer broker, and is no damage."""
+"""Formats: what level 1 writes (tests/fixtures/level1) is read, and written byte by byte; what is of a later version
+needs a newer broker, and is no damage; what is of another draft is refused."""
 
 import io
 import json
+import zlib
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 
-from seaweedq import errors
+from seaweedq import errors, levels
 from seaweedq.broker.load.meters import LoadReport
 from seaweedq.broker.read.segment_reads import SegmentRows
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.rpc import forward_frames
-from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage, Peers
+from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.rpc.transport import Relayed
 from seaweedq.broker.subscriptions.subscription import Acks
-from seaweedq.errors import ChainDamaged, NeedsNewerBroker, NotOwner, PeerTooOld
+from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import read_cluster
+from seaweedq.coordination.interface import Entry
+from seaweedq.errors import ChainDamaged, LevelMismatch, NeedsNewerBroker, NotOwner, PeerTooOld
 from seaweedq.formats import Format as VersionTable
-from seaweedq.journal.object_format import SLOTS, SlotHeader, SlotHeaders, SlotKind, decode_slot, encode_slot
-from seaweedq.levels import HIGHEST, LOWEST
+from seaweedq.journal.object_format import (
+    HEADER_BYTES,
+    SLOTS,
+    SlotHeader,
+    SlotHeaders,
+    SlotKind,
+    decode_header,
+    decode_slot,
+    encode_slot,
+)
 from seaweedq.segments.commits import FILE_HEADER_BYTES, FILES, FileHeader, encode_commit, read_commits, read_header
 from seaweedq.segments.entry import EntryMetadata, encode_entry, open_entry, read_rows
 from seaweedq.segments.frames import Frame, FrameKind, pack, rows_of, unpack
-from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 from seaweedq.segments.producers import TABLES, Duplicate, ProducerTables
 from seaweedq.storage.identity import Identity, known_identity
 from seaweedq.storage.memory import MemoryStore
-from tests.support import levels
+from tests.support.brokers.peer_client import stranger_peers
+from tests.support.formats import BROKER, FIRST, LAYOUT, NONCE, ROWS
 from tests.support.journal.sim_disk import CountedIds
-from tests.support.paths import ROOT
 
-BROKER, NONCE = "b1.5f", "0123456789abcdef" * 2
-FIRST = ROOT / "tests" / "fixtures" / "level1"
-LAYOUT = Layout.of(Format.JSON)
-ROWS = pa.RecordBatch.from_arrays(
-    [pa.array([1_000_001, 1_000_002], TIMESTAMP), pa.array(["k", None]), pa.array(['{"a":1}', "2"])],
-    schema=LAYOUT.rows(1),
-)
+SLOT, FENCE = "_journals/b1.5f/00000020", "_journals/b1.5f/00000021"
 CALLS: dict[str, Any] = json.loads((FIRST / "calls.json").read_text())
 MESSAGES = {
     kind.__name__: kind for kind in (TopicCall, EndsCall, SegmentCall, GiveCall, BrokerStatus, LoadReport, SegmentRows)
 }
-ADDED = {"BrokerStatus": 5, "LoadReport": 1}  # members that were added since, behind those of level 1
+LATER = {"slots": "seaweedq.journal.object_format.SLOTS", "journal files": "seaweedq.segments.commits.FILES"}
+
+
+def first() -> int:
+    """The first level."""
+    return levels.LOWEST
 
 
 def frames(data: bytes) -> tuple[Frame, ...]:
-    return decode_slot(data, "_journals/b1.5f/00000020")[1].frames
+    return decode_slot(data, SLOT)[1].frames
 
 
 def test_a_level_writes_the_version_of_the_last_level_that_changed_it() -> None:
@@ -62,41 +71,93 @@ def test_a_level_writes_the_version_of_the_last_level_that_changed_it() -> None:
 
 @pytest.mark.parametrize("table", [SLOTS, FILES, TABLES])
 def test_every_level_has_a_version_that_is_read(table: VersionTable) -> None:
-    assert LOWEST in table.written
-    assert set(table.written) <= set(range(LOWEST, HIGHEST + 1))
+    assert levels.LOWEST in table.written
+    assert set(table.written) <= set(range(levels.LOWEST, levels.HIGHEST + 1))
 
 
-def test_slots_of_level_1_are_read_and_written_as_they_were() -> None:
+def test_slots_are_read_and_written_as_they_were() -> None:
     data, fence = ((FIRST / name).read_bytes() for name in ("slot.bin", "fence.bin"))
-    header, commit = decode_slot(data, "_journals/b1.5f/00000020")
-    assert header == SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17)
+    header, commit = decode_slot(data, SLOT)
+    assert header == SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17, 19)
     rows, acks = commit.frames
     assert rows_of(rows, LAYOUT) == ROWS
     assert msgspec.msgpack.decode(acks.payload, type=Acks) == Acks("s", 1, 2, ((1, 4),))
-    made = replace(SlotHeaders(BROKER, CountedIds(), levels.first).make(SlotKind.DATA, 20, 17, 19), nonce=NONCE)
+    made = replace(SlotHeaders(BROKER, CountedIds(), first).make(SlotKind.DATA, 20, 17, 19), nonce=NONCE)
     assert encode_slot(made, commit.frames) == data
-    stopped = decode_slot(fence, "_journals/b1.5f/00000021")[0]
+    stopped = decode_slot(fence, FENCE)[0]
     assert stopped == SlotHeader(SlotKind.FENCE, BROKER, 21, NONCE, 17)
     assert encode_slot(stopped, ()) == fence
 
 
-def test_slots_of_level_2_state_what_was_acknowledged() -> None:
+def test_slots_of_the_next_level_have_its_version_and_need_a_broker_that_reads_it(
+    monkeypatch: pytest.MonkeyPatch, next_level: int
+) -> None:
     commit = frames((FIRST / "slot.bin").read_bytes())
-    made = SlotHeaders(BROKER, CountedIds(), levels.newest).make(SlotKind.DATA, 20, 17, 19)
-    header, found = decode_slot(encode_slot(made, commit), "_journals/b1.5f/00000020")
-    assert (header.version, header.acknowledged, header) == (2, 19, made)
-    assert rows_of(found.frames[0], LAYOUT) == ROWS
+    with monkeypatch.context() as later:
+        later.setattr(LATER["slots"], VersionTable("slots", {1: 1, next_level: 2}))
+        made = SlotHeaders(BROKER, CountedIds(), lambda: next_level).make(SlotKind.DATA, 20, 17, 19)
+        data = encode_slot(made, commit)
+        assert (made.version, decode_slot(data, SLOT)[0]) == (2, made)
+        assert SlotHeaders(BROKER, CountedIds(), first).make(SlotKind.DATA, 20, 17, 19).version == 1
+        assert decode_header((FIRST / "slot.bin").read_bytes(), SLOT).version == 1
+    with pytest.raises(NeedsNewerBroker, match=f"^{SLOT} has version 2 .* reads version 1; a newer broker"):
+        decode_header(data, SLOT)
 
 
-@pytest.mark.parametrize("level", range(LOWEST, HIGHEST + 1))
-def test_journal_files_are_read_and_written_as_they_were(level: int) -> None:
+def test_journal_files_are_read_and_written_as_they_were() -> None:
     data = (FIRST / "commits.journal").read_bytes()
     header = read_header(data[:FILE_HEADER_BYTES], len(data), "f")
     assert header == FileHeader(bytes.fromhex(NONCE), 2, 999, 20)
     (commit,) = read_commits(data, "f")
     assert (commit.number, rows_of(commit.frames[0], LAYOUT)) == (20, ROWS)
     written = b"".join(map(bytes, encode_commit(header.file_id, 20, commit.frames)))
-    assert header.encode(level) + written == data
+    assert header.encode(levels.HIGHEST) + written == data
+
+
+def test_journal_files_of_the_next_level_need_a_broker_that_reads_it(
+    monkeypatch: pytest.MonkeyPatch, next_level: int
+) -> None:
+    header = FileHeader(bytes.fromhex(NONCE), 2, 999, 20)
+    with monkeypatch.context() as later:
+        later.setattr(LATER["journal files"], VersionTable("journal files", {1: 1, next_level: 2}))
+        data = header.encode(next_level)
+        assert read_header(data, len(data), "f") == header
+        assert read_header(header.encode(levels.LOWEST), len(data), "f") == header
+    with pytest.raises(NeedsNewerBroker, match=r"^f has version 2 of the format of journal files"):
+        read_header(data, len(data), "f")
+
+
+DRAFTS = pytest.mark.parametrize(
+    ("draft", "told"), [(0, "has no draft number"), (levels.DRAFT + 1, f"has draft number {levels.DRAFT + 1}")]
+)
+DO = f"reads draft number {levels.DRAFT} alone: go on with the unreleased version .* or begin with an empty data folder"
+
+
+@DRAFTS
+def test_a_slot_of_another_draft_is_refused(draft: int, told: str) -> None:
+    data = bytearray((FIRST / "slot.bin").read_bytes())
+    data[10:12] = draft.to_bytes(2, "little")
+    length = int.from_bytes(data[16:18], "little")
+    data[12:16] = zlib.crc32(data[16:length], zlib.crc32(data[:12])).to_bytes(4, "little")
+    with pytest.raises(LevelMismatch, match=f"^the journal's slot {SLOT} {told} .* {DO}") as refused:
+        decode_header(bytes(data[:HEADER_BYTES]), SLOT)
+    assert refused.value.fields == {"draft": draft, "reads": levels.DRAFT}
+
+
+@DRAFTS
+def test_a_journal_file_of_another_draft_is_refused(draft: int, told: str) -> None:
+    data = bytearray((FIRST / "commits.journal").read_bytes())
+    data[10:12] = draft.to_bytes(2, "little")
+    data[FILE_HEADER_BYTES - 4 : FILE_HEADER_BYTES] = zlib.crc32(data[: FILE_HEADER_BYTES - 4]).to_bytes(4, "little")
+    with pytest.raises(LevelMismatch, match=f"^the journal file f {told} .* {DO}"):
+        list(read_commits(bytes(data), "f"))
+
+
+@DRAFTS
+def test_a_clusters_record_of_another_draft_is_refused(draft: int, told: str) -> None:
+    record = {"cluster": "c", "store": "s", "level": 4, "written": 4} | ({"draft": draft} if draft else {})
+    with pytest.raises(LevelMismatch, match=f"^the cluster's record in coordination {told} .* {DO}"):
+        read_cluster(Entry(keys.CLUSTER.key(), msgspec.json.encode(record), 1))
 
 
 def unpacked(headers: Any, payload: bytes = b"") -> tuple[Frame, ...] | None:
@@ -122,17 +183,19 @@ def test_producer_tables_are_read_and_written_as_they_were() -> None:
     data = (FIRST / "tables.bin").read_bytes()
     tables = ProducerTables.decode(data, 3)
     assert tables.judge(0, "p", 4, 5, 2) == Duplicate(3, 7)
-    for level in range(LOWEST, HIGHEST + 1):
-        assert tables.encode(level) == data
+    assert tables.encode(levels.HIGHEST) == data
 
 
-def test_producer_tables_of_a_later_version_need_a_newer_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_tables_of_the_next_level_need_a_newer_broker(
+    monkeypatch: pytest.MonkeyPatch, next_level: int
+) -> None:
     tables = ProducerTables.decode((FIRST / "tables.bin").read_bytes(), 3)
-    monkeypatch.setattr("seaweedq.segments.producers.TABLES", VersionTable("producer tables", {1: 3}))
-    later = tables.encode(HIGHEST)
-    monkeypatch.undo()
-    with pytest.raises(NeedsNewerBroker, match=r"^segment 3 has version 3 of the format of producer tables"):
-        ProducerTables.decode(later, 3)
+    with monkeypatch.context() as later:
+        later.setattr("seaweedq.segments.producers.TABLES", VersionTable("producer tables", {1: 1, next_level: 2}))
+        data = tables.encode(next_level)
+        assert ProducerTables.decode(data, 3).judge(0, "p", 4, 5, 2) == Duplicate(3, 7)
+    with pytest.raises(NeedsNewerBroker, match=r"^segment 3 has version 2 of the format of producer tables"):
+        ProducerTables.decode(data, 3)
 
 
 def test_entries_are_read_and_their_metadata_is_written_as_it_was() -> None:
@@ -143,16 +206,26 @@ def test_entries_are_read_and_their_metadata_is_written_as_it_was() -> None:
     assert read_rows(parquet, 0, LAYOUT) == ROWS
 
 
+class LaterMetadata(EntryMetadata, frozen=True, kw_only=True):
+    """The metadata of an entry that only readers of a level can read."""
+
+    needs_level: int
+
+
 def test_an_entry_that_a_later_level_wrote_otherwise_needs_a_newer_broker() -> None:
     name, metadata = "00000001-0000000000000007.parquet", (FIRST / "metadata.json").read_bytes()
     known = msgspec.json.decode(metadata, type=EntryMetadata)
 
     def opened(changed: EntryMetadata) -> EntryMetadata:
-        return open_entry(io.BytesIO(bytes(memoryview(encode_entry([(7, ROWS)], LAYOUT, changed, HIGHEST)))), name)[1]
+        return open_entry(io.BytesIO(bytes(memoryview(encode_entry([(7, ROWS)], LAYOUT, changed)))), name)[1]
 
-    assert opened(msgspec.structs.replace(known, needs_level=HIGHEST)).nonce == NONCE
-    with pytest.raises(NeedsNewerBroker, match=f"{name} needs a broker that reads level {HIGHEST + 1}; this one reads"):
-        opened(msgspec.structs.replace(known, needs_level=HIGHEST + 1))
+    def needing(level: int) -> EntryMetadata:
+        return LaterMetadata(**msgspec.structs.asdict(known), needs_level=level)
+
+    assert opened(needing(levels.HIGHEST)).nonce == NONCE
+    later = levels.HIGHEST + 1
+    with pytest.raises(NeedsNewerBroker, match=f"{name} needs a broker that reads level {later}; this one reads"):
+        opened(needing(later))
     with pytest.raises(ChainDamaged):
         opened(msgspec.structs.replace(known, sequence=2))
 
@@ -169,10 +242,8 @@ async def test_the_identity_of_a_store_is_read_and_written_as_it_was() -> None:
 def test_calls_are_read_and_written_as_they_were_and_later_members_are_ignored(name: str) -> None:
     data = bytes.fromhex(CALLS[name])
     found = msgspec.msgpack.decode(data, type=MESSAGES[name])
-    members, known = msgspec.msgpack.decode(msgspec.msgpack.encode(found)), msgspec.msgpack.decode(data)
-    assert len(members) - len(known) == ADDED.get(name, 0)
-    assert msgspec.msgpack.encode(members[: len(known)]) == data
-    later = msgspec.msgpack.encode([*members, "a member of later versions"])
+    assert msgspec.msgpack.encode(found) == data
+    later = msgspec.msgpack.encode([*msgspec.msgpack.decode(data), "a member of later versions"])
     assert msgspec.msgpack.decode(later, type=MESSAGES[name]) == found
 
 
@@ -198,9 +269,10 @@ def test_errors_travel_under_a_name_that_every_version_knows() -> None:
 
 
 async def test_a_call_that_another_broker_does_not_know_says_that_it_is_too_old() -> None:
-    class Old(Peers):
-        async def relay(self, *_: Any) -> Relayed:
-            return Relayed(404, {}, b'{"type": "/problems/not-found"}')
+    async def relay(*_: Any) -> Relayed:
+        return Relayed(404, {}, b'{"type": "/problems/not-found"}')
 
+    peers = stranger_peers()
+    peers.relay = relay  # type: ignore[method-assign]
     with pytest.raises(PeerTooOld, match="too old for this request: http://b does not know later"):
-        await Old("secret").call("http://b", "later", None, bool, 1)
+        await peers.call("http://b", "later", None, bool, 1)

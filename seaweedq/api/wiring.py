@@ -64,7 +64,7 @@ def _cluster(broker: Broker, reader: RequestReader, calls: BrokerCalls) -> Itera
     yield ClusterServices(context.cluster, store_url, context.view, context.election, level, peers, calls.status)
     yield LevelServices(broker.leadership.rise, reader)
     yield ConfirmServices(broker.retaining.restored, reader)
-    principals = Principals(context.coordination, broker.callers.view, level, context.clock, context.ids)
+    principals = Principals(context.coordination, broker.callers.view, context.clock, context.ids)
     yield PrincipalServices(principals, reader)
     yield TokenServices(principals, reader)
 
@@ -78,9 +78,7 @@ def _topics(broker: Broker, reader: RequestReader) -> Iterator[Any]:
         broker.process.clock,
     )
     positions = reading.positions
-    yield TopicServices(
-        catalog, broker.topics, positions, broker.deletion, reader, broker.level, broker.retaining.files
-    )
+    yield TopicServices(catalog, broker.topics, positions, broker.deletion, reader, broker.retaining.files)
     yield SegmentMapServices(catalog, positions, broker.roster, tombstones, reading.readables.time)
     yield HistoryServices(catalog, broker.load.histories, clock)
     yield FileServices(catalog, reading.files, positions, reading.readables, tombstones, clock)
@@ -102,16 +100,16 @@ def _messages(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[A
 
 def _subscriptions(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
     """Yields what shows and changes subscriptions, and what delivers their messages."""
-    catalog, subscribing, ids, level = broker.catalog, broker.subscribing, broker.process.ids, broker.level
+    catalog, subscribing, ids = broker.catalog, broker.subscribing, broker.process.ids
     dispatcher, finder = subscribing.dispatcher, subscribing.finder
-    calls = SubscriptionCalls(catalog, dispatcher, finder, proxy, reader, level)
+    calls = SubscriptionCalls(catalog, dispatcher, finder, proxy, reader)
     acks = Acks(calls)
     yield acks
     yield Pulls(calls, broker.uploading.payloads, subscribing.waits, ids)
     yield from _streams(broker, reader, acks)
     admin, meter, letters = subscribing.admin, subscribing.meter, broker.dead_lettering.topics
-    yield SubscriptionServices(catalog, admin, dispatcher, finder, proxy, reader, level, meter, letters)
-    yield SeekServices(catalog, subscribing.seeking, finder, proxy, reader, level, ids)
+    yield SubscriptionServices(catalog, admin, dispatcher, finder, proxy, reader, meter, letters)
+    yield SeekServices(catalog, subscribing.seeking, finder, proxy, reader, ids)
 
 
 def _streams(broker: Broker, reader: RequestReader, acks: Acks) -> Iterator[Any]:

@@ -21,6 +21,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
+from seaweedq import levels
 from seaweedq.access.accounts import Accounts
 from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
@@ -69,10 +70,8 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.thread_loop import Aside, StartAside
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.journal.interface import JournalSetup
-from seaweedq.levels import HIGHEST
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
-from seaweedq.storage.level_marks import marked_level
 from seaweedq.storage.probe import probe
 
 
@@ -139,11 +138,11 @@ class Broker:
         self.readiness = Readiness(self._has_lease)
         self.lost = asyncio.Event()
         self.budget = Budget(settings.memory_budget_bytes)
-        self.keyring = PeerKeyring(secrets_of(process.secret), lambda: self.level.written, ids)
+        self.keyring = PeerKeyring(secrets_of(process.secret), ids)
         self.roster = Roster(coordination, self._roster_changed, self.keyring.is_known)
         self.level = ClusterLevel(coordination, self.roster, self._level_changed)
         process.peers.begin(self.keyring, Addresses(self.roster, self.keyring), clock, ids)
-        self.verifier = PeerVerifier(self.keyring, clock, ids, has_port=bool(process.peer_url))
+        self.verifier = PeerVerifier(self.keyring, clock, ids, is_apart=bool(process.peer_url))
         self.catalog = Catalog(coordination, self._topic_closed)
         admin_token = AdminToken(settings.admin_token_path)
         admin_token.require()
@@ -207,11 +206,9 @@ class Broker:
         named = f"store {store}, coordination {coordination} ({kept})"
         cluster = await cluster_of(process.coordination, process.store, process.ids, process.clock, named)
         await self.level.load()
-        marked = await marked_level(process.store) if not keyring.is_on else 0
-        keyring.begin(await process.make_keys(keyring.secrets, cluster), identity.id, marked)
+        keyring.begin(await process.make_keys(keyring.secrets, cluster), identity.id)
         if identity.peer_url:
             await asyncio.to_thread(lambda: keyring.tls)
-        keyring.tell()
         await self.roster.load()
         await check_secret(process.peers, self.roster)
         return cluster
@@ -293,9 +290,7 @@ class Broker:
         )
         self.dead_lettering = DeadLettering(context, admin, publishing, reading, subscribing, uploading)
         self.streaming = Streaming(context, reading, subscribing, uploading)
-        self.audit_topic = AuditTopic(
-            self.audit, context.catalog, admin, publishing.publisher, context.broker, context.written_level
-        )
+        self.audit_topic = AuditTopic(self.audit, context.catalog, admin, publishing.publisher, context.broker)
         self.retaining = Retaining(context, log, publishing, reading, subscribing)
         self.deletion = TopicDeletion(
             context.catalog, admin, reading.positions, log, reshaping.reshaper, importing, uploads
@@ -468,10 +463,9 @@ class Broker:
 
     def _level_changed(self) -> None:
         """Listens to the cluster's level."""
-        self.roster.judge()
         if self._context is None:
             return
-        if self.level.level > HIGHEST:
+        if self.level.level > levels.HIGHEST:
             self._lose(f"the cluster has level {self.level.level}, which it does not read")
         if self._following:
             self._following.guard.look()

@@ -112,7 +112,3 @@ class Context:
     def broker(self) -> str:
         """The id of this life in the cluster."""
         return self.membership.broker
-
-    def written_level(self) -> int:
-        """Returns the level at which forms are written now."""
-        return self.level.written

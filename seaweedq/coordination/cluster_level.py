@@ -2,14 +2,15 @@
 
 To be behind is safe, since the level never falls: this broker then writes an older form, and each broker reads those.
 
-The members `level` and `written` of the cluster's record, `lowest` and `highest` of the records of brokers and journals
-have the same meaning in every version, so they are read before anything else of a record is.
+The members `level`, `written` and `draft` of the cluster's record, `lowest` and `highest` of the records of brokers and
+journals have the same meaning in every version, so they are read before anything else of a record is.
 """
 
 from collections.abc import Callable, Mapping
 
 import msgspec
 
+from seaweedq import levels
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Entry
 from seaweedq.coordination.records.cluster import ClusterRecord
@@ -17,18 +18,19 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.view import View
 from seaweedq.errors import LevelMismatch, NeedsLevel, UnfitStore
-from seaweedq.levels import HIGHEST, LOWEST, VERSION
+from seaweedq.formats import check_draft
 
 
 class Levels(msgspec.Struct, frozen=True):
-    """The cluster's levels in its record: one without them is of level 1."""
+    """The cluster's levels in its record, and the draft number of its forms."""
 
     level: int = 1
     written: int = 1
+    draft: int = 0
 
 
 class Reads(msgspec.Struct, frozen=True):
-    """The levels that a broker reads, in its record or that of its journal: one without them reads level 1 alone."""
+    """The levels that a broker reads, in its record or that of its journal."""
 
     lowest: int = 1
     highest: int = 1
@@ -48,12 +50,12 @@ def levels_of(value: bytes) -> Levels:
     try:
         return _LEVELS.decode(value)
     except msgspec.DecodeError:
-        return Levels()
+        return Levels(draft=levels.DRAFT)  # whoever reads the record says why it cannot be read
 
 
 def reads_of(value: bytes) -> Reads | None:
     """Returns the levels in the value of a broker's or a journal's key, whatever else that holds. None: they cannot be
-    read, so it is not of a broker that is older than levels."""
+    read."""
     try:
         return _READS.decode(value)
     except msgspec.DecodeError:
@@ -62,20 +64,22 @@ def reads_of(value: bytes) -> Reads | None:
 
 def check_level(level: int) -> None:
     """Raises LevelMismatch unless this version reads the level."""
-    if not LOWEST <= level <= HIGHEST:
+    if not levels.LOWEST <= level <= levels.HIGHEST:
         raise LevelMismatch(
-            f"the cluster has level {level}, and this version of seaweedq, {VERSION}, reads the levels {LOWEST} to "
-            f"{HIGHEST}: start a version that reads level {level} (docs/upgrading.md)",
+            f"the cluster has level {level}, and this version of seaweedq, {levels.VERSION}, reads the levels "
+            f"{levels.LOWEST} to {levels.HIGHEST}: start a version that reads level {level} (docs/upgrading.md)",
             level=level,
-            lowest=LOWEST,
-            highest=HIGHEST,
+            lowest=levels.LOWEST,
+            highest=levels.HIGHEST,
         )
 
 
 def read_cluster(entry: Entry) -> Versioned[ClusterRecord]:
-    """Returns the cluster's record. Raises LevelMismatch where this version does not read its level, and
+    """Returns the cluster's record. Raises LevelMismatch if this version does not read its level or draft, and
     NeedsNewerBroker."""
-    check_level(levels_of(entry.value).level)
+    found = levels_of(entry.value)
+    check_draft(found.draft, "the cluster's record in coordination")
+    check_level(found.level)
     return keys.CLUSTER.require(entry)
 
 

@@ -11,8 +11,8 @@ from string import Formatter
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
+from seaweedq import levels
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
 from seaweedq.coordination.records.cluster import (
@@ -38,7 +38,6 @@ from seaweedq.coordination.records.topics import (
 from seaweedq.coordination.records.uploads import ImportRecord, UploadRecord
 from seaweedq.coordination.records.versioned import Versioned, unknown_in
 from seaweedq.coordination.unreadable import NOTED, Unreadable
-from seaweedq.levels import HIGHEST
 
 T = TypeVar("T", bound=msgspec.Struct)
 Part = str | int
@@ -123,7 +122,7 @@ class KeyKind(Generic[T]):
         try:
             record = self.read_form(self._decoder.decode(entry.value))
             known = msgspec.json.encode(self.stored_form(record))
-            if known == entry.value and getattr(record, "needs_level", UNSET) is UNSET:
+            if known == entry.value:
                 return Versioned(record, entry.revision)  # as nearly always: nobody compares members then
             stored = msgspec.json.decode(entry.value)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -160,9 +159,9 @@ class KeyKind(Generic[T]):
 def _needs_later(stored: Any) -> str | None:
     """Returns why a value is not to be read although it looks known: its form is that of a later level."""
     needs = stored.get("needs_level", 1) if isinstance(stored, dict) else 1
-    if isinstance(needs, int) and needs <= HIGHEST:
+    if isinstance(needs, int) and needs <= levels.HIGHEST:
         return None
-    return f"it needs level {str(needs)[:20]}, and this broker reads levels up to {HIGHEST}"
+    return f"it needs level {str(needs)[:20]}, and this broker reads levels up to {levels.HIGHEST}"
 
 
 def _why(value: bytes, error: Exception) -> str:
@@ -253,7 +252,7 @@ SUBSCRIPTIONS = KeyKind(
 REWINDS = KeyKind(
     "rewinds/{topic}/{incarnation:010d}",
     RewindRecord,
-    writer="the broker that creates or seeks a subscription, in the transaction that begins it, from level 3 on",
+    writer="the broker that creates or seeks a subscription, in the transaction that begins it",
     lifetime="from the first subscription on, until the topic goes",
 )
 CURSORS = KeyKind(
@@ -297,7 +296,7 @@ URL_SECRET = KeyKind(
 PRINCIPALS = KeyKind(
     "principals/{principal}",
     PrincipalRecord,
-    writer="the broker that takes the request, from level 4 on",
+    writer="the broker that takes the request",
     lifetime="until it is deleted",
 )
 TOKENS = KeyKind(

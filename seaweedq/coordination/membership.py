@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from seaweedq import levels
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
@@ -21,7 +22,6 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.renewals import Renewals
 from seaweedq.coordination.thread_loop import AsideWork, StartAside
 from seaweedq.errors import CoordinationUnavailable
-from seaweedq.levels import HIGHEST, LOWEST, VERSION
 
 logger = logging.getLogger(__name__)
 STALL_LEASES = 6
@@ -87,9 +87,9 @@ class Membership:
             started_us=clock.now_us(),
             zone=identity.zone,
             starting=True,
-            lowest=LOWEST,
-            highest=HIGHEST,
-            version=VERSION,
+            lowest=levels.LOWEST,
+            highest=levels.HIGHEST,
+            version=levels.VERSION,
             spared=identity.spared,
             peer_url=identity.peer_url,
         )

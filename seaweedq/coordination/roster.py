@@ -71,11 +71,6 @@ class Roster:
         """Returns the brokers that live, the strange ones among them."""
         return {**self.brokers, **self.strange}
 
-    def judge(self) -> None:
-        """Judges all brokers again, after `is_known` may have changed its mind."""
-        for broker, known in [*self.brokers.items(), *self.strange.items()]:
-            self._place(broker, known)
-
     @property
     def living(self) -> int:
         """Returns how many brokers have a key, as far as is known."""

@@ -104,7 +104,8 @@ class UnfitStore(SeaweedqError):
 
 
 class LevelMismatch(SeaweedqError):
-    """This version does not read the cluster's level; fields: level, lowest, highest."""
+    """This version does not read the cluster's level (fields: level, lowest, highest), or the draft of the forms that
+    an unreleased version wrote (fields: draft, reads)."""
 
     slug, title = "level-mismatch", "This version does not read the cluster's level"
 

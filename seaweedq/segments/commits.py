@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from seaweedq.errors import JournalDamaged
-from seaweedq.formats import Format
+from seaweedq.formats import Format, check_draft, drafted, undrafted
 from seaweedq.segments.frames import Buffer, Frame, pack, padded, padding, unpack
 
 FILES = Format("journal files", {1: 1})
 _MAGIC = b"seaweedq"
-_FILE = struct.Struct("<8sI16sQQQ")  # magic, version, file id, number, where the previous file ends, first commit
+_FILE = struct.Struct("<8sI16sQQQ")  # magic, version and draft, file id, number, previous end, first commit
 _COMMIT = struct.Struct("<16sQIQ")  # file id, number, index length, body length
 _CRC = struct.Struct("<I")
 FILE_HEADER_BYTES = _FILE.size + _CRC.size
@@ -51,7 +51,9 @@ class FileHeader:
 
     def encode(self, level: int) -> bytes:
         """Returns FILE_HEADER_BYTES bytes, with the CRC in the last four, as that level of the cluster has them."""
-        fields = _FILE.pack(_MAGIC, FILES.at(level), self.file_id, self.number, self.previous_end, self.first_commit)
+        fields = _FILE.pack(
+            _MAGIC, drafted(FILES.at(level)), self.file_id, self.number, self.previous_end, self.first_commit
+        )
         return fields + _CRC.pack(zlib.crc32(fields))
 
 
@@ -88,12 +90,15 @@ def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | 
     """Reads the header of a file of `size` bytes that begins with `data`. None: the file was never begun (empty or
     torn).
 
-    Raises JournalDamaged for a damaged header with bytes after it, NeedsNewerBroker for a later version.
+    Raises JournalDamaged for a damaged header with bytes after it, NeedsNewerBroker for a later version, LevelMismatch
+    for another draft.
     """
     if len(data) >= FILE_HEADER_BYTES:
-        magic, version, *fields = _FILE.unpack_from(data)
+        magic, stamped, *fields = _FILE.unpack_from(data)
         (crc,) = _CRC.unpack_from(data, _FILE.size)
         if magic == _MAGIC and crc == zlib.crc32(data[: _FILE.size]):
+            version, draft = undrafted(stamped)
+            check_draft(draft, f"the journal file {path}")
             FILES.check(version, path)
             return FileHeader(*fields)
     if size > FILE_HEADER_BYTES:

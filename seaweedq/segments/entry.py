@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from seaweedq import levels
 from seaweedq.errors import ChainDamaged
 from seaweedq.formats import needs_newer
-from seaweedq.levels import HIGHEST
 from seaweedq.segments.field_ids import file_schema
-from seaweedq.segments.footer import FOOTER_LEVEL, GUARD, guard, read_footer
+from seaweedq.segments.footer import GUARD, guard, read_footer
 from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layout
 
 ROW_GROUP_ROWS = 65_536
@@ -30,7 +30,6 @@ METADATA_KEY = b"seaweedq"
 LAST_SEQUENCE = 10**8 - 1  # that a name can have; no chain gets there
 _NAME = re.compile(r"([0-9]{8})-([0-9]{16})\.parquet")
 ENTRIES = f"{'[0-9]' * 8}-{'[0-9]' * 16}.parquet"  # the same as a glob
-UPLOADS_LEVEL = 3  # from which on entries state the oldest upload that they name
 _UPLOAD_DATE = "/(?P<date>[0-9]{8})/[^/]+$"  # in a payload's URI
 _DELTA = {"_offset", "_timestamp", "_expires"}
 _SAMPLE_ROWS, _SAMPLE_BYTES = 1_000, 256 * 1024
@@ -49,7 +48,7 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     """The metadata of an entry. `next_offset` is one above the last row's; times are in microseconds since 1970.
 
     `max_timestamp_us` is at least every `_timestamp` up to here; it may be that of a row still in the tail.
-    `oldest_upload` is the date (YYYYMMDD) of the oldest upload that a row names, empty where none does (level 3).
+    `oldest_upload` is the date (YYYYMMDD) of the oldest upload that a row names, empty if none does.
     """
 
     cluster: str
@@ -67,8 +66,7 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     max_timestamp_us: int
     producers: bytes
     seal: Seal | None = None
-    needs_level: int | msgspec.UnsetType = msgspec.UNSET  # no level up to HIGHEST writes it
-    oldest_upload: str | msgspec.UnsetType = msgspec.UNSET
+    oldest_upload: str = ""
 
 
 class _Needs(msgspec.Struct):
@@ -108,27 +106,24 @@ def segment_folder(topic: str, segment: int) -> str:
     return f"topics/{topic}/segment={segment}/"
 
 
-def encode_entry(
-    batches: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata, level: int
-) -> pa.Buffer:
-    """Encodes an entry as a Parquet file of a level of the cluster, aligned to a memory page. `batches` are dense
+def encode_entry(batches: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
+    """Encodes an entry as a Parquet file, aligned to a memory page. `batches` are dense
     (first offset, rows); none make a file without rows."""
     table = layout.gather(batches)
     space = page_aligned(table.nbytes + _SPARE_BYTES)
-    guard_bytes = GUARD.size if level >= FOOTER_LEVEL else 0
     sink: pa.NativeFile = pa.FixedSizeBufferWriter(space)
     try:
-        _write(sink, table, layout, metadata, level)
+        _write(sink, table, layout, metadata)
         size = sink.tell()
     except OSError:
         size = space.size + 1  # or more
-    if size + guard_bytes > space.size:  # few files are larger than their rows
+    if size + GUARD.size > space.size:  # few files are larger than their rows
         sink = pa.BufferOutputStream()
-        _write(sink, table, layout, metadata, level)
+        _write(sink, table, layout, metadata)
         file = sink.getvalue()
-        size, space = file.size, page_aligned(file.size + guard_bytes)
+        size, space = file.size, page_aligned(file.size + GUARD.size)
         memoryview(space).cast("B")[:size] = memoryview(file).cast("B")
-    return space.slice(0, guard(memoryview(space).cast("B"), size) if guard_bytes else size)
+    return space.slice(0, guard(memoryview(space).cast("B"), size))
 
 
 def oldest_upload(batches: Sequence[tuple[int, pa.RecordBatch]]) -> str:
@@ -146,8 +141,8 @@ def page_aligned(size: int) -> pa.Buffer:
     return pa.py_buffer(memory[start : start + size])
 
 
-def _write(sink: pa.NativeFile, table: pa.Table, layout: Layout, metadata: EntryMetadata, level: int) -> None:
-    with pq.ParquetWriter(sink, file_schema(layout, level), **_writer_options(table, layout)) as writer:
+def _write(sink: pa.NativeFile, table: pa.Table, layout: Layout, metadata: EntryMetadata) -> None:
+    with pq.ParquetWriter(sink, file_schema(layout), **_writer_options(table, layout)) as writer:
         if table.num_rows:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(metadata)})
@@ -214,8 +209,10 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
 
 def _decoded(stated: bytes, name: str) -> EntryMetadata:
     needs = _needs.decode(stated).needs_level  # first, since a later level may have other members
-    if needs > HIGHEST:
-        raise needs_newer(f"{name} needs a broker that reads level {needs}; this one reads levels up to {HIGHEST}")
+    if needs > levels.HIGHEST:
+        raise needs_newer(
+            f"{name} needs a broker that reads level {needs}; this one reads levels up to {levels.HIGHEST}"
+        )
     return _metadata.decode(stated)
 
 

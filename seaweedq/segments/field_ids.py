@@ -3,16 +3,12 @@
 Iceberg's readers take a file in which any column has an id as one in which all have, and find columns by nothing else.
 So either all columns of a file have ids or none has. The queue's are fixed, above every id that a schema may state and
 below those that Iceberg keeps for itself; docs/files.md lists them. An id is never used for another column.
-
-Files have them from FIELD_IDS_SINCE on, the level of the cluster. Those of before have none, or on typed topics the
-user's alone; readers that go by names read all of them alike.
 """
 
 import pyarrow as pa
 
 from seaweedq.segments.layout import Format, Layout
 
-FIELD_IDS_SINCE = 3
 FIELD_ID = b"PARQUET:field_id"
 MAX_USER_ID = 1_999_999_999  # of a schema's field
 
@@ -34,19 +30,10 @@ QUEUE_IDS = {
 }
 
 
-def file_schema(layout: Layout, level: int) -> pa.Schema:
-    """Returns the columns of the files that are written at a level of the cluster: `layout.table`, with an id for each.
-
-    Topics of before, whose schema states an id above MAX_USER_ID, keep their files without the queue's ids.
-    """
-    if level < FIELD_IDS_SINCE or any(_stated(field) > MAX_USER_ID for field in layout.values):
-        return layout.table
+def file_schema(layout: Layout) -> pa.Schema:
+    """Returns the columns of files: `layout.table`, with an id for each."""
     ids = QUEUE_IDS if layout.format is Format.TYPED else QUEUE_IDS | {"value": VALUE_ID}
     return pa.schema([_numbered(field, field.name, ids) for field in layout.table])
-
-
-def _stated(field: pa.Field) -> int:
-    return int((field.metadata or {}).get(FIELD_ID, b"0"))
 
 
 def _numbered(field: pa.Field, path: str, ids: dict[str, int]) -> pa.Field:

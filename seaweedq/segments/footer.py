@@ -1,9 +1,9 @@
 """The footer of an entry, and its checksum.
 
 Parquet has checksums of pages and none of the footer, which says where pages are, and what is in them: of 30,000 bits
-of a small file's footer, each flipped on its own, 181 were read as other rows, without an error. So from FOOTER_LEVEL
-on a *guard* stands right before the footer: MAGIC, and a CRC-32 of all bytes behind it. Other readers find the footer
-from the file's end and the pages from the footer, so they pass over the guard. An entry without one is older.
+of a small file's footer, each flipped on its own, 181 were read as other rows, without an error. So a
+*guard* stands right before the footer: MAGIC, and a CRC-32 of all bytes behind it. Other readers find the footer
+from the file's end and the pages from the footer, so they pass over the guard.
 """
 
 import io
@@ -14,7 +14,6 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-FOOTER_LEVEL = 4
 MAGIC = b"seaweedq"
 GUARD = struct.Struct("<8sI")
 _LENGTH = struct.Struct("<I")
@@ -43,10 +42,8 @@ def read_footer(file: BinaryIO) -> pq.FileMetaData:
     file.seek(max(start - GUARD.size, 0))
     found = memoryview(file.read(end - file.tell()))
     before, footer = found[: -(length + _END_BYTES)], found[-(length + _END_BYTES) :]
-    if len(before) == GUARD.size:
-        magic, crc = GUARD.unpack(before)
-        if magic == MAGIC and crc != zlib.crc32(footer):
-            raise ValueError("its footer is not as it was written")
+    if bytes(before) != GUARD.pack(MAGIC, zlib.crc32(footer)):
+        raise ValueError("its footer is not as it was written")
     return pq.read_metadata(pa.BufferReader(_PARQUET + footer))
 
 

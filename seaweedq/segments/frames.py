@@ -31,7 +31,7 @@ class FrameKind(IntEnum):
 
     ROWS = 1
     ACKS = 3
-    MARK = 4  # from level 3 on: an idle segment gets an entry without rows
+    MARK = 4  # an idle segment gets an entry without rows
 
 
 class ProducerRange(Struct, array_like=True, frozen=True):

@@ -28,7 +28,7 @@ FORWARD = "~forward."  # the name of a forwarding broker's producer begins with 
 IMPORT = "~import."  # the name of an import's producer begins with it
 LETTERS = "~letter."  # the name of a dispatcher's producer of dead letters begins with it; it is of kind LETTERS
 AUDIT = "~audit."  # the name of a broker's producer of rows of the audit begins with it; it is of kind FORWARD
-OURS = "~"  # no client's name begins with it; earlier versions' forwards had no more than that
+OURS = "~"  # no client's name begins with it
 
 OF_PRINCIPAL = "~"  # between a principal's `uid` and the name of its producer; neither has the sign
 
@@ -133,7 +133,7 @@ class _Encoded(_Versioned, array_like=True):
 
 
 _versioned, _encoded = msgspec.msgpack.Decoder(_Versioned), msgspec.msgpack.Decoder(_Encoded)
-TABLES = Format("producer tables", {1: 2})  # there was no level when version 1 went
+TABLES = Format("producer tables", {1: 1})
 
 
 @dataclass

@@ -13,7 +13,7 @@ from seaweedq import errors
 from seaweedq.api.app import Application
 from seaweedq.api.problems import CONTENT_TYPE, EVERY_S, STATUS, InsideLog, problem, responses, unexpected
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.rpc.client import ErrorMessage, Peers
+from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.etcd.backend import EtcdCoordination
 from seaweedq.coordination.etcd.transport import Access
@@ -24,6 +24,7 @@ from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.s3 import S3Store
 from tests.support.brokers.environments import environment
+from tests.support.brokers.peer_client import stranger_peers
 from tests.support.processes.broker_process import free_port
 
 KINDS = sorted(by_slug().values(), key=lambda kind: kind.slug)
@@ -104,7 +105,7 @@ class StoppedClock(SystemClock):
 
 
 async def peer(address: str, folder: Path) -> None:
-    peers = Peers("secret")
+    peers = stranger_peers()
     try:
         await peers.call(f"http://{address}", "status", None, bool, 1)
     finally:

@@ -71,6 +71,17 @@ GRANTS = st.lists(
         st.lists(st.text()).map(tuple),
     )
 ).map(tuple)
+ATTEMPTS = st.dictionaries(st.integers(0, 500), st.integers(2, 65_535), max_size=20)
+
+
+def cursor(acked_to: int, runs: list[int], attempts: dict[int, int]) -> subscriptions.CursorRecord:
+    """A cursor with runs of acks, each behind a gap as long as it is."""
+    ends = [acked_to + 2 * sum(runs[: n + 1]) for n in range(len(runs))]
+    acked = tuple((end - length, end) for end, length in zip(ends, runs, strict=True))
+    counts = {str(acked_to + offset): attempts[offset] for offset in sorted(attempts)}
+    return subscriptions.CursorRecord(7, acked_to, acked, counts, acked_to + 1_000)
+
+
 CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[Any]]] = {
     BROKERS: (
         [NAMES],
@@ -179,14 +190,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     ),
     CURSORS: (
         [NAMES, NUMBERS, NAMES, NUMBERS],
-        st.builds(
-            subscriptions.CursorRecord,
-            epoch=COUNTS,
-            acked_to=COUNTS,
-            acked=st.lists(st.tuples(COUNTS, COUNTS)).map(tuple),
-            attempts=st.dictionaries(COUNTS.map(str), COUNTS),
-            delivered_to=COUNTS,
-        ),
+        st.builds(cursor, acked_to=COUNTS, runs=st.lists(st.integers(1, 50), max_size=10), attempts=ATTEMPTS),
     ),
     UPLOADS: (
         [NAMES, NUMBERS, NAMES],

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from seaweedq.errors import JournalDamaged, StoreUnavailable
+from seaweedq.formats import Format
 from seaweedq.journal.object_format import MAX_UNDER_WAY, SlotHeader, SlotHeaders, SlotKind, encode_slot, slot_name
 from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import PIECE_BYTES, READ_AHEAD, fence, read_slots, remove_slots
@@ -39,11 +40,10 @@ class Store(MemoryStore):
         released: int = 0,
         kind: SlotKind = SlotKind.DATA,
         payload: bytes = b"",
-        acknowledged: int | None = None,
+        acknowledged: int = 0,
+        version: int = 1,
     ) -> None:
-        """A slot of version 1, or of version 2 where it states what was acknowledged."""
-        stated = (0, 1) if acknowledged is None else (acknowledged, 2)
-        header = SlotHeader(kind, B, number, f"{number:032x}", released, *stated)
+        header = SlotHeader(kind, B, number, f"{number:032x}", released, acknowledged, version)
         frames = acks(payload or b"%d" % number) if kind is SlotKind.DATA else ()
         self._objects.setdefault(slot_name(B, number), encode_slot(header, frames))
 
@@ -296,21 +296,6 @@ async def test_what_no_slot_states_is_the_end_or_was_never_acknowledged(two_hund
     assert await fenced(two_hundred) == range(lost)
 
 
-async def test_version_1_tells_what_was_lost_below_a_window_from_the_newest_slot_or_below_a_fence(store: Store) -> None:
-    for number in range(200):
-        store.put(number)
-    store.drop(134)
-    with pytest.raises(JournalDamaged, match=r"00000134 is missing: .* below 135"):
-        await fenced(store)
-    store.put(134)
-    assert await fenced(store) == range(200)
-    store.drop(135)
-    with pytest.raises(JournalDamaged, match=r"00000135 is missing: .* below 200"):
-        await fenced(store)
-    store.drop(200)  # the fence
-    assert await fenced(store) == range(135), "as all brokers of level 1 do: it may be the end"
-
-
 async def test_a_fence_far_below_the_newest_slot_is_found_when_it_is_read(two_hundred: Store) -> None:
     two_hundred.drop(20)
     two_hundred.put(20, 0, SlotKind.FENCE)  # a recovery of an earlier version took the gap for the end
@@ -349,10 +334,9 @@ async def test_a_wrong_404_while_reading_is_no_end(two_hundred: Store) -> None:
     assert [commit.number async for commit in read_slots(two_hundred, B, found, unbounded)] == list(range(200))
 
 
-@pytest.mark.parametrize("version", [1, 2])
-async def test_a_slot_that_listings_hide_is_read_by_its_name(store: Store, version: int) -> None:
+async def test_a_slot_that_listings_hide_is_read_by_its_name(store: Store) -> None:
     for number in range(200):
-        store.put(number, acknowledged=max(number - 3, 0) if version == 2 else None)
+        store.put(number, acknowledged=max(number - 3, 0))
     listed = store.list
 
     async def hiding(prefix: str, after: str = "", limit: int = 1000) -> list[str]:
@@ -403,15 +387,18 @@ async def test_a_twin_that_lands_late_states_less_than_the_newest_slot(store: St
     assert await fenced(store) == range(29, 31)
 
 
-async def test_a_journal_may_go_on_in_the_version_of_a_higher_level(store: Store) -> None:
+async def test_a_journal_may_go_on_in_the_version_of_a_higher_level(
+    store: Store, monkeypatch: pytest.MonkeyPatch, next_level: int
+) -> None:
+    monkeypatch.setattr("seaweedq.journal.object_format.SLOTS", Format("slots", {1: 1, next_level: 2}))
     for number in range(200):
-        store.put(number, acknowledged=number - 3 if number >= 100 else None)
-    store.put(200, acknowledged=197)
+        store.put(number, acknowledged=max(0, number - 3), version=2 if number >= 100 else 1)
+    store.put(200, acknowledged=197, version=2)
     store.drop(196)
-    store.put(201, acknowledged=198)
+    store.put(201, acknowledged=198, version=2)
     with pytest.raises(JournalDamaged, match="00000196 is missing"):
         await fenced(store)
-    store.put(196)
+    store.put(196, acknowledged=193, version=2)
     assert await fenced(store) == range(202)
     assert len([commit async for commit in read_slots(store, B, range(202), unbounded)]) == 202
 

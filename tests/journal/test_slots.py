@@ -1,7 +1,6 @@
 """A slot's bytes: what was encoded is decoded, any damage is told, and names are what they say."""
 
 import zlib
-from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -12,7 +11,6 @@ from seaweedq.errors import JournalDamaged, NeedsNewerBroker
 from seaweedq.journal.object_format import (
     HEADER_BYTES,
     SlotHeader,
-    SlotHeaders,
     SlotKind,
     decode_header,
     decode_slot,
@@ -24,8 +22,6 @@ from seaweedq.journal.object_format import (
 from seaweedq.journal.object_listing import list_slots
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.storage.memory import MemoryStore
-from tests.support import levels
-from tests.support.journal.sim_disk import CountedIds
 
 BROKERS = st.text("abc-.09", min_size=1, max_size=100).filter(lambda text: text.strip("."))
 HEADERS = st.builds(
@@ -35,8 +31,8 @@ HEADERS = st.builds(
     number=st.integers(0, 2**40),
     nonce=st.binary(min_size=16, max_size=16).map(bytes.hex),
     released=st.integers(0, 2**40),
+    acknowledged=st.integers(0, 2**40),
 )
-HEADERS |= st.tuples(HEADERS, st.integers(0, 2**40)).map(lambda one: replace(one[0], acknowledged=one[1], version=2))
 FRAMES = st.lists(
     st.builds(
         Frame,
@@ -88,30 +84,21 @@ def test_a_slot_under_another_name_is_damage(header: SlotHeader, number: int) ->
 
 
 def test_a_later_version_is_named_and_is_no_damage() -> None:
-    data = bytearray(encode_slot(SlotHeader(SlotKind.DATA, "b", 0, "00" * 16, 0, 0, 2), ()))
-    data[8] = 3
+    data = bytearray(encode_slot(SlotHeader(SlotKind.DATA, "b", 0, "00" * 16, 0, 0), ()))
+    data[8] = 2
     with pytest.raises(JournalDamaged, match="has a bad header"):
         decode_header(bytes(data), slot_name("b", 0))
     length = int.from_bytes(data[16:18], "little")
     data[12:16] = zlib.crc32(data[16:length], zlib.crc32(data[:12])).to_bytes(4, "little")
     name = slot_name("b", 0)
-    with pytest.raises(NeedsNewerBroker, match=f"^{name} has version 3 .* reads versions up to 2; a newer broker"):
+    with pytest.raises(NeedsNewerBroker, match=f"^{name} has version 2 .* reads version 1; a newer broker"):
         decode_header(bytes(data), name)
 
 
-def test_a_kind_of_a_later_version_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    header = SlotHeader(cast(SlotKind, 9), "b", 0, "00" * 16, 0, 0, 2)
-    for version in (1, 2):
-        data = encode_slot(replace(header, version=version), ())
-        with pytest.raises(NeedsNewerBroker, match="00000000 is a slot of the unknown kind 9; a newer broker"):
-            decode_header(data, slot_name("b", 0))
-
-
-def test_the_level_says_which_version_is_written_and_what_it_states() -> None:
-    first = SlotHeaders("b", CountedIds(), levels.first).make(SlotKind.DATA, 9, 3, 7)
-    newest = SlotHeaders("b", CountedIds(), levels.newest).make(SlotKind.DATA, 9, 3, 7)
-    assert (first.version, first.released, first.acknowledged) == (1, 3, 0)
-    assert (newest.version, newest.released, newest.acknowledged) == (2, 3, 7)
+def test_a_kind_of_a_later_version_is_no_damage() -> None:
+    data = encode_slot(SlotHeader(cast(SlotKind, 9), "b", 0, "00" * 16, 0, 0), ())
+    with pytest.raises(NeedsNewerBroker, match="00000000 is a slot of the unknown kind 9; a newer broker"):
+        decode_header(data, slot_name("b", 0))
 
 
 def test_payloads_stand_where_arrow_reads_them_in_place() -> None:

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from seaweedq.errors import ChainDamaged, Fenced, StoreUnavailable
-from seaweedq.levels import HIGHEST
 from seaweedq.segments.chain import LAST_PAUSE_S, Chain
 from seaweedq.segments.entry import EntryMetadata, EntryName, Seal, encode_entry
 from seaweedq.segments.layout import Format, Layout
@@ -51,7 +50,7 @@ def entry(chain: Chain, nonce: str, count: int = 1, seal: Seal | None = None) ->
     rows = pa.RecordBatch.from_arrays(
         [pa.array([0] * count, LAYOUT.rows(0).field(0).type), pa.array(["{}"] * count)], schema=LAYOUT.rows(0)
     )
-    return metadata, bytes(encode_entry([(first, rows)] if count else [], LAYOUT, metadata, HIGHEST))
+    return metadata, bytes(encode_entry([(first, rows)] if count else [], LAYOUT, metadata))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seaweedq.levels import HIGHEST
 from seaweedq.segments import entry
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 
@@ -24,19 +23,18 @@ def rows(count: int) -> pa.RecordBatch:
 
 def test_an_entry_begins_at_a_page_of_memory_and_reads_back() -> None:
     batch = rows(5000)
-    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA, HIGHEST)
+    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
     assert data.address % 4096 == 0
     table = pq.read_table(pa.BufferReader(data))
     assert table["value"].combine_chunks().equals(batch.column("value"))
     assert table["_offset"].to_pylist() == list(range(5000))
 
 
-@pytest.mark.parametrize("level", range(1, HIGHEST + 1))
-def test_an_entry_larger_than_its_room_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
+def test_an_entry_larger_than_its_room_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = rows(5000)
-    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA, level)
+    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
     monkeypatch.setattr(entry, "_SPARE_BYTES", -batch.nbytes // 2)
-    again = entry.encode_entry([(0, batch)], LAYOUT, METADATA, level)
+    again = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
     assert again.equals(data)
     assert pq.read_table(pa.BufferReader(again)).num_rows == 5000
 
@@ -49,7 +47,7 @@ def test_large_values_are_encoded_a_page_at_a_time() -> None:
     pa.set_memory_pool(pool)
     try:
         metadata = msgspec.structs.replace(METADATA, next_offset=2_000)
-        data = entry.encode_entry([(0, batch)], LAYOUT, metadata, HIGHEST)
+        data = entry.encode_entry([(0, batch)], LAYOUT, metadata)
     finally:
         pa.set_memory_pool(before)
     assert pool.max_memory() < 6 << 20  # beside the rows, of 23 MiB, and the file

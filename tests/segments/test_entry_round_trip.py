@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.errors import ChainDamaged
-from seaweedq.levels import HIGHEST
 from seaweedq.segments.entry import (
     ROW_GROUP_ROWS,
     EntryMetadata,
@@ -96,7 +95,7 @@ def test_rows_come_back_as_they_were(name: str, data: st.DataObject) -> None:
         pieces.append((end, batch))
         end += batch.num_rows
     stated = metadata(first, end - first)
-    raw = bytes(encode_entry(pieces, layout, stated, HIGHEST))
+    raw = bytes(encode_entry(pieces, layout, stated))
     file_name = segment_folder("t", 7) + str(EntryName(3, first))
     parquet, found = open_entry(io.BytesIO(raw), file_name)
     assert found == stated
@@ -120,7 +119,7 @@ def test_maps_have_the_child_names_of_the_layout_so_that_rows_serialise_alike() 
         None,
         [pa.array(["1"])],
     )
-    raw = encode_entry([(0, batch)], layout, metadata(0, 1), HIGHEST)
+    raw = encode_entry([(0, batch)], layout, metadata(0, 1))
     parquet, _ = open_entry(pa.BufferReader(raw), str(EntryName(3, 0)))
     back = read_rows(parquet, 0, layout)
     assert str(back.schema) == str(batch.schema)
@@ -129,7 +128,7 @@ def test_maps_have_the_child_names_of_the_layout_so_that_rows_serialise_alike() 
 
 def test_an_entry_without_rows_has_all_columns() -> None:
     for layout in LAYOUTS.values():
-        raw = bytes(encode_entry([], layout, metadata(5, 0, seal=Seal((8, 9), ((0, 4), (4, 10)))), HIGHEST))
+        raw = bytes(encode_entry([], layout, metadata(5, 0, seal=Seal((8, 9), ((0, 4), (4, 10))))))
         parquet, found = open_entry(io.BytesIO(raw), str(EntryName(3, 5)))
         assert found.seal == Seal((8, 9), ((0, 4), (4, 10)))
         assert parquet.schema_arrow.equals(layout.table)
@@ -139,7 +138,7 @@ def test_row_groups_are_full_but_for_the_last() -> None:
     layout = LAYOUTS["bytes"]
     values = pa.array([b"x"] * 50_000)
     batch = assemble(layout, pa.array([0] * 50_000, TIMESTAMP), None, None, None, [values])
-    raw = encode_entry([(at * 50_000, batch) for at in range(3)], layout, metadata(0, 150_000), HIGHEST)
+    raw = encode_entry([(at * 50_000, batch) for at in range(3)], layout, metadata(0, 150_000))
     found = pq.read_metadata(pa.BufferReader(raw))
     assert [found.row_group(n).num_rows for n in range(3)] == [ROW_GROUP_ROWS, ROW_GROUP_ROWS, 150_000 - 131_072]
 

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seaweedq.levels import HIGHEST
 from seaweedq.segments import field_ids
 from seaweedq.segments.entry import EntryMetadata, encode_entry
-from seaweedq.segments.field_ids import FIELD_ID, FIELD_IDS_SINCE, MAX_USER_ID, QUEUE_IDS, file_schema
+from seaweedq.segments.field_ids import MAX_USER_ID, QUEUE_IDS
 from seaweedq.segments.layout import Format, Layout
 from tests.support.codec.body_samples import FIELDS
 
@@ -19,9 +18,9 @@ METADATA = EntryMetadata("c", "t", 0, 0, 1, 0, 0, 0, "b", "n", 0, 0, 0, b"")
 ICEBERGS_LOWEST = 2_147_483_447  # its ids for metadata columns go up from here
 
 
-def ids(layout: Layout, level: int) -> dict[str, int]:
+def ids(layout: Layout) -> dict[str, int]:
     """The id of each node of a file's schema, by its path; what has none is left out."""
-    file = pq.ParquetFile(pa.BufferReader(encode_entry([], layout, METADATA, level)))
+    file = pq.ParquetFile(pa.BufferReader(encode_entry([], layout, METADATA)))
     found, path = {}, []
     for line in str(file.schema).splitlines()[2:]:
         depth = (len(line) - len(line.lstrip())) // 2
@@ -34,25 +33,11 @@ def ids(layout: Layout, level: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.format)
 def test_every_column_has_its_id(layout: Layout) -> None:
-    found = ids(layout, HIGHEST)
+    found = ids(layout)
     values = [found.pop(name) for name in layout.values.names]
     assert values == ([1] if layout.format is not Format.TYPED else list(range(1, len(FIELDS) + 1)))
     files = {name.replace(".key_value", ""): number for name, number in found.items()}
     assert files == {name: number for name, number in QUEUE_IDS.items() if name != "segment"}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.format)
-def test_below_the_level_files_are_as_they_were(layout: Layout) -> None:
-    assert file_schema(layout, FIELD_IDS_SINCE - 1).equals(layout.table, check_metadata=True)
-    assert ids(layout, FIELD_IDS_SINCE - 1).keys() == (set(FIELDS.names) if layout.format is Format.TYPED else set())
-
-
-def test_a_topic_whose_schema_has_higher_ids_keeps_its_files() -> None:
-    def layout(number: int) -> Layout:
-        return Layout.of(Format.TYPED, pa.schema([pa.field("n", pa.int32(), metadata={FIELD_ID: str(number)})]))
-
-    assert ids(layout(MAX_USER_ID + 1), HIGHEST) == {"n": MAX_USER_ID + 1}
-    assert len(ids(layout(MAX_USER_ID), HIGHEST)) == len(QUEUE_IDS)
 
 
 def test_ids_are_unique_and_between_the_users_and_icebergs() -> None:

@@ -42,11 +42,11 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "publish of one message": Budget(52, 20),
+    "publish of one message": Budget(49, 19),
     "publish of 100 as NDJSON": Budget(55, 21),
     "publish of 100 as Arrow": Budget(56, 21),
-    "pull of 5": Budget(53, 18),
-    "ack by lease": Budget(59, 18),
+    "pull of 5": Budget(49, 17),
+    "ack by lease": Budget(56, 17),
     "read of a topic's record": Budget(48, 20),
 }
 

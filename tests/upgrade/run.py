@@ -1,6 +1,6 @@
 """Two versions in one cluster of three brokers, for SECONDS and longer. Exit status 1 for any violation.
 
-Run from the root of the repository: python -m tests.upgrade.run --seconds 60 --with before
+Run from the root of the repository: python -m tests.upgrade.run --seconds 60
 """
 
 import argparse
@@ -8,20 +8,17 @@ import tempfile
 from pathlib import Path
 
 from tests.support.upgrade.mixed import Versions, upgraded
-from tests.support.upgrade.trees import tree_before_levels, tree_with_one_level_more
+from tests.support.upgrade.trees import tree_with_one_level_more
 
 
 def main() -> int:
     """Parse, run, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="for how long both are there")
-    parser.add_argument("--with", dest="other", choices=["before", "after"], default="before", help="the other version")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="seaweedq-upgrade-"))
-    before = tree_before_levels(folder / "tree") if given.other == "before" else None
-    after = tree_with_one_level_more(folder / "tree") if given.other == "after" else None
     print(f"history and logs in {folder}")
-    outcome = upgraded(folder, Versions(before, after, seconds=given.seconds))
+    outcome = upgraded(folder, Versions(None, tree_with_one_level_more(folder / "tree"), seconds=given.seconds))
     for violation in outcome.violations:
         print(violation)
     print(f"{outcome.messages} messages, mixed for {outcome.mixed_s:.0f} s, levels {outcome.levels}")

@@ -1,6 +1,7 @@
 """Two versions in one cluster under load, each broker restarted and killed, and back again: no promise is broken.
 
-`python -m tests.upgrade.run` does it with three brokers, for longer, and also with a version that has a level more.
+The other version has a level more, which is synthetic. `python -m tests.upgrade.run` does it with three brokers, for
+longer.
 """
 
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from seaweedq.levels import HIGHEST
 from tests.support.upgrade.mixed import Versions, upgraded
-from tests.support.upgrade.trees import tree_before_levels
+from tests.support.upgrade.trees import tree_with_one_level_more
 
 pytestmark = [pytest.mark.process, pytest.mark.service]
 
@@ -17,11 +18,11 @@ MORE_S = 6.0  # on a busy machine, for a recovery
 
 
 @pytest.mark.long
-def test_brokers_from_before_there_were_levels_and_of_this_version(tmp_path: Path) -> None:
-    wanted = Versions(tree_before_levels(tmp_path / "before"), None, brokers=2, publishers=1)
+def test_brokers_of_this_version_and_of_the_next(tmp_path: Path) -> None:
+    wanted = Versions(None, tree_with_one_level_more(tmp_path / "after"), brokers=2, publishers=1)
     outcome = upgraded(tmp_path, wanted)
     print(outcome)
     assert outcome.violations == []
     assert outcome.messages > 500
-    assert outcome.levels == (1, HIGHEST)
+    assert outcome.levels == (HIGHEST, HIGHEST + 1)
     assert outcome.longest_s < wanted.lease_s + 2 * outcome.slowest_start_s + MORE_S

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from seaweedq.levels import HIGHEST, VERSION
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess, free_ports
 from tests.support.processes.together import BROKERS, Together, gone, publishing, until
-from tests.support.upgrade.trees import tree_before_levels
+from tests.support.upgrade.trees import tree_with_one_level_more
 
 pytestmark = pytest.mark.process
 
@@ -25,10 +26,10 @@ def replace_by(installed: Path, tree: Path) -> None:
 
 
 def versions(brokers: Together) -> list[str]:
-    """Those of the brokers, where they say it."""
+    """Those of the brokers."""
     told = [brokers.get(n, "/v1/cluster")["brokers"] for n in range(BROKERS)]
     assert all(len(one) == BROKERS for one in told)
-    return sorted(one.get("version", "") for one in told[0])
+    return sorted(one["version"] for one in told[0])
 
 
 def restart_all(brokers: Together) -> None:
@@ -43,23 +44,23 @@ def restart_all(brokers: Together) -> None:
 
 
 @pytest.mark.long
-def test_from_before_there_were_levels_and_back(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    old = tree_before_levels(tmp_path / "before")
+def test_to_the_next_version_and_back(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    later = tree_with_one_level_more(tmp_path / "after")
     process = broker_process("--brokers", str(BROKERS), "--lease-s", "2", port=free_ports(BROKERS), start=False)
     process.tree = tmp_path / "installed"
-    process.tree.symlink_to(old)
+    process.tree.symlink_to(ROOT)
     process.start()
     brokers = Together(process)
     brokers.wait_ready()
     brokers.make()
     with publishing(brokers, 3) as failed:
+        replace_by(process.tree, later)
+        restart_all(brokers)
+        assert versions(brokers) == [f"9.{VERSION}"] * BROKERS
+        assert brokers.get(0, "/v1/cluster")["level"] == HIGHEST
         replace_by(process.tree, ROOT)
         restart_all(brokers)
-        assert all(versions(brokers)), "a broker has no version"
-        assert brokers.get(0, "/v1/cluster")["level"] == 1
-        replace_by(process.tree, old)
-        restart_all(brokers)
-    assert versions(brokers) == [""] * BROKERS
+    assert versions(brokers) == [VERSION] * BROKERS
     brokers.subscribe(0)
     seen: list[int] = []
     while found := brokers.pull(0, wait_s=1, max_messages=1000):

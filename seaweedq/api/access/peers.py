@@ -7,18 +7,16 @@ broker is, once all know the first.
 
 from seaweedq.api.refusals import Refusals
 from seaweedq.api.request import Scope, connection_of, header, headers_of
-from seaweedq.broker.rpc.client import SECRET_HEADER
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, USUAL, Covered, Refusal, Welcome
 from seaweedq.broker.rpc.peer_sessions import refused as refused_peer
 from seaweedq.broker.rpc.peer_verifier import PeerVerifier
 from seaweedq.errors import PeerRefused, RouteNotFound
 
-_SECRET, _STAMP, _HELLO = (name.lower().encode() for name in (SECRET_HEADER, STAMP_HEADER, HELLO_HEADER))
+_STAMP, _HELLO = (name.lower().encode() for name in (STAMP_HEADER, HELLO_HEADER))
 _SENDER = "seaweedq.peer"  # the key in a scope of the broker that sent the request
 PEER_PORT = "seaweedq.peer_port"  # the key in a scope of a request that came at the port for brokers
 PREFIX = "/internal/"
 SHOWN = 200
-_SHOWN_SECRET = "?"  # stands for a sender that shows the secret, and no id
 
 
 class PeerRequests:
@@ -67,19 +65,15 @@ class PeerRequests:
             raise self._noted(error, scope) from error
 
     def _sender(self, scope: Scope) -> str:
-        headers = headers_of(scope)
-        stamp, shown = headers.get(_STAMP), headers.get(_SECRET)
-        if stamp is None and shown is None:
+        stamp = headers_of(scope).get(_STAMP)
+        if stamp is None:
             return ""
         try:
-            if stamp is not None:
-                if self._gate.is_apart and PEER_PORT not in scope:
-                    raise _elsewhere()
-                return self._gate.check_stamp(stamp.decode("latin-1"), _covered(scope))
-            self._gate.check_shown((shown or b"").decode("latin-1"))
+            if self._gate.is_apart and PEER_PORT not in scope:
+                raise _elsewhere()
+            return self._gate.check_stamp(stamp.decode("latin-1"), _covered(scope))
         except PeerRefused as error:
             raise self._noted(error, scope) from error
-        return _SHOWN_SECRET
 
     def _noted(self, error: PeerRefused, scope: Scope) -> PeerRefused:
         """Counts and logs a refusal, with the address of its sender."""

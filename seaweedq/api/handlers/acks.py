@@ -16,7 +16,6 @@ from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.acking import AckOutcome, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.codec.message_ids import read_ids
-from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
 from seaweedq.errors import InvalidRequest
 
 FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
@@ -111,8 +110,6 @@ class Acks:
                 f"attempted is false beside {other}: what nobody has tried to handle comes again at once",
                 field="attempted",
             )
-        if wanted.lease is not None or isinstance(wanted, NackRequest | ExtendRequest):
-            calls.level.require(SUBSCRIPTION_LEVEL, "a request about a lease")
 
         def there(target: Target) -> Awaitable[Answer]:
             return calls.proxy.relay(scope, target, msgspec.json.encode(wanted))

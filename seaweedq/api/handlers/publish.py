@@ -301,7 +301,7 @@ def _producer(scope: Scope) -> Producer | None:
     own = caller_of(scope).uid
     check_name(identity, "producer")
     # No name of a client's has the sign: a principal's producers are neither an anonymous one's nor another's, which
-    # may have had its name before. Brokers below level 4, at which nobody has a uid, take no such name from each other.
+    # may have had its name before.
     identity = identity if own is None else f"{own}{OF_PRINCIPAL}{identity}"
     return Producer(identity, whole_number(sequence, "Producer-Sequence", 0, MAX_SEQUENCE))
 

@@ -42,8 +42,6 @@ from seaweedq.clock import Ids
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import message_texts, separated
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.coordination.cluster_level import ClusterLevel
-from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
 from seaweedq.errors import ChainDamaged, InvalidRequest, LeaseEnded, NotAcceptable, NotOwner
 from seaweedq.segments.layout import PARTITION_COLUMN, Layout
 
@@ -144,7 +142,6 @@ class SubscriptionCalls:
     finder: DispatcherFinder
     proxy: Proxy
     reader: RequestReader
-    level: ClusterLevel
 
     @asynccontextmanager
     async def asked(
@@ -173,17 +170,11 @@ class Pulls:
         """Leases messages to a consumer, and waits for the first one. The same `lease` again gives what of it is not
         answered yet. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
         calls = self.calls
-        as_arrow = wants_arrow(scope)
         async with calls.asked(scope, receive, _PULL, topic_name, name) as (topic, wanted):
             pass  # the body's memory is not needed during the wait
-        if as_arrow:
-            calls.level.require(SUBSCRIPTION_LEVEL, "a pull of Arrow")
-        search = self._pull if wanted.lease is not None else self._pull_anew
-        if wanted.lease is not None:
-            calls.level.require(SUBSCRIPTION_LEVEL, "a pull with a lease of its own")
-        elif calls.level.written >= SUBSCRIPTION_LEVEL:
+        search = self._pull if wanted.lease is not None else self._pull_under_some_name
+        if wanted.lease is None:
             wanted.lease = self.ids.nonce()
-            search = self._pull_under_some_name
         if calls.dispatcher.has(topic, name):
             with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
                 found = await calls.dispatcher.pull_now(topic, name, _pull(wanted, 0))
@@ -201,14 +192,10 @@ class Pulls:
         """Pulls under the name that this broker chose. Where its lease has ended, since an answer was lost and the
         request repeated late, it chooses another: the client knows of none."""
         with suppress(LeaseEnded):
-            answer = await self._pull_anew(scope, topic, name, wanted)
+            answer = await self._pull(scope, topic, name, wanted, is_new=True)
             if answer.status != HTTPStatus.GONE or LEASE_ENDED not in answer.body:
                 return answer
         return await self._pull(scope, topic, name, replace(wanted, lease=self.ids.nonce(), wait_s=0))
-
-    async def _pull_anew(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
-        """As `_pull`, for what cannot hold any messages yet."""
-        return await self._pull(scope, topic, name, wanted, is_new=True)
 
     async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, is_new: bool = False) -> Answer:
         calls = self.calls
@@ -255,8 +242,7 @@ class Pulls:
             message_texts(numbers, rows, segment.id, segment.layout, attempts, links, ",")
             for segment, numbers, attempts, rows in together(found)
         ]
-        name = leased.name if self.calls.level.written >= SUBSCRIPTION_LEVEL else None
-        head = b'{"lease":%b,"messages":[' % msgspec.json.encode(name)
+        head = b'{"lease":%b,"messages":[' % msgspec.json.encode(leased.name)
         return Answer(200, b"".join([head, *separated(texts), b"]}"]))
 
 

@@ -6,7 +6,7 @@ The broker that takes a seek chooses its id, unless the client did, before it ha
 repeats, after an answer of the dispatcher was lost, seeks once.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
@@ -38,10 +38,8 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Ids
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.keys import ID_BOUND
-from seaweedq.coordination.records.access import ACCESS_LEVEL
-from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import MessageFilter, SubscriptionRecord
 from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound
 from seaweedq.segments.names import NAME
 
@@ -102,7 +100,7 @@ def record_of(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
     """Returns the record of a new subscription. Raises InvalidRequest."""
     # The epoch begins with the clock, so that acks of a deleted subscription of the same name never count for this one.
     plain = SubscriptionRecord("ordered", "latest", 30.0, 0, None, now_us, epoch=now_us)
-    return structs.replace(plain, **changes_of(wanted)).in_its_form()
+    return structs.replace(plain, **changes_of(wanted))
 
 
 def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, Any]:
@@ -234,15 +232,8 @@ class SubscriptionServices:
     finder: DispatcherFinder
     proxy: Proxy
     reader: RequestReader
-    level: ClusterLevel
     meter: LagMeter
     letters: DeadLetterTopics
-
-    def check_new(self, record: SubscriptionRecord, changes: Collection[str]) -> None:
-        """Raises NeedsLevel for a changed setting of level 3."""
-        new = [name for name in record.new_in_level_3 if name in changes]
-        if new:
-            self.level.require(SUBSCRIPTION_LEVEL, f"a subscription with {', '.join(new)}")
 
     def check_letters(self, scope: Scope, target: str | None) -> None:
         """Raises Forbidden where the caller may not publish to a topic for dead letters, or create it."""
@@ -253,10 +244,8 @@ class SubscriptionServices:
             check_right(scope, Action.CREATE, Resource(target))
 
     def sender(self, scope: Scope) -> dict[str, str | None]:
-        """Returns the members of a record that say with whose rights dead letters go out: those of who has named their
-        topic, and was judged for it. There are none below level 4."""
-        if self.level.written < ACCESS_LEVEL:
-            return {}
+        """Returns the members of a record that say with whose rights dead letters go out: those of the
+        caller that has named their topic, and was judged for it."""
         caller = caller_of(scope)
         return {"creator": caller.principal, "creator_uid": caller.uid}
 
@@ -286,7 +275,6 @@ async def create_subscription(services: SubscriptionDep, request: Request, topic
 
     async def create() -> int:
         """Creates it or compares it; returns the status."""
-        services.check_new(record, changes)
         await services.letters.check(found, record)
         created = await services.admin.create(found, subscription, record)
         if not created and (there := await services.admin.find(found, subscription)):
@@ -321,7 +309,6 @@ async def change_subscription(services: SubscriptionDep, request: Request, topic
         """Changes the record, by that which the dispatcher has."""
         opened = await services.dispatcher.open(found, subscription)
         changed = msgspec.structs.replace(opened.record, **changes)
-        services.check_new(changed, changes)
         if changes.keys() & {"max_attempts", "dead_letter_topic"}:
             await services.letters.check(found, changed)
         await services.admin.change(found, subscription, changes)
@@ -576,7 +563,6 @@ class SeekServices:
     finder: DispatcherFinder
     proxy: Proxy
     reader: RequestReader
-    level: ClusterLevel
     ids: Ids
 
 
@@ -598,7 +584,6 @@ async def seek_subscription(services: SeekDep, request: Request, topic: str, sub
     check_name(subscription, "subscription")
     wanted = await services.reader.json(request, _SEEK)
     place = _place_of(wanted.to)
-    services.level.require(SUBSCRIPTION_LEVEL, "a seek")
     key = services.ids.nonce() if wanted.id is UNSET else wanted.id
     found = await services.catalog.known(topic)
 

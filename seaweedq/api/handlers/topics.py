@@ -35,9 +35,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.codec.bodies import JSON
 from seaweedq.codec.key_field import check_key_field
-from seaweedq.coordination.cluster_level import ClusterLevel
-from seaweedq.coordination.records.access import ACCESS_LEVEL
-from seaweedq.coordination.records.topics import BARE_LEVEL, RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
+from seaweedq.coordination.records.topics import FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema
@@ -75,7 +73,6 @@ def wanted_scaling(topic: Topic, wanted: ScalingRequest) -> dict[str, Any]:
     return current | asked
 
 
-BOUNDS = ("max_age_s", "max_bytes")  # of which earlier versions stored what they never enforced
 _AGE_S = 10 * 365 * 86_400
 Bytes = Annotated[int, Meta(ge=1, le=2**60)]
 Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
@@ -117,19 +114,13 @@ class PreviewAnswer(Struct):
 
 
 def changed_retention(policy: RetentionPolicy, wanted: RetentionRequest) -> RetentionPolicy:
-    """Returns the policy with the fields that a request names. It is enforced if it takes anything, and every bound of
-    it was set since bounds are enforced: one that an earlier version stored must be named again."""
-    named = msgspec.to_builtins(wanted)
-    if not named:
-        return policy
-    old = not policy.enforced and any(getattr(policy, name) is not None for name in BOUNDS if name not in named)
-    after = msgspec.structs.replace(policy, **named, enforced=False)
-    return msgspec.structs.replace(after, enforced=after.takes and not old)
+    """Returns the policy with the fields that a request names."""
+    return msgspec.structs.replace(policy, **msgspec.to_builtins(wanted))
 
 
 def shown_retention(policy: RetentionPolicy) -> RetentionAnswer:
     """Returns the policy as answers show it."""
-    enforced = policy.enforced if policy.takes else None
+    enforced = True if policy.takes else None
     return RetentionAnswer(
         policy.max_age_s, policy.max_bytes, policy.keep_unread, policy.delete_read, policy.grace_s, enforced
     )
@@ -386,17 +377,7 @@ class TopicServices:
     positions: TopicPositions
     deletion: TopicDeletion
     reader: RequestReader
-    level: ClusterLevel
     files: TopicFiles
-
-    def check_level(self, before: TopicConfig, after: TopicConfig) -> None:
-        """Raises NeedsLevel where a change sets what the cluster's level does not have yet."""
-        if after.retention != before.retention and after.retention.takes:
-            self.level.require(RETENTION_LEVEL, "retention")
-        if after.lines_are_bare and not before.lines_are_bare:
-            self.level.require(BARE_LEVEL, "ndjson")
-        if after.limits and after.limits != before.limits:
-            self.level.require(ACCESS_LEVEL, "limits of a topic")
 
 
 Services = Annotated[TopicServices, given(TopicServices)]
@@ -430,7 +411,6 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, cr
     created = False
     await services.catalog.look(topic)
     if services.catalog.find(topic) is None:
-        services.check_level(TopicConfig(), new_config(wanted))
         created = await services.admin.create(topic, new_config(wanted), creator)
     found = services.catalog.topic(topic)
     if not created:
@@ -497,7 +477,6 @@ async def change_topic(services: Services, request: Request, topic: str) -> Resp
         return json_answer(await _previewed(services, found, changed_config(found.record.config, wanted).retention))
     while True:
         config = changed_config(found.record.config, wanted)
-        services.check_level(found.record.config, config)
         if await services.admin.change(found, config):
             return json_answer(await _answer(services, found))
         found = services.catalog.topic(topic)

@@ -34,7 +34,6 @@ from seaweedq.broker.subscriptions.leases import Position, parse_lease
 from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL
 from seaweedq.errors import InvalidRequest, SeaweedqError, Unavailable, UnreadableBody
 
 MAX_IN_FLIGHT, LARGEST_IN_FLIGHT = 1_000, 1_000_000
@@ -97,7 +96,6 @@ class SubscriptionStreamRoute:
         resumed = header(scope, b"last-event-id")
         before = EventId.parse(resumed) if resumed else None
         max_in_flight, consumer = _options(scope)
-        calls.level.require(SUBSCRIPTION_LEVEL, "a stream of a subscription")
         topic = await calls.catalog.known(topic_name)
         await self.streams.check(topic, name)
         position = _begin(before, self.ids.nonce(), consumer, max_in_flight)

@@ -20,9 +20,8 @@ from seaweedq.broker.access.admin_token import ADMIN
 from seaweedq.broker.access.view import MAX_DEPTH, AccessView
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
-from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
-from seaweedq.coordination.records.access import ACCESS_LEVEL, PrincipalRecord, TokenRecord
+from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import Forbidden, InvalidRequest, PrincipalNotFound, TokenNotFound, Unavailable
 
@@ -60,19 +59,15 @@ class Issued:
 class Principals:
     """Creates, changes and removes principals and tokens."""
 
-    def __init__(
-        self, coordination: Coordination, view: AccessView, level: ClusterLevel, clock: Clock, ids: Ids
-    ) -> None:
+    def __init__(self, coordination: Coordination, view: AccessView, clock: Clock, ids: Ids) -> None:
         self.view = view
         self._coordination = coordination
-        self._level = level
         self._clock = clock
         self._ids = ids
 
     async def put(self, name: str, grants: tuple[Grant, ...], limits: Limits, disabled: bool) -> bool:
-        """Creates a principal, or replaces what it may do. Returns whether it is new. Raises NeedsLevel,
+        """Creates a principal, or replaces what it may do. Returns whether it is new. Raises
         InvalidRequest, NeedsNewerBroker, Unavailable."""
-        self._level.require(ACCESS_LEVEL, "a principal")
         if name == ADMIN:
             raise InvalidRequest(
                 f"the principal {ADMIN!r} is that of admin_token_file; choose another name", field="principal"
@@ -104,9 +99,8 @@ class Principals:
         """Creates a token. Who names a principal needs the right to access, and gets one of that principal; else it is
         one of the caller's own, which may do no more, and ends no later, than the one that the caller has.
 
-        Raises Forbidden, InvalidRequest, PrincipalNotFound, NeedsLevel, Unavailable.
+        Raises Forbidden, InvalidRequest, PrincipalNotFound, Unavailable.
         """
-        self._level.require(ACCESS_LEVEL, "a token")
         name, parent = self._for_whom(caller, wanted)
         self._check_count(name, parent is not None)
         for _ in range(TRIES):

@@ -89,7 +89,7 @@ def config() -> TopicConfig:
         format="typed",
         schema=schema,
         columns=encode_fields(parse_schema(schema)),
-        retention=RetentionPolicy(max_age_s=KEPT_S, enforced=True),
+        retention=RetentionPolicy(max_age_s=KEPT_S),
     )
 
 

@@ -3,7 +3,7 @@ messages.
 
 The topic is made by the first row, and again where somebody has deleted it. Rows go out under a producer's identity,
 which makes a repeat known; so a batch whose outcome is unknown is sent again as it was, and has no doubles. While the
-topic takes nothing the queue fills, and then events are lost. Below level 4 of the cluster there are log lines alone.
+topic takes nothing the queue fills, and then events are lost.
 
 A batch that is refused for GIVE_UP_S, without an outage meanwhile, is lost, too: nothing says that it is ever taken,
 and all behind it wait.
@@ -13,7 +13,6 @@ One batch is on its way at a time. A stop sends what is left once more, and then
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from seaweedq.broker.audit.audit import Audit
 from seaweedq.broker.audit.events import TOPIC, Event, config, fits, rows
@@ -21,7 +20,6 @@ from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.coordination.records.access import ACCESS_LEVEL
 from seaweedq.errors import SeaweedqError, SequenceOutOfOrder, TopicConflict, Unavailable
 from seaweedq.segments.producers import AUDIT
 
@@ -34,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class AuditTopic(Service):
-    """Publishes the events of one broker, if the settings say so. `level` is the cluster's."""
+    """Publishes the events of one broker, if the settings say so."""
 
     def __init__(
         self,
@@ -43,14 +41,12 @@ class AuditTopic(Service):
         admin: TopicAdmin,
         publisher: Publisher,
         broker: str,
-        level: Callable[[], int],
     ) -> None:
         self.audit = audit
         self._catalog = catalog
         self._admin = admin
         self._publisher = publisher
         self._broker = broker
-        self._level = level
         self._batch: list[Event] = []  # is sent until it is known to be durable
         self._identities = self._sequence = 0
         self._target: Topic | None = None
@@ -86,9 +82,6 @@ class AuditTopic(Service):
                 self._batch = self._batch or self.audit.take(MOST)
                 if not self._batch:
                     return True
-                if self._level() < ACCESS_LEVEL:
-                    self._batch = []
-                    continue
                 if not await self._sent():
                     return False
 

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
-from seaweedq.broker.cluster.suspicion_rules import LEVEL, Outcome, PeerHealth, may_be_suspected, reporters_needed
+from seaweedq.broker.cluster.suspicion_rules import Outcome, PeerHealth, may_be_suspected, reporters_needed
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.broker.rpc.transport import is_refused
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.interface import Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records.cluster import SuspicionRecord
@@ -65,7 +64,6 @@ class Prober:
         coordination: Coordination,
         membership: Membership,
         roster: Roster,
-        level: ClusterLevel,
         reports: SuspicionReports,
         peers: Peers,
         clock: Clock,
@@ -75,7 +73,6 @@ class Prober:
         self._coordination = coordination
         self._membership = membership
         self._roster = roster
-        self._level = level
         self._reports = reports
         self._peers = peers
         self._clock = clock
@@ -144,7 +141,7 @@ class Prober:
 
     async def _report(self, broker: str, url: str) -> None:
         known = self._roster.brokers.get(broker)
-        if known is None or self._reported.get(broker) or self._level.written < LEVEL:
+        if known is None or self._reported.get(broker):
             return
         if not may_be_suspected(known.record) or self._is_reported_enough(broker):
             return

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from contextlib import suppress
 
+from seaweedq import levels
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
@@ -22,7 +23,6 @@ from seaweedq.coordination.records.cluster import ClusterRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import InvalidRequest, Unavailable, UnfitStore
-from seaweedq.levels import HIGHEST
 from seaweedq.storage.identity import cluster_identity, known_identity
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.level_marks import mark_level, marked_level
@@ -40,7 +40,7 @@ async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, c
     """
     known = await _first_record(coordination, store, ids)
     record = known.record
-    if record.known_store and await known_identity(store) is None:
+    if record.store and await known_identity(store) is None:
         raise UnfitStore(
             f"{named}: coordination has a cluster already, {record.cluster}, and this is not its store, which would "
             "have a _cluster.json; start with the store that all brokers have, or with coordination that is new"
@@ -51,9 +51,9 @@ async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, c
             f"{named}: the store belongs to cluster {identity.cluster}, this coordination to {record.cluster}; "
             "start with what the store was made with, or with a fresh store"
         )
-    if not record.known_store:
-        record = (await _record(coordination, known.with_record(record.of_store(identity.store)))).record
-    if record.known_store != identity.store:
+    if not record.store:
+        record = (await _record(coordination, known.replace(store=identity.store))).record
+    if record.store != identity.store:
         raise UnfitStore(f"{named}: coordination knows another store of cluster {record.cluster}, made at another time")
     return record.cluster
 
@@ -62,27 +62,23 @@ async def _first_record(coordination: Coordination, store: ObjectStore, ids: Ids
     """Returns the cluster's record. Where there is none, or one that names no store yet, it gets the level of the
     store: nobody has joined such a cluster."""
     there = await coordination.get(keys.CLUSTER.key())
-    known = read_cluster(there) if there else Versioned.new(ClusterRecord(ids.nonce()))
-    if known.record.known_store:
+    known = read_cluster(there) if there else Versioned.new(ClusterRecord.new(ids.nonce(), levels.HIGHEST))
+    if known.record.store:
         await _compare_level(store, known.record.level)
         return known
     new_store = await known_identity(store) is None
-    if new_store:
-        level = known.record.level if there else HIGHEST
-    else:
-        level = await marked_level(store)
+    level = known.record.level if new_store else await marked_level(store)
     if there and level <= known.record.level:
         return known
     check_level(level)
     if new_store:
         await mark_level(store, level)
-    wanted = known.record if level == 1 else known.record.risen_to(level).writing()
-    return await _record(coordination, known.with_record(wanted))
+    return await _record(coordination, known.replace(level=level, written=level))
 
 
 async def _compare_level(store: ObjectStore, level: int) -> None:
     """Logs where the store names a higher level: a rise was broken off early, or coordination is of an older day."""
-    if level < HIGHEST and (marked := await marked_level(store)) > level:
+    if level < levels.HIGHEST and (marked := await marked_level(store)) > level:
         logger.warning(
             "the store names level %d, coordination level %d: a rise was broken off, or coordination was restored from "
             "before it. `seaweedq cluster level %d` ends it; start no broker that does not read that level",

@@ -12,7 +12,7 @@ anything, and never come back.
 A journal may be of a later version than the leader, or of a kind that it lacks. Its segments need not wait while a
 broker lives that reads it. The leader asks those that read the levels that it reads itself, the highest first, each
 once in its life: what a broker cannot read it never will. Safety does not rest on who recovers, nor on how many do. If
-nobody reads it, the journal's record says so (`needs_newer`, from level 2 on): whoever wants the segments is told that
+nobody reads it, the journal's record says so (`needs_newer`): whoever wants the segments is told that
 a newer broker is needed. That is a hint, and goes once a broker was found.
 """
 
@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from seaweedq import levels
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.cluster.periodic_tasks import PeriodicTask
 from seaweedq.broker.cluster.rebalancer import Rebalancer
@@ -42,17 +43,14 @@ from seaweedq.coordination.roster import Roster, is_replayed
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.errors import Fenced, NeedsNewerBroker, PeerTooOld, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
-from seaweedq.formats import Level
 from seaweedq.invariants import InvariantViolated
-from seaweedq.levels import HIGHEST
 
 MARGIN_S = 5.0
-RECORD_LEVEL = 2  # of `needs_newer`
 logger = logging.getLogger(__name__)
 
 
 class Recoveries:
-    """Recoveries by this broker `me`, which leads, or by others. `level` is the cluster's."""
+    """Recoveries by this broker `me`, which leads, or by others."""
 
     def __init__(
         self,
@@ -61,14 +59,12 @@ class Recoveries:
         peers: Peers,
         coordination: Coordination,
         me: str,
-        level: Level,
     ) -> None:
         self._recovery = recovery
         self._roster = roster
         self._peers = peers
         self._coordination = coordination
         self._me = me
-        self._level = level
         self._unable: dict[str, set[str]] = {}  # by broker: those that cannot read its journal
         self._asked: dict[str, str | None] = {}  # by broker: whom this one has asked last
 
@@ -107,7 +103,7 @@ class Recoveries:
     def _able(self, unable: Container[str]) -> list[tuple[str, str]]:
         """Returns the living brokers that may read what this one cannot, with their URLs."""
         found = {broker: known.record for broker, known in self._roster.brokers.items() if broker not in unable}
-        able = [broker for broker, record in found.items() if record.highest >= HIGHEST and not record.starting]
+        able = [broker for broker, record in found.items() if record.highest >= levels.HIGHEST and not record.starting]
         return [(one, found[one].url) for one in sorted(able, key=lambda broker: (-found[broker].highest, broker))]
 
     async def _note(
@@ -122,7 +118,7 @@ class Recoveries:
                 )
             else:
                 logger.error("no living broker reads the journal of %s, its segments wait for one: %s", broker, why)
-        if journal and journal.record.needs_newer != (other is None) and self._level() >= RECORD_LEVEL:
+        if journal and journal.record.needs_newer != (other is None):
             put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(journal.replace(needs_newer=other is None)))
             await self._coordination.commit([Compare(put.key, journal.revision)], [put])
 

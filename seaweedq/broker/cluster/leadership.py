@@ -47,9 +47,7 @@ class Leadership(Service):
         self.autoscaler = Autoscaler(view, load.reports, planner, self.rebalancer, election)
         self.rise = LevelRise(coordination, context.store, context.level, context.membership, context.settings.lease_s)
         self.limits = LimitSplit(view, election, context.peers, accounts)
-        recoveries = Recoveries(
-            recovery.journals, context.roster, context.peers, coordination, context.broker, context.written_level
-        )
+        recoveries = Recoveries(recovery.journals, context.roster, context.peers, coordination, context.broker)
         tasks = (*self._tasks(context, admin, deletion), *_retention_tasks(context, retaining))
         self.leader = Leader(view, coordination, election, recoveries, self.rebalancer, tasks)
 
@@ -97,5 +95,4 @@ def _retention_tasks(context: Context, retaining: Retaining) -> Sequence[Periodi
         PeriodicTask("retention", retention.round, RETENTION_S, clock),
         PeriodicTask("sweep of tombstones", retention.removal.sweep, SWEEP_S, clock),
         PeriodicTask("expiry of subscriptions", retaining.expiry.delete_expired, EXPIRY_S, clock),
-        PeriodicTask("telling of retention", retention.log_unenforced, DAY_S, clock),
     )

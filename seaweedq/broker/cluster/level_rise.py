@@ -4,7 +4,7 @@ Order of writes for a rise to N, by any broker: 0. Refuse it, with nothing writt
 broker of each journal that is to be recovered reads N. 1. Create the store's object `_levels/N`. 2. One transaction
 compares the cluster's record, the requesting broker's and those of the living brokers, and writes `level` N: from here
 no broker that does not read N joins, since each compares the cluster's record in the transaction that writes its own.
-One that is older than levels compares nothing; it ends as it reads the record's `store`. 3. Read the brokers again and
+3. Read the brokers again and
 end the leases of those that do not read N, which had looked at the record before 2 and joined behind it; wait a lease,
 in which they notice it; until there are none. It waits also where it finds none, since another broker may have ended
 them. 4. A transaction writes `written` N: brokers write forms of N.
@@ -13,17 +13,15 @@ A crash behind 1 leaves a store that says more than is true, which costs nothing
 *rises*: the leader goes on with 3, as does a repeated request. Each step may be done again, and by two at once: what 2
 and 4 write depends on the record that they compare.
 
-A broker that is older than levels, and was stopped between its look at the record and its join until behind the read
-of 3, or for longer than all this, is ended by the guard as its record appears; each broker has a guard. It is starting
-then, and never gets ready: for that it compares its own record. While the level rises the guard leaves those that are
-ready to 3, which waits behind the end of their leases.
+Each broker has a guard beside: it ends a broker that does not read the level as its record appears, if one ever joins
+without that comparison. Such a broker is starting then, and never gets ready: for that it compares its own record.
+While the level rises the guard leaves those that are ready to 3, which waits behind the end of their leases.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 
-from seaweedq.broker.cluster.suspicion_rules import LEVEL
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import ClusterLevel, Reads, read_cluster, reads_of
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
@@ -133,7 +131,7 @@ class LevelRise:
     async def _announce(self, known: Versioned[ClusterRecord], to: int, living: Sequence[Entry]) -> bool:
         own = self._membership.compare()
         others = [Compare(entry.key, entry.revision) for entry in living if entry.key != own.key]
-        put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.with_record(known.record.risen_to(to))))
+        put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.replace(level=to)))
         compares = [Compare(put.key, known.revision), own, *others[:COMPARED]]
         return await self._coordination.commit(compares, [put]) is not None
 
@@ -152,10 +150,10 @@ class LevelRise:
 
     async def _write(self, known: Versioned[ClusterRecord]) -> None:
         reach("level.cleared")
-        record = known.record.writing()
-        put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.with_record(record)))
+        level = known.record.level
+        put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.replace(written=level)))
         if await self._coordination.commit([Compare(put.key, known.revision)], [put]) is not None:
-            logger.warning("the cluster has level %d, and writes it", record.level)
+            logger.warning("the cluster has level %d, and writes it", level)
             reach("level.written")
 
     async def _read(self) -> Versioned[ClusterRecord]:
@@ -211,7 +209,7 @@ async def end_leases(coordination: Coordination, level: int, ready_too: bool = T
     for entry in too_old:
         (broker,) = keys.BROKERS.parse(entry.key)
         logger.warning("broker %s does not read level %d, which the cluster has: its lease ends", broker, level)
-        if level < LEVEL or await _mark(coordination, entry):  # else it has changed: the next look ends its lease
+        if await _mark(coordination, entry):  # else it has changed: the next look ends its lease
             await coordination.leases.revoke(entry.lease)
     return bool(too_old)
 

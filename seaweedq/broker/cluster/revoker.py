@@ -16,10 +16,9 @@ import asyncio
 import logging
 
 from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
-from seaweedq.broker.cluster.suspicion_rules import LEVEL, Verdict, may_be_suspected, revoker_of, suspects
+from seaweedq.broker.cluster.suspicion_rules import Verdict, may_be_suspected, revoker_of, suspects
 from seaweedq.broker.context import ClusterView
 from seaweedq.coordination import keys
-from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election, leader_of
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.records.cluster import RevocationRecord
@@ -41,7 +40,6 @@ class Revoker:
         view: ClusterView,
         coordination: Coordination,
         election: Election,
-        level: ClusterLevel,
         reports: SuspicionReports,
     ) -> None:
         self.revocations = 0
@@ -50,7 +48,6 @@ class Revoker:
         self._clock = view.clock
         self._coordination = coordination
         self._election = election
-        self._level = level
         self._reports = reports
         self._wake = asyncio.Event()
         self._gone_since_s: dict[str, float] = {}  # of marked brokers
@@ -76,8 +73,7 @@ class Revoker:
 
     async def look(self) -> None:
         """Ends the leases that this broker is to end now, and removes the marks whose time is over."""
-        if self._level.written >= LEVEL:
-            await self._end_leases()
+        await self._end_leases()
         await self._remove_marks()
 
     async def _end_leases(self) -> None:

@@ -13,17 +13,16 @@ class Suspecting(Service):
     """Asks the others (`prober`), answers them (`responder`), and ends leases (`revoker`)."""
 
     def __init__(self, context: Context, own: OwnRevocations, reading: Reading) -> None:
-        coordination, level = context.coordination, context.level
+        coordination = context.coordination
         self._membership = context.membership
         self._own = own
         self.responder = Responder(context.broker, context.clock)
         self.reports = SuspicionReports(coordination, lambda: self.revoker.wake())
-        self.revoker = Revoker(context.view, coordination, context.election, level, self.reports)
+        self.revoker = Revoker(context.view, coordination, context.election, self.reports)
         self.prober = Prober(
             coordination,
             context.membership,
             context.roster,
-            level,
             self.reports,
             context.peers,
             context.clock,

@@ -12,7 +12,6 @@ from enum import Enum
 
 from seaweedq.coordination.records.cluster import BrokerRecord
 
-LEVEL = 3  # of the cluster, from which on leases are ended on suspicion: earlier brokers know no marks
 REFUSALS = 3
 APART_S = 0.2  # between two of them
 REPORTERS = 2

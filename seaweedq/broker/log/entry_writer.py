@@ -17,7 +17,7 @@ from seaweedq.failpoints import reach
 from seaweedq.formats import Level
 from seaweedq.invariants import require
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import UPLOADS_LEVEL, EntryMetadata, Seal, encode_entry, oldest_upload
+from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry, oldest_upload
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import ProducerTables
@@ -125,20 +125,15 @@ class EntryWriter:
             schema_id=schema_id(source.layout.values),
             appended_us=self._clock.now_us(),
             max_timestamp_us=max_timestamp_us,
-            producers=producers.encode(level := self._level()),
+            producers=producers.encode(self._level()),
             seal=seal,
         )
         reach("entry.encode")
-        data = await asyncio.to_thread(_encode, rows, source.layout, metadata, level)
+        data = await asyncio.to_thread(_encode, rows, source.layout, metadata)
         reach("entry.append")
         await chain.append(metadata, memoryview(data))
         reach("entry.appended")
 
 
-def _encode(
-    rows: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata, level: int
-) -> pa.Buffer:
-    """Encodes an entry in the form of a level, as encode_entry."""
-    if level >= UPLOADS_LEVEL:
-        metadata = msgspec.structs.replace(metadata, oldest_upload=oldest_upload(rows))
-    return encode_entry(rows, layout, metadata, level)
+def _encode(rows: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
+    return encode_entry(rows, layout, msgspec.structs.replace(metadata, oldest_upload=oldest_upload(rows)))

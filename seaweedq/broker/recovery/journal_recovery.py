@@ -34,13 +34,12 @@ from seaweedq.coordination.roster import is_recovered
 from seaweedq.coordination.unreadable import NOTED
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
-from seaweedq.formats import Level
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 
 REPLAYS = 4  # at a time: they share the memory that recoveries may hold. Journals that wait for it are fenced before
 NAMED = 10  # topics in an error
 LEFT_S = 5.0  # between two tries of journals that were left
-LEFT_LEVEL, MAX_LEFT = 2, 1000  # of the record's member `left`
+MAX_LEFT = 1000  # topics in the record's member `left`
 logger = logging.getLogger(__name__)
 
 
@@ -54,14 +53,12 @@ class JournalRecovery:
         replay: Replay,
         journals: Journals,
         place: str,
-        level: Level,
     ) -> None:
         self._coordination = coordination
         self._membership = membership
         self._replay = replay
         self._journals = journals
         self._place = place
-        self._level = level
         self._turns = asyncio.Semaphore(REPLAYS)
         self._causes: dict[str, set[str]] = {}  # by broker: the records that could not be read for its journal
         self._unreached: set[str] = set()  # the brokers whose journals cannot be reached
@@ -186,7 +183,7 @@ class JournalRecovery:
         """Notes that all is replayed but what the journal holds of some topics: what the broker had of others may
         change hands."""
         held = journal.replace(left=tuple(left))
-        if held.record != journal.record and self._level() >= LEFT_LEVEL and len(left) <= MAX_LEFT:
+        if held.record != journal.record and len(left) <= MAX_LEFT:
             put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(held))
             await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
 

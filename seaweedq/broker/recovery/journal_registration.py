@@ -8,6 +8,7 @@ next recovery goes on (broker/recovery/journal_recovery).
 import asyncio
 import logging
 
+from seaweedq import levels
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
@@ -17,7 +18,6 @@ from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.errors import NotReady, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import Journal
-from seaweedq.levels import HIGHEST, LOWEST
 
 RETIRE_S = 1.0
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class JournalRegistration:
         self._coordination = coordination
         self._membership = membership
         self._key = keys.JOURNALS.key(membership.broker)
-        self._held = Versioned.new(record).replace(lowest=LOWEST, highest=HIGHEST)
+        self._held = Versioned.new(record).replace(lowest=levels.LOWEST, highest=levels.HIGHEST)
 
     async def register(self) -> None:
         """Writes the key, so that if this broker dies while it starts, its folder's next broker ends its lease. Raises

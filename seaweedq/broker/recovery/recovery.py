@@ -13,10 +13,10 @@ class Recovery(Service):
     """Recovers `journals`, also those that the leader has `requested`. `home` is the id of this process's folder."""
 
     def __init__(self, context: Context, home: str) -> None:
-        coordination, membership, level = context.coordination, context.membership, context.written_level
+        coordination, membership = context.coordination, context.membership
         memory = RecoveryMemory(context.budget)
-        replay = Replay(context.catalog, coordination, context.store, context.entries, level, memory)
-        self.journals = JournalRecovery(coordination, membership, replay, context.journals, home, level)
+        replay = Replay(context.catalog, coordination, context.store, context.entries, memory)
+        self.journals = JournalRecovery(coordination, membership, replay, context.journals, home)
         self.registration = JournalRegistration(coordination, membership, context.journals.describe(context.broker))
         self.requested = RequestedRecoveries(self.journals, coordination)
         self._membership = membership

@@ -33,7 +33,6 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
@@ -124,14 +123,12 @@ class Replay:
         coordination: Coordination,
         store: ObjectStore,
         entries: EntryWriter,
-        level: Callable[[], int],
         memory: RecoveryMemory,
     ) -> None:
         self._catalog = catalog
         self._coordination = coordination
         self._store = store
         self._entries = entries
-        self._level = level
         self._memory = memory
 
     async def replay(self, broker: str, read: Read, remaining: Remaining | None = None) -> Replayed:
@@ -300,7 +297,7 @@ class Replay:
         cursor = held.record
         delivery = SegmentDelivery.from_record(cursor)
         delivery.window.pass_over_all(acked[epoch])
-        record = _with_dying(delivery.window.record(epoch, self._level()), cursor)
+        record = _with_dying(delivery.window.record(epoch), cursor)
         if found := broken_by(cursor if there else None, record):
             logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
             raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
@@ -313,10 +310,7 @@ class Replay:
 def _with_dying(record: CursorRecord, before: CursorRecord) -> CursorRecord:
     """Returns a record with what the one before says of messages that are dying; all leases ended with their
     dispatcher."""
-    if before.held is UNSET:
-        return record
-    dying = tuple(one for one in before.held if one.dying)
-    return replace(record, held=dying, needs_level=before.needs_level) if dying else record
+    return replace(record, held=tuple(one for one in before.held if one.dying))
 
 
 class _Run:

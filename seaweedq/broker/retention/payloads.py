@@ -167,9 +167,6 @@ class RetainedPayloads:
 
 
 async def _named(chain: Chain, name: EntryName) -> str:
-    """Returns the date of the oldest upload that an entry's rows name. One that was written below level 3 does not say
-    so: it may name any."""
+    """Returns the date of the oldest upload that an entry's rows name."""
     metadata = await chain.read(chain.metadata, name)
-    if metadata.oldest_upload is msgspec.UNSET:
-        return "" if metadata.next_offset > metadata.first_offset else NOW
     return metadata.oldest_upload or NOW

@@ -81,7 +81,7 @@ class Scans:
     async def inputs(self, topic: Topic, now_us: int) -> ScanInputs | None:
         """Returns the inputs of a scan that may find something due; None if none can. Raises Unavailable."""
         policy = topic.record.config.retention
-        if not policy.enforced or not policy.takes:
+        if not policy.takes:
             self._seen.pop(topic, None)
             return None
         seen = self._seen.get(topic)
@@ -186,14 +186,6 @@ class Retention:
         for topic in emptied:
             with _one_of_many(topic):
                 await self.removal.remove(topic, began_us)
-
-    async def log_unenforced(self) -> None:
-        """Logs which policies are not enforced, since they were stored before retention was there."""
-        policies = {topic.name: topic.record.config.retention for topic in self._active()}
-        names = [name for name, policy in policies.items() if policy.takes and not policy.enforced]
-        if names:
-            shown = ", ".join(names[:NAMED])
-            logger.warning("the retention of %d topics is not enforced until it is set anew: %s", len(names), shown)
 
     def _active(self) -> Iterator[Topic]:
         for topic in filter(None, map(self._catalog.find, self._catalog.names())):

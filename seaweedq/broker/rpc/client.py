@@ -1,9 +1,8 @@
 """Calls to other brokers over HTTP: below /internal, and whole requests of clients that are handed on (relayed).
 
-Every one carries the stamp of a session (broker/rpc/peer_sessions), below level PEERS_FROM the secret itself; there is
-no other way in. A refusal of either comes before the other broker does anything, so the request is sent again with what
-it takes. A broker that does not answer is Unavailable, and the outcome of the request is unknown: the caller decides
-whether it may be repeated.
+Every one carries the stamp of a session (broker/rpc/peer_sessions); there is no other way in. A refusal comes before
+the other broker does anything, so the request is sent again in another session. A broker that does not answer is
+Unavailable, and the outcome of the request is unknown: the caller decides whether it may be repeated.
 
 Brokers of several versions call each other. A message travels as an array: a version adds members at its end, which
 have a default where they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
@@ -23,7 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from seaweedq.broker.rpc.peer_keyring import Address, Addresses, PeerKeyring, secrets_of
+from seaweedq.broker.rpc.peer_keyring import Address, Addresses, PeerKeyring
 from seaweedq.broker.rpc.peer_sessions import (
     HELLO_HEADER,
     STAMP_HEADER,
@@ -53,11 +52,6 @@ class PeerCaller:
         self._greet = greet
         self._sessions: dict[str, Outgoing] = {}  # by the id of the other broker
         self._greetings: dict[str, asyncio.Task[Outgoing]] = {}
-
-    @property
-    def is_on(self) -> bool:
-        """Tells whether brokers are called in sessions only."""
-        return self._trust.is_on
 
     async def session(self, url: str) -> tuple[Address, Outgoing]:
         """Returns a session with the broker at a URL. Raises NotOwner where none is there that proves to know the
@@ -224,12 +218,10 @@ class Request:
 
 
 class Peers:
-    """Connections to the other brokers, kept open. `secret` is the setting, which may have several secrets. `trust`
-    returns the context that checks those at https URLs; None: the authorities of the system are asked."""
+    """Connections to the other brokers, kept open. `trust` returns the context that checks those at https URLs; None:
+    the authorities of the system are asked."""
 
-    def __init__(self, secret: str, trust: Callable[[], ssl.SSLContext] | None = None) -> None:
-        self._secrets = secrets_of(secret)
-        self._shown: dict[str, str] = {}  # by URL: the secret that was taken there
+    def __init__(self, trust: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._caller: PeerCaller | None = None
         self._transport = Transport(trust)
 
@@ -272,10 +264,8 @@ class Peers:
         """Sends a request on to the broker whose record has this URL. Raises Unavailable where no answer came."""
         request = Request(method, path, headers, body, timeout_s)
         caller = self._caller
-        if (caller is None or not caller.is_on) and (found := await self._show(url, request)):
-            return found
-        for _ in range(ATTEMPTS if caller else 0):
-            assert caller is not None
+        assert caller is not None, "a broker is called before begin"
+        for _ in range(ATTEMPTS):
             address, session = await self._session(caller, url, timeout_s)
             stamp = {STAMP_HEADER: session.stamp(request.covered())}
             found = await self.send(address.base, request, stamp, address.secured)
@@ -292,18 +282,6 @@ class Peers:
         """Sends a request with the headers that show who sends it. Raises Unavailable where no answer came."""
         headers, url = {**request.headers, **shown}, base + request.path
         return await self._transport.send(request.method, url, headers, request.body, request.timeout_s, secured)
-
-    async def _show(self, url: str, request: Request) -> Relayed | None:
-        """Sends a request with the secret itself. None: the other broker no longer takes it. Raises Unavailable."""
-        taken = self._shown.get(url, "")
-        for secret in sorted(self._secrets, key=taken.__ne__):
-            found = await self.send(url, request, {SECRET_HEADER: secret})
-            if found.status != FORBIDDEN:
-                self._shown[url] = secret
-                return found
-            if refusal_of(found) == Refusal.SHOWN and self._caller:
-                return None
-        raise wrong_secret(url)
 
     async def _session(self, caller: PeerCaller, url: str, timeout_s: float) -> tuple[Address, Outgoing]:
         try:

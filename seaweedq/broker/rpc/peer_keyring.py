@@ -1,24 +1,12 @@
-"""Which brokers of the roster this one trusts, with which keys, and whether the cluster has come so far.
+"""The brokers of the roster that this one trusts, with their keys and where they are called."""
 
-Below level PEERS_FROM brokers show each other the secret itself. They read each other's proofs from the moment at which
-the cluster *writes* that level: by then each living broker has a version that proves and greets. Brokers see that
-moment one after another, and no request is lost: a broker answers hellos and stamps at any level, and takes the secret
-itself until it has seen the moment; one that is shown the secret afterwards refuses it as `shown`, before it does
-anything, and the caller turns to a hello. The level never falls, so the secret is never shown again.
-
-Whoever can write to coordination could tell a starting broker of a lower level. The store's mark of the level
-(storage/level_marks), which nobody removes, counts as well. Where a rise was broken off behind that mark, a broker that
-starts neither shows the secret nor takes it; those from before it answer its hellos, as they read the level.
-"""
-
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import starmap
 from typing import TYPE_CHECKING
 
-from seaweedq.broker.rpc.peer_keys import PEERS_FROM, LinkRoot, PeerKeys, RootKeys
+from seaweedq.broker.rpc.peer_keys import PeerKeys, RootKeys
 from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import Ids
 from seaweedq.coordination.records.cluster import BrokerRecord
@@ -27,8 +15,6 @@ from seaweedq.coordination.roster import Roster
 
 if TYPE_CHECKING:
     from seaweedq.broker.rpc.peer_tls import PeerTls
-
-logger = logging.getLogger(__name__)
 
 
 def secrets_of(setting: str) -> tuple[str, ...]:
@@ -39,17 +25,15 @@ def secrets_of(setting: str) -> tuple[str, ...]:
 class PeerKeyring:
     """One broker's knowledge of the secrets; `keys` are empty until the cluster's id is known, `me` is its own id."""
 
-    def __init__(self, secrets: Sequence[str], level: Callable[[], int], ids: Ids) -> None:
+    def __init__(self, secrets: Sequence[str], ids: Ids) -> None:
         self.secrets = tuple(secrets)
         self.keys = PeerKeys()
         self.me = ""
-        self._level = level
         self._ids = ids
-        self._marked = 0
 
-    def begin(self, keys: PeerKeys, me: str, marked: int = 0) -> None:
-        """Takes the keys, the id of this broker, and the level that the store names."""
-        self.keys, self.me, self._marked = keys, me, marked
+    def begin(self, keys: PeerKeys, me: str) -> None:
+        """Takes the keys, and the id of this broker."""
+        self.keys, self.me = keys, me
 
     @cached_property
     def tls(self) -> "PeerTls":
@@ -58,34 +42,19 @@ class PeerKeyring:
 
         return PeerTls(self.keys, self.me, self._ids)
 
-    @property
-    def is_on(self) -> bool:
-        """Tells whether brokers prove what they are; else they show the secret."""
-        return self._level() >= PEERS_FROM or self._marked >= PEERS_FROM
-
     def is_known(self, broker: str, record: BrokerRecord) -> bool:
         """Tells whether a broker's record shows that it knows a secret of this broker. One without any believes all
         records, and calls nobody."""
-        return not (self.is_on and self.secrets) or self.keys.shared(broker, record) is not None
+        return not self.secrets or self.keys.shared(broker, record) is not None
 
-    def link_roots(self, brokers: Mapping[str, Versioned[BrokerRecord]]) -> list[LinkRoot]:
+    def link_roots(self, brokers: Mapping[str, Versioned[BrokerRecord]]) -> list[bytes]:
         """Returns what signs payload links. The first is one that all of these brokers take, if there is one: while the
         secret is changed, a link of one broker opens at each other one. Brokers that prove nothing have no say."""
-        pairs = list(zip(self.keys.roots, self.secrets, strict=False))  # no keys before the cluster's id is known
-        if len(pairs) > 1:
+        roots = list(self.keys.roots)
+        if len(roots) > 1:
             proving = [(broker, known.record) for broker, known in brokers.items() if known.record.proofs]
-            pairs.sort(key=lambda pair: not all(starmap(pair[0].is_proven, proving)))
-        return [LinkRoot(keys.derive(b"links"), secret.encode()) for keys, secret in pairs]
-
-    def tell(self) -> None:
-        """Logs that secrets go over the wire."""
-        if self.secrets and not self.is_on:
-            logger.warning(
-                "the cluster has level %d: its brokers show each other cluster_secret itself. "
-                "`seaweedq cluster level %d` ends that, once all brokers read that level",
-                self._level(),
-                PEERS_FROM,
-            )
+            roots.sort(key=lambda root: not all(starmap(root.is_proven, proving)))
+        return [root.derive(b"links") for root in roots]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """The keys by which brokers know each other. All are derived from the secrets of `cluster_secret`, which no broker
-sends from cluster level PEERS_FROM on.
+sends.
 
 Each secret has a root: scrypt of the secret, salted with the cluster's id, so that two clusters with one secret share
 no key. It is made once a start, as it takes a tenth of a second and 32 MiB. Every key comes from a root by HKDF (RFC
@@ -14,11 +14,9 @@ import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from seaweedq.coordination.records.cluster import BrokerRecord
 
-PEERS_FROM = 4  # the level
 SCRYPT_N, SCRYPT_R = 1 << 15, 8
 _SCRYPT_BYTES = 64 * 1024 * 1024
 Stretch = Callable[[str, str], bytes]  # the root of a secret and a cluster's id
@@ -43,13 +41,6 @@ def hkdf(key: bytes, salt: bytes, info: bytes, length: int = 32) -> bytes:
 def framed(*parts: bytes) -> bytes:
     """Returns parts as one text, from which nobody can make other parts: each follows its length."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-
-
-class LinkRoot(NamedTuple):
-    """The secrets that sign payload links (broker/uploads/broker_urls): `secret` itself as older levels have it."""
-
-    derived: bytes
-    secret: bytes
 
 
 @dataclass(frozen=True, slots=True)

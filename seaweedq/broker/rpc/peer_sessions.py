@@ -59,7 +59,6 @@ _MAC_DIGITS = 2 * _MAC_BYTES
 class Refusal(StrEnum):
     """Why a broker does not take another one's request."""
 
-    SHOWN = "shown"  # the secret itself, at a level at which it is no longer shown
     SECRET = "secret"  # a MAC under a secret that this broker does not have
     BROKER = "broker"  # a hello that means another broker
     FORM = "form"

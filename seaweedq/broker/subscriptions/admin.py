@@ -200,7 +200,7 @@ class SubscriptionAdmin:
             there = subscription.held
             if there.record.dead_letter_topic is not None:  # else it is a repetition
                 _check_dying(subscription, changes)
-            wanted = there.with_record(self._dispatcher.used(replace(there.record, **changes)).in_its_form())
+            wanted = there.with_record(self._dispatcher.used(replace(there.record, **changes)))
             if _lacks_letters(wanted.record, changes):  # another change came since the caller looked
                 raise changed_meanwhile(topic, name)
             if wanted.record != there.record:

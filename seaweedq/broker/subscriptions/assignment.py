@@ -17,13 +17,13 @@ is `left`. Then all its acks are in the
 cursors, which are read after the transaction; the new epoch keeps a replay that runs again from adding anything. A
 living dispatcher releases a subscription by itself: all its acks are in the cursors before the record names nobody.
 
-A creation and a seek take acks back. From level 3 on their first transaction also changes the topic's key of rewinds,
+A creation and a seek take acks back. Their first transaction also changes the topic's key of rewinds,
 which retention compares when it raises a start over what all have acked: either the raise is first, and they begin at
 the start or above, or they are first, and the raise fails. One transaction has both, so no crash comes between.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from seaweedq.balancer.placement import Host, successor_of
 from seaweedq.broker.subscriptions.cursor import broken_by_subscription
@@ -40,18 +40,14 @@ from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
 
 KNOWN = 100_000  # dispatchers that are remembered
-REWINDS_LEVEL = 3  # of a cluster, from which on there is retention, and so the key of rewinds
 
 logger = logging.getLogger(__name__)
 
 
 class Assignment:
-    """Finds, takes and releases the records of subscriptions for one broker, in a cluster of the written `level`."""
+    """Finds, takes and releases the records of subscriptions for one broker."""
 
-    def __init__(
-        self, coordination: Coordination, roster: Roster, membership: Membership, level: Callable[[], int]
-    ) -> None:
-        self._level = level
+    def __init__(self, coordination: Coordination, roster: Roster, membership: Membership) -> None:
         self._coordination = coordination
         self._roster = roster
         self._membership = membership
@@ -162,8 +158,6 @@ class Assignment:
     async def _rewind(self, topic: Topic, name: str) -> list[Put]:
         """Returns the change of the topic's key of rewinds. It compares nothing, so that subscriptions do not wait for
         each other: any write is a new revision. Raises NeedsNewerBroker."""
-        if self._level() < REWINDS_LEVEL:
-            return []
         key, record = keys.REWINDS.key(topic.name, topic.record.incarnation), RewindRecord(name)
         there = await self._coordination.get(key)
         held = keys.REWINDS.require(there).with_record(record) if there else Versioned.new(record)

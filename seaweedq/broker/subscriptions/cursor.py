@@ -7,7 +7,7 @@ its oldest ack since then; and the invariants of subscriptions and their cursors
 - The epoch of a subscription and of its cursors never falls.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -19,20 +19,18 @@ from seaweedq.broker.subscriptions.delivery import DeadLetterBatch, DeadLetterRe
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.policy import Rules
 from seaweedq.broker.subscriptions.window import NOBODY
-from seaweedq.coordination.records.cursor_form import MAX_LEASES
-from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, CursorRecord, HeldLease, SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease, SubscriptionRecord
 from seaweedq.coordination.records.versioned import Versioned
 
 
 class SegmentCursor:
     """One segment of a subscription, whose `leases` have names. `held` is the last checkpoint, as far as it is known to
-    be written. One that `is_too_large` for its record is not, until it is smaller."""
+    be written."""
 
     def __init__(self, held: Versioned[CursorRecord], rules: Rules | None = None, leases: Leases | None = None) -> None:
         self.delivery = SegmentDelivery.from_record(held.record, rules)
         self.pin: int | None = None
         self.held = held
-        self.is_too_large = False
         self._leases = leases or Leases()
         self._newest = -1
 
@@ -40,8 +38,7 @@ class SegmentCursor:
         """Takes over the leases that the dispatcher of the epoch before has handed over, and what is dying, of any
         epoch: dispatchers may have died before their first checkpoint, and a seek has left the cursor where it was."""
         record = self.held.record
-        held = [*_old_form(segment, record), *(record.held or ())]
-        for one in held if record.epoch == epoch - 1 else filter(_is_dying, held):
+        for one in record.held if record.epoch == epoch - 1 else filter(_is_dying, record.held):
             if one.dying and one.name:
                 continue
             offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
@@ -56,38 +53,27 @@ class SegmentCursor:
             lease.segments.add(segment)
             self._leases.add(lease)
             self.delivery.leases.take_over(offsets, lease.number, lease.consumer, due_s)
-        for one in held:
+        for one in record.held:
             if one.dying and one.name:  # behind the reasons, of which some may not have fitted into the record
                 batch = [offset for low, high in one.runs for offset in range(low, high)]
                 self.delivery.take_dying(np.array(batch, np.int64), DeadLetterReason(*one.dying), now_s)
                 self.delivery.dead_letters.sent = DeadLetterBatch.parse(one.name, tuple(batch))
 
-    def handed_over(self, epoch: int, level: int, now_s: float) -> CursorRecord:
+    def handed_over(self, epoch: int, now_s: float) -> CursorRecord:
         """Returns a checkpoint of the cursor, with its leases."""
-        record = self.delivery.window.record(epoch, level)
-        held = [*self._held(now_s), *self._dying()]
-        if not held:
-            return record
-        if level >= SUBSCRIPTION_LEVEL:
-            return replace(record, held=tuple(held), needs_level=SUBSCRIPTION_LEVEL)
-        leased = [one for one in held if one.name and not one.dying]
-        if not leased:
-            return record
-        return replace(record, leases=_merged(leased), consumer=leased[0].consumer)
+        return replace(self.delivery.window.record(epoch), held=(*self._held(now_s), *self._dying()))
 
-    def changed(
-        self, epoch: int, level: int, handover_s: float | None = None, is_last: bool = False
-    ) -> CursorRecord | None:
+    def changed(self, epoch: int, handover_s: float | None = None, is_last: bool = False) -> CursorRecord | None:
         """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one. The
         last one without a handover ends the leases: those deliveries do not count."""
         if handover_s is None:
-            record = self.delivery.window.record(epoch, level)
+            record = self.delivery.window.record(epoch)
             if is_last:
                 record = self.delivery.uncounted(record)
-            if self.delivery.dead_letters and level >= SUBSCRIPTION_LEVEL and (dying := tuple(self._dying())):
-                record = replace(record, held=dying, needs_level=SUBSCRIPTION_LEVEL)
+            if self.delivery.dead_letters:
+                record = replace(record, held=tuple(self._dying()))
         else:
-            record = self.handed_over(epoch, level, handover_s)
+            record = self.handed_over(epoch, handover_s)
         return record if record != self.held.record or self.pin is not None else None
 
     def pin_at(self, commit: int) -> None:
@@ -114,7 +100,7 @@ class SegmentCursor:
 
     def says(self, sent: DeadLetterBatch) -> bool:
         """Tells whether the last checkpoint has a batch of dead letters."""
-        return any(one.name == sent.name and one.dying for one in self.held.record.held or ())
+        return any(one.name == sent.name and one.dying for one in self.held.record.held)
 
     def _dying(self) -> Iterator[HeldLease]:
         """Yields the batch that may have been published, under its identity, and what is dying, by the reason."""
@@ -140,22 +126,6 @@ class SegmentCursor:
 
 def _is_dying(held: HeldLease) -> bool:
     return held.dying is not None
-
-
-def _old_form(segment: int, record: CursorRecord) -> Iterable[HeldLease]:
-    """Returns the leases of a record of a level below 3, all of one consumer, under a name each that no other segment's
-    has."""
-    for number, (low, high, left_s) in enumerate(record.leases):
-        yield HeldLease(f".before-{segment}-{number}", record.consumer or "", left_s, ((low, high),))
-
-
-def _merged(held: list[HeldLease]) -> tuple[tuple[int, int, float], ...]:
-    """Returns leases in the form of levels below 3, in the order of offsets. Neighbours become one where they are too
-    many: the last deadline counts."""
-    spans: list[tuple[Run, float]] = sorted((run, one.left_s) for one in held for run in one.runs)
-    together = max(1, -(-len(spans) // MAX_LEASES))
-    groups = [spans[start : start + together] for start in range(0, len(spans), together)]
-    return tuple((group[0][0][0], group[-1][0][1], max(left_s for _, left_s in group)) for group in groups)
 
 
 def broken_by(before: CursorRecord | None, after: CursorRecord, end: int | None = None) -> list[str]:
@@ -185,9 +155,7 @@ def _broken_in(record: CursorRecord, end: int | None) -> Iterator[str]:
         yield f"the acked runs {record.acked[:10]} do not rise beyond {record.acked_to}"
     if bounds[-1] > record.delivered_to:
         yield f"offsets up to {bounds[-1]} are acked, but only those below {record.delivered_to} were delivered"
-    if bool(record.leases) != (record.consumer is not None):
-        yield f"leases {record.leases[:10]} are those of consumer {record.consumer!r}"
-    runs = [(low, high) for low, high, _ in record.leases] + [run for one in record.held or () for run in one.runs]
+    runs = [run for one in record.held for run in one.runs]
     if any(low > high or high > record.delivered_to for low, high in runs):
         yield f"leases {runs[:10]} are not all of what was delivered, below {record.delivered_to}"
 

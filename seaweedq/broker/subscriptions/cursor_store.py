@@ -18,12 +18,10 @@ from seaweedq.broker.subscriptions.assignment import changed_meanwhile, key_of
 from seaweedq.broker.subscriptions.cursor import SegmentCursor, broken_by
 from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.subscription import Subscription, rules_of
-from seaweedq.broker.subscriptions.window import PACKED_LEVEL, WINDOW
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import seek_plan
-from seaweedq.coordination.records.cursor_form import fits
 from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
@@ -33,7 +31,6 @@ from seaweedq.invariants import InvariantViolated
 
 PAGE = 60  # cursors a transaction: a write and a comparison each
 PAGE_BYTES = 512 * 1024
-MAX_RUNS = 1_000  # acked runs that a cursor of level 1 carries before nothing new is delivered
 EndOf = Callable[[Topic, int], int | None]
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -72,18 +69,12 @@ class _Change(NamedTuple):
 
 
 class CursorStore:
-    """Reads and writes the cursors of subscriptions, in the form of the cluster's `level`. `end_of` gives the end of a
-    segment that is known to be sealed."""
+    """Reads and writes the cursors of subscriptions. `end_of` gives the end of a segment that is known to be
+    sealed."""
 
-    def __init__(self, coordination: Coordination, level: Callable[[], int], end_of: EndOf = _unknown) -> None:
+    def __init__(self, coordination: Coordination, end_of: EndOf = _unknown) -> None:
         self._coordination = coordination
-        self._level = level
         self._end_of = end_of
-
-    @property
-    def max_runs(self) -> int:
-        """Returns with how many acked runs a cursor gets no new messages: the form of level 1 holds no more."""
-        return WINDOW if self._level() >= PACKED_LEVEL else MAX_RUNS
 
     async def read(self, topic: Topic, name: str, taken: TakeOver) -> tuple[dict[int, SegmentCursor], set[int]]:
         """Returns all cursors of a subscription that was taken over, by segment, and the segments whose cursors cannot
@@ -127,7 +118,7 @@ class CursorStore:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)
                     for segment, cursor in subscription.cursors.items()
-                    if (record := cursor.changed(subscription.record.epoch, self._level(), handover_s, is_last))
+                    if (record := cursor.changed(subscription.record.epoch, handover_s, is_last))
                 ]
                 if is_last:
                     subscription.check_readable(one.segment for one in changed)
@@ -135,7 +126,7 @@ class CursorStore:
                 changed = self._checked(subscription, changed, is_last)
                 pages = pages_of([self._put(subscription, one) for one in changed], lambda one: len(one[1].value))
                 if not [page for page in pages if not await self._write(subscription, page)]:
-                    subscription.forget_done(self._level())
+                    subscription.forget_done()
                     return True
                 if not await self.is_held(subscription):
                     return False
@@ -156,26 +147,11 @@ class CursorStore:
                     one.cursor.held.record,
                     one.record,
                 )
-            elif is_last or self._fits(subscription, one):
+            else:
                 good.append(one)
         if is_last and len(good) < len(changed):
             raise InvariantViolated(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
         return good
-
-    def _fits(self, subscription: Subscription, one: _Change) -> bool:
-        """Tells whether a cursor is small enough. If not, its acks stay in the journal until it is; in a handover it is
-        written all the same, and etcd takes it."""
-        was_large, one.cursor.is_too_large = one.cursor.is_too_large, not fits(one.record)
-        if one.cursor.is_too_large and not was_large:
-            logger.warning(
-                "the cursor of %s on segment %s of %s has %d acked runs, too many for a record of level 1: its acks "
-                "stay in the journal until there are fewer; a higher level of the cluster has no such bound",
-                subscription.name,
-                one.segment,
-                subscription.topic.name,
-                len(one.record.acked),
-            )
-        return not one.cursor.is_too_large
 
     async def _refresh(self, subscription: Subscription) -> None:
         """Reads again what the cursors' next checkpoints replace. What their last ones held stays as it is known: those
@@ -235,7 +211,7 @@ class CursorStore:
             if not await self._coordination.commit([unchanged, *(c for c, _ in page)], [put for _, put in page]):
                 raise changed_meanwhile(topic, name)
         reach("seek.written")
-        done = held.with_record(replace(held.record, seek=replace(seek, plan=None)).in_its_form())
+        done = held.with_record(replace(held.record, seek=replace(seek, plan=None)))
         revision = await self._coordination.commit([unchanged], [Put(unchanged.key, keys.SUBSCRIPTIONS.encode(done))])
         if revision is None:
             raise changed_meanwhile(topic, name)

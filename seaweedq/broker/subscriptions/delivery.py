@@ -186,7 +186,7 @@ class SegmentDelivery:
         """Returns the state that a cursor's record holds, without leases."""
         attempts = {int(offset): count for offset, count in record.attempts.items()}
         found = SegmentDelivery(record.acked_to, record.acked, attempts, record.delivered_to, rules)
-        found.window.sought_below = record.sought_below or 0
+        found.window.sought_below = record.sought_below
         return found
 
     @property
@@ -232,7 +232,7 @@ class SegmentDelivery:
     def _available(self, want: PullLimits, end: int, read_to: int) -> Offsets:
         window, rules = self.window, self.rules
         low = max(window.free_from, window.acked_to)
-        high = min(end, window.delivered_to if window.is_ragged(want.max_runs) else window.acked_to + WINDOW)
+        high = min(end, window.acked_to + WINDOW)
         if low >= high:
             return EMPTY
         if rules.mode == "ordered":

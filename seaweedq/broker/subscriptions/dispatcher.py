@@ -120,7 +120,7 @@ class Dispatcher:
             if not await self._write_all(before, f"subscription {name!r} is just being sought; try again"):
                 self.forget(topic, name)
                 raise NotOwner(f"subscription {name!r} is no longer dispatched by this broker")
-            new = before.held.with_record(self.used(_sought(before.record, key, sought)).in_its_form())
+            new = before.held.with_record(self.used(_sought(before.record, key, sought)))
             try:
                 reach("seek.begin")
                 held = await self._assignment.claim(topic, name, new, before.held, rewinds=True)

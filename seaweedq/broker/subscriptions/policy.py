@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.broker.log.intervals import Offsets
-from seaweedq.broker.subscriptions.window import NO_KEY, SLOTS, WINDOW, Array
+from seaweedq.broker.subscriptions.window import NO_KEY, SLOTS, Array
 from seaweedq.coordination.records.subscriptions import MessageFilter
 
 Mode: TypeAlias = Literal["ordered", "shared", "keyed"]
@@ -75,12 +75,11 @@ class Rules:
 @dataclass(frozen=True, slots=True)
 class PullLimits:
     """The messages that a pull may get: at most `limit`, of one `kind` where it has some already (choosing), for a
-    consumer. With `max_runs` acked runs nothing is delivered that never was."""
+    consumer."""
 
     consumer: int
     limit: int
     kind: int | None = None
-    max_runs: int = WINDOW
 
 
 def same_attempt_class(rules: Rules, free: Offsets, attempts: Array, slots: Array, kind: int | None) -> Offsets:

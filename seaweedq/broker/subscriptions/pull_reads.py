@@ -104,7 +104,6 @@ class PullRound:
     lease: Lease
     reads: SlowReads
     count: int
-    max_runs: int
     max_bytes: int
     rows_left: int
     patience: Deadline
@@ -133,7 +132,7 @@ class PullRound:
 
     def due(self, delivery: SegmentDelivery, end: int) -> Offsets:
         """Returns the offsets below `end` that are due."""
-        return delivery.available(PullLimits(self.lease.consumer, self.count, self.kind, self.max_runs), end)
+        return delivery.available(PullLimits(self.lease.consumer, self.count, self.kind), end)
 
 
 async def take(segment: Readable, round: PullRound) -> list[Part] | None:

@@ -179,8 +179,8 @@ class Leasing:
         # Nobody else leases meanwhile. What is dying counts, so that it is bounded where its topic takes nothing.
         room = record.max_in_flight - subscription.outstanding
         subscription.full = room <= 0
-        count, max_runs = min(wanted.max_messages, room), self._cursors.max_runs
-        round = PullRound(subscription, lease, self._slow_reads, count, max_runs, wanted.max_bytes, rows_left, patience)
+        count = min(wanted.max_messages, room)
+        round = PullRound(subscription, lease, self._slow_reads, count, wanted.max_bytes, rows_left, patience)
         turns = subscription.rotate([segment for segment in segments if segment.id in mine])
         await self._fill(round, wanted, turns, missing)
         deadline_s = self._clock.monotonic_s() + record.ack_deadline_s

@@ -17,11 +17,11 @@ class Subscribing(Service):
     """The subscriptions of which this broker is the dispatcher, the way to those of others, and what changes them."""
 
     def __init__(self, context: Context, reading: Reading, log: Log) -> None:
-        view, coordination, level = context.view, context.coordination, context.written_level
+        view, coordination = context.view, context.coordination
         readables = reading.readables
-        cursors = CursorStore(coordination, level, view.catalog.end_of)
+        cursors = CursorStore(coordination, view.catalog.end_of)
         starts = Starts(readables, reading.positions, context.tombstones)
-        self.assignment = Assignment(coordination, view.roster, view.membership, level)
+        self.assignment = Assignment(coordination, view.roster, view.membership)
         self.dispatcher = Dispatcher(
             view, self.assignment, cursors, readables, log.commit, context.settings.publish_timeout_s
         )

@@ -253,10 +253,10 @@ class Subscription:
             records, self.acked_to, self.frontier.done, {*unreadable, *self.unreadable}, self._in_order
         )
 
-    def forget_done(self, level: int) -> None:
+    def forget_done(self) -> None:
         """Forgets the cursors of done segments, as far as a checkpoint has them."""
         for number in [number for number in self.cursors if number in self.frontier.done]:
-            if self.cursors[number].changed(self.record.epoch, level) is None:
+            if self.cursors[number].changed(self.record.epoch) is None:
                 del self.cursors[number]
 
     @property

@@ -26,11 +26,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET
-from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, runs_of
-from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, CursorRecord
+from seaweedq.coordination.records.subscriptions import CursorRecord
 
 SLOTS = 65_536
 NO_KEY = -1  # the slot of a message without a key
@@ -53,7 +51,6 @@ TYPES = {
 }
 Array = np.ndarray[Any, np.dtype[Any]]
 _IS_BUSY = np.array(_BUSY)
-PACKED_LEVEL = 2  # of the cluster, from which on cursors are packed (coordination/records/cursor_form)
 EMPTY: Offsets = np.zeros(0, np.int64)
 
 
@@ -321,16 +318,16 @@ class Window:
 
     # What becomes durable
 
-    def record(self, epoch: int, level: int = 1) -> CursorRecord:
-        """Returns the state as a cursor's record of a level, without leases."""
-        needs = PACKED_LEVEL if level >= PACKED_LEVEL else UNSET
-        attempts = self._attempts(least=2 if needs is UNSET else 0)
-        record = CursorRecord(
-            epoch, self.acked_to, tuple(self.acked_runs()), attempts, self.delivered_to, needs_level=needs
+    def record(self, epoch: int) -> CursorRecord:
+        """Returns the state as a cursor's record, without leases."""
+        return CursorRecord(
+            epoch,
+            self.acked_to,
+            tuple(self.acked_runs()),
+            self._attempts(),
+            self.delivered_to,
+            sought_below=self.sought_below if self.sought_below > self.acked_to else 0,
         )
-        if self.sought_below <= self.acked_to:
-            return record
-        return replace(record, needs_level=SUBSCRIPTION_LEVEL, sought_below=self.sought_below)
 
     def acked_runs(self) -> list[Run]:
         """Returns what is acked beyond `acked_to`."""
@@ -338,20 +335,13 @@ class Window:
             return []
         return runs_of(self.find(self.acked_to, ACKED))
 
-    def is_ragged(self, max_runs: int) -> bool:
-        """Tells whether `max_runs` runs beyond `acked_to` are acked, or more."""
-        if self.acked_count < max_runs:
-            return False
-        acked = self.span("state", self.acked_to) == ACKED
-        return int((acked[1:] & ~acked[:-1]).sum()) + int(acked[0]) >= max_runs
-
-    def _attempts(self, least: int) -> dict[str, int]:
+    def _attempts(self) -> dict[str, int]:
         """Returns the attempts of unacked offsets below `delivered_to` that were not delivered just once."""
         if self.is_idle:
             return {}
         attempts = self.span("attempts", self.acked_to, self.delivered_to)
         states = self.span("state", self.acked_to, self.delivered_to)
-        at = np.flatnonzero((attempts != 1) & (attempts >= least) & (states != ACKED))
+        at = np.flatnonzero((attempts != 1) & (states != ACKED))
         return dict(zip(map(str, (at + self.acked_to).tolist()), attempts[at].tolist(), strict=True))
 
     # Writes

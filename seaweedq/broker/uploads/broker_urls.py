@@ -7,9 +7,7 @@ before midnight. Nothing is stored, and a key that leaks is worth nothing two da
 if a cluster has none it is drawn once, and kept in coordination. While the cluster's is changed there are several: one
 that all brokers have signs, and all are taken.
 
-From level PEERS_FROM on the keys come from the secret's root (broker/rpc/peer_keys), below it from the secret itself;
-both are taken at any level, as brokers see a rise one after another. Below level 2 the drawn secret itself signs, as
-older brokers have it; what they sign is taken until the level rises.
+The keys come from the secret's root (broker/rpc/peer_keys).
 """
 
 import hmac
@@ -17,7 +15,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from seaweedq.broker.rpc.peer_keys import PEERS_FROM, LinkRoot
 from seaweedq.broker.uploads.rules import folder
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
@@ -27,7 +24,6 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import Forbidden
 from seaweedq.storage.interface import SignedRequest
 
-DAILY_FROM = 2  # the level
 SKEW_S = 300  # how far brokers' clocks may differ
 _LABEL = b"seaweedq payload links of "
 
@@ -60,36 +56,25 @@ def key_of(secret: bytes, now_s: float) -> bytes:
 
 
 class LinkKeys:
-    """The keys of one cluster. `roots` returns those of its secrets, the one that signs first, none where it has none;
-    `level` tells the written one."""
+    """The keys of one cluster. `roots` returns the keys derived from its secrets, the one that signs first, and
+    nothing if the cluster has no secret."""
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        ids: Ids,
-        roots: Callable[[], Sequence[LinkRoot]],
-        level: Callable[[], int],
-    ) -> None:
+    def __init__(self, coordination: Coordination, ids: Ids, roots: Callable[[], Sequence[bytes]]) -> None:
         self._coordination = coordination
         self._ids = ids
         self._roots = roots
-        self._level = level
         self._known: bytes | None = None
 
     async def signing(self, now_s: float) -> bytes:
         """Returns the key that signs now."""
-        level = self._level()
-        if level < DAILY_FROM or not (roots := self._roots()):
-            drawn = await self._drawn()
-            return key_of(drawn, now_s) if level >= DAILY_FROM else drawn
-        return key_of(roots[0].derived if level >= PEERS_FROM else roots[0].secret, now_s)
+        roots = self._roots()
+        return key_of(roots[0] if roots else await self._drawn(), now_s)
 
     async def taken(self, now_s: float) -> list[bytes]:
         """Returns the keys whose signatures are taken now."""
-        secrets = [secret for root in self._roots() for secret in (root.derived, root.secret)] or [await self._drawn()]
+        secrets = self._roots() or [await self._drawn()]
         times = (now_s, now_s - 86_400, now_s + SKEW_S)
-        found = list(dict.fromkeys(key_of(secret, at_s) for secret in secrets for at_s in times))
-        return found if self._level() >= DAILY_FROM else [*found, await self._drawn()]
+        return list(dict.fromkeys(key_of(secret, at_s) for secret in secrets for at_s in times))
 
     async def _drawn(self) -> bytes:
         if self._known is None:

@@ -16,7 +16,7 @@ class Uploading(Service):
     def __init__(self, context: Context, trust: PeerKeyring, reading: Reading) -> None:
         coordination, clock, settings = context.coordination, context.clock, context.settings
         store, roster = context.store.payloads, context.roster
-        keys = LinkKeys(coordination, context.ids, lambda: trust.link_roots(roster.brokers), context.written_level)
+        keys = LinkKeys(coordination, context.ids, lambda: trust.link_roots(roster.brokers))
         self.uploads = Uploads(
             UploadRecords(context.catalog, coordination),
             BrokerUrls(keys, clock, context.url, settings.upload_url_s),

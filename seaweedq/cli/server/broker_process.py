@@ -159,7 +159,7 @@ class BrokerProcess:
             journal_setup(settings, clock, ids, os.environ, sleep=self._stop.sleep),
             clock,
             ids,
-            Peers(secret, self._trust),
+            Peers(self._trust),
             settings.advertise_url.rstrip("/") or url,
             self._revoked,
             secret,

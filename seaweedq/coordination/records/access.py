@@ -2,12 +2,9 @@
 cluster: an earlier one would keep them, and not heed them."""
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from seaweedq.access.grants import Grant
 from seaweedq.access.limits import NO_LIMITS, Limits
-
-ACCESS_LEVEL = 4  # of the cluster, from which on there are principals and tokens
 
 
 class PrincipalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -19,7 +16,6 @@ class PrincipalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     created_us: int
     disabled: bool = False
     limits: Limits = NO_LIMITS
-    needs_level: int | UnsetType = UNSET
 
 
 class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,4 +34,3 @@ class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     grants: tuple[Grant, ...] | None = None
     parent: str | None = None
     note: str = ""
-    needs_level: int | UnsetType = UNSET

@@ -2,49 +2,37 @@
 
 import msgspec
 
+from seaweedq import levels
+
 
 class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the cluster and, once the store's identity exists, the id of that store; the store's `_cluster.json`
     must match both.
 
-    A broker that joins must read `level`; forms are written at `written`, which follows it. Above level 1 the store's
-    id is in `store_id`, and `store` is a text that is no store's id: brokers older than levels compare it with their
-    store's, and end.
+    A broker that joins must read `level`; forms are written at `written`, which follows it. `draft` is the draft number
+    of the forms (levels.DRAFT).
     """
 
     cluster: str
     store: str = ""
-    store_id: str = ""
     level: int = 1
     written: int = 1
+    draft: int = 0
 
-    @property
-    def known_store(self) -> str:
-        """Returns the id of the store; empty where it is not known yet."""
-        return self.store_id if self.level > 1 else self.store
-
-    def of_store(self, store: str) -> "ClusterRecord":
-        """Returns the record with the id of the store."""
-        return msgspec.structs.replace(self, **{"store_id" if self.level > 1 else "store": store})
-
-    def risen_to(self, level: int) -> "ClusterRecord":
-        """Returns the record with a higher level, at which nothing is written yet."""
-        refused = f"this cluster needs a broker that reads level {level}"
-        return msgspec.structs.replace(self, store=refused, store_id=self.known_store, level=level)
-
-    def writing(self) -> "ClusterRecord":
-        """Returns the record with all written at its level."""
-        return msgspec.structs.replace(self, written=self.level)
+    @staticmethod
+    def new(cluster: str, level: int) -> "ClusterRecord":
+        """Returns the record of a cluster that begins at a level, and whose store is not known yet."""
+        return ClusterRecord(cluster, level=level, written=level, draft=levels.DRAFT)
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
     """A living broker: its URL, its given name, its zone. One that is `starting` (its recovery may take long) or
     `draining` gets no new segments.
 
-    It reads the levels from `lowest` to `highest`; one without these members is older than levels. `version` is for
-    people. `lease_s` is the time of its lease as it was granted; 0: the broker does not say. One that is `spared` lost
-    its last lease while it lived, and is not suspected for a while (broker/suspicion). `peer_url` is where brokers call
-    it, if not at `url`; `proofs` show that it knows the cluster's secret (broker/rpc/peer_keys).
+    It reads the levels from `lowest` to `highest`. `version` is for people. `lease_s` is the time of its lease as
+    it was granted; 0: the broker does not say. One that is `spared` lost its last lease while it lived, and is not
+    suspected for a while (broker/suspicion). `peer_url` is where brokers call it, if not at `url`; `proofs` show that
+    it knows the cluster's secret (broker/rpc/peer_keys).
     """
 
     url: str
@@ -95,7 +83,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
     `path` is that folder, where the backend needs it. `recovered`: the broker is dead, and its journal has been
     replayed; only the journal's content is still to be removed. The broker reads the levels from `lowest` to `highest`.
-    `needs_newer`: no broker that lives reads the journal, as far as the leader knows. `left`, from level 2 on: the
+    `needs_newer`: no broker that lives reads the journal, as far as the leader knows. `left`: the
     broker is dead, and all of its journal has been replayed but what it holds of these topics, since a record of theirs
     could not be read.
     """

@@ -1,11 +1,10 @@
-"""The stored forms of a cursor, each within MAX_BYTES, since etcd refuses requests of more than 1.5 MB.
+"""The stored form of a cursor, within MAX_BYTES, since etcd refuses requests of more than 1.5 MB.
 
-Level 1 has the acked runs and the attempts as JSON. Its runs are as long as they are: whoever writes a cursor asks
-`fits` before. Level 2 packs both: a bit for each offset from `acked_to` on, and the offsets that were not delivered
-just once with their counts. Attempts are a hint, so the lowest of them go where the record would be too large; but what
-was leased and never begun (0) stays, since an offset that is not named was delivered once: with `max_attempts` 1 it
-would die unseen. Where such offsets are too many to be named they are bits, which brokers of before do not read.
-Level 3 gives leases names and runs; those of the most runs go where it would be too large.
+Acks are packed as a bit for each offset from `acked_to` on, attempts as the offsets that were not delivered just once
+with their counts. Attempts are a hint, so the lowest of them go if the record would be too large; but what was leased
+and never begun (0) stays, since an offset that is not named was delivered once: with `max_attempts` 1 it would die
+unseen. If such offsets are too many to be named they are bits. The leases with the most runs go if the record would
+still be too large.
 """
 
 import zlib
@@ -14,17 +13,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MAX_BYTES = 64 * 1024
-_FIXED_BYTES = 1024  # for all but runs, attempts and leases
-_LEASE_BYTES, _RUN_BYTES, _ATTEMPT_BYTES = 64, 44, 30  # at most, as JSON
-MAX_LEASES = 256
-_PACKED_BYTES = MAX_BYTES - _FIXED_BYTES - MAX_LEASES * _LEASE_BYTES
+_FIXED_BYTES = 1024  # for all but acks, attempts and leases
+_LEASES_BYTES = 16 * 1024  # are left for leases, at least
+_PACKED_BYTES = MAX_BYTES - _FIXED_BYTES - _LEASES_BYTES
 
 
 class _Packed(msgspec.Struct, array_like=True):
@@ -41,27 +38,20 @@ class _Packed(msgspec.Struct, array_like=True):
 _packed = msgspec.msgpack.Decoder(_Packed)
 
 
-def fits(record: CursorRecord) -> bool:
-    """Tells whether the stored form is within MAX_BYTES, once it has lost attempts."""
-    return record.needs_level is not UNSET or _room(record) >= 0
-
-
 def packed(record: CursorRecord) -> CursorRecord:
-    """Returns the stored form of a cursor: that of level 2 where it says `needs_level`, else that of level 1."""
-    if record.needs_level is UNSET:
-        return replace(record, attempts=_highest(record.attempts, max(0, _room(record)) // _ATTEMPT_BYTES))
+    """Returns the stored form of a cursor."""
     text = ""
     if record.acked or record.attempts:
         text = _text(record, record.attempts)
         if len(text) > _PACKED_BYTES:
             text = _shortened(record)
         record = replace(record, acked=(), attempts={}, packed=text)
-    return record if record.held is UNSET else replace(record, held=_smallest(record.held, len(text)))
+    return replace(record, held=_smallest(record.held, len(text))) if record.held else record
 
 
 def unpacked(record: CursorRecord) -> CursorRecord:
     """Returns the cursor that a stored form holds. Raises ValueError for a form that cannot be read."""
-    if record.packed is UNSET:
+    if record.packed is None:
         return record
     try:
         found = _packed.decode(zlib.decompress(b64decode(record.packed, validate=True)))
@@ -76,7 +66,7 @@ def unpacked(record: CursorRecord) -> CursorRecord:
         attempts |= dict.fromkeys(map(str, unbegun.tolist()), 0)
         attempts = {offset: attempts[offset] for offset in sorted(attempts, key=int)}
     runs = tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-    return replace(record, acked=runs, attempts=attempts, packed=UNSET)
+    return replace(record, acked=runs, attempts=attempts, packed=None)
 
 
 def _shortened(record: CursorRecord) -> str:
@@ -130,8 +120,3 @@ def _highest(attempts: dict[str, int], most: int) -> dict[str, int]:
         return attempts
     kept = sorted(attempts, key=lambda offset: (-attempts[offset], int(offset)))[:most]
     return {offset: attempts[offset] for offset in sorted(kept, key=int)}
-
-
-def _room(record: CursorRecord) -> int:
-    """Returns how many bytes are left for attempts in the form of level 1."""
-    return MAX_BYTES - _FIXED_BYTES - len(record.leases) * _LEASE_BYTES - len(record.acked) * _RUN_BYTES

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET
 
-from seaweedq.coordination.records.subscriptions import SUBSCRIPTION_LEVEL, CursorRecord
+from seaweedq.coordination.records.subscriptions import CursorRecord
 
 MAX_BYTES = 1024 * 1024
 
@@ -49,6 +48,5 @@ def cursor_after(one: Sought, epoch: int, before: CursorRecord | None) -> Cursor
         return None
     if one.to is not None:
         old = CursorRecord(epoch, one.to, delivered_to=one.to)
-    dying = tuple(one for one in old.held or () if one.dying)
-    bare = msgspec.structs.replace(old, epoch=epoch, leases=(), consumer=None, held=dying or UNSET)
-    return msgspec.structs.replace(bare, needs_level=SUBSCRIPTION_LEVEL, sought_below=one.end)
+    dying = tuple(one for one in old.held if one.dying)
+    return msgspec.structs.replace(old, epoch=epoch, held=dying, sought_below=one.end)

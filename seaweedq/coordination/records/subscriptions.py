@@ -1,25 +1,11 @@
 """The records of subscriptions and of their cursors."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-SUBSCRIPTION_LEVEL = 3  # from which on subscriptions have modes and settings, and cursors named leases
 MAX_IN_FLIGHT = 10_000
-BEFORE_LEVEL_3: dict[str, Any] = {  # all that brokers of lower levels heed
-    "mode": "ordered",
-    "max_attempts": 0,
-    "dead_letter_topic": None,
-    "backoff_s": (),
-    "max_in_flight": MAX_IN_FLIGHT,
-    "filter": None,
-    "expires_after_s": None,
-    "paused": False,
-    "seek": None,
-    "used_us": 0,
-}
 
 
 class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -48,12 +34,10 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A subscription's configuration and state; `epoch` rises with each seek and each change of dispatcher.
 
     `dispatcher` is the broker that delivered its messages last; as long as that broker lives, no other one delivers.
-    `backoff_s` are the delays after the first, second, ... failed delivery. Modes other than `ordered`, and members
-    from `backoff_s` on, exist from level 3 on: a record that has them says `needs_level` (`in_its_form`).
-    With `expires_after_s`, somebody used it at `used_us` or later (broker/retention/subscription_expiry). `creator` is
-    the principal that created it, or has named its `dead_letter_topic` since, and `creator_uid` the `uid` of that one,
-    from level 4 on: its dead letters go out with the rights of that one, and not of another that got the name later.
-    The admin has no uid.
+    `backoff_s` are the delays after the first, second, ... failed delivery. With `expires_after_s`, somebody used it at
+    `used_us` or later (broker/retention/subscription_expiry). `creator` is the principal that created it, or has named
+    its `dead_letter_topic` since, and `creator_uid` the `uid` of that one: its dead letters go out with the rights of
+    that one, and not of another that got the name later. The admin has no uid.
     """
 
     mode: Literal["ordered", "shared", "keyed"]
@@ -74,24 +58,11 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     used_us: int = 0
     creator: str | None = None
     creator_uid: str | None = None
-    needs_level: int | UnsetType = UNSET
 
     @property
     def is_seeking(self) -> bool:
         """Tells whether its cursors are not yet those of its last seek."""
         return self.seek is not None and self.seek.plan is not None
-
-    @property
-    def new_in_level_3(self) -> list[str]:
-        """Returns the names of the members whose values brokers of level 2 do not know, or do not heed."""
-        return [name for name, known in BEFORE_LEVEL_3.items() if getattr(self, name) != known]
-
-    def in_its_form(self) -> "SubscriptionRecord":
-        """Returns the record with the level that a broker must read which works with it. A default is left out of the
-        stored form only if it is that very object."""
-        new = self.new_in_level_3
-        known = {name: value for name, value in BEFORE_LEVEL_3.items() if name not in new}
-        return msgspec.structs.replace(self, **known, needs_level=SUBSCRIPTION_LEVEL if new else UNSET)
 
 
 class HeldLease(msgspec.Struct, frozen=True, array_like=True):
@@ -107,17 +78,14 @@ class HeldLease(msgspec.Struct, frozen=True, array_like=True):
     dying: tuple[str, str] | None = None
 
 
-class CursorRecord(msgspec.Struct, frozen=True):
+class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A subscription's progress in a segment: acked below `acked_to`, and in the half-open intervals `acked` beyond it.
 
-    `attempts` counts the deliveries of unacked offsets (as strings) that were delivered more than once; offsets from
-    `delivered_to` on were never delivered. `leases` are those that a resigning dispatcher had given to `consumer`, as
-    (low, high, seconds left); they are valid for the very next epoch alone.
-
-    From level 2 on it says `needs_level`, and its stored form holds `acked` and `attempts` in `packed`
-    (coordination/records/cursor_form). From level 3 on `held` has the leases in place of `leases` and `consumer`; what
-    is dying is in every checkpoint. `sought_below`: offsets below it may have been delivered before a seek, so that
-    acks which came late from there say nothing.
+    `attempts` counts the deliveries of unacked offsets (as strings) that were not delivered just once; offsets from
+    `delivered_to` on were never delivered. `held` are the leases of a resigning dispatcher, which are valid for the
+    very next epoch alone, and what is dying, which is in every checkpoint. `sought_below`: offsets below it may have
+    been delivered before a seek, so acks that came late from there say nothing. The stored form holds `acked` and
+    `attempts` in `packed` (coordination/records/cursor_form).
     """
 
     epoch: int
@@ -125,9 +93,6 @@ class CursorRecord(msgspec.Struct, frozen=True):
     acked: tuple[tuple[int, int], ...] = ()
     attempts: dict[str, int] = {}
     delivered_to: int = 0
-    leases: tuple[tuple[int, int, float], ...] = ()
-    consumer: str | None = None
-    needs_level: int | UnsetType = UNSET
-    packed: str | UnsetType = UNSET
-    held: tuple[HeldLease, ...] | UnsetType = UNSET
-    sought_below: int | UnsetType = UNSET
+    packed: str | None = None
+    held: tuple[HeldLease, ...] = ()
+    sought_below: int = 0

@@ -25,16 +25,11 @@ class FlushPolicy(msgspec.Struct, frozen=True):
     max_age_s: float | None = None
 
 
-RETENTION_LEVEL = 3  # of the cluster, from which on retention is carried out
-BARE_LEVEL = 3  # from which on all brokers read a topic's `ndjson`
-
-
 class RetentionPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """The bounds of what is kept, by age and by size of the topic; None is no bound.
 
     `keep_unread`: these two never take what a subscription has not acked. `delete_read`: what all of at least one have
-    acked goes. `grace_s`: how long files stay behind that; None is the brokers' setting. Only an `enforced` policy is
-    carried out, from level 3 on: versions before it stored policies, and did nothing.
+    acked goes. `grace_s`: how long files stay behind that; None is the brokers' setting.
     """
 
     max_age_s: float | None = None
@@ -42,7 +37,6 @@ class RetentionPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_unread: bool = False
     delete_read: bool = False
     grace_s: float | None = None
-    enforced: bool = False
 
     @property
     def takes(self) -> bool:
@@ -55,8 +49,8 @@ class TopicConfig(msgspec.Struct, frozen=True):
     balancer's policy.
 
     `columns` is the Arrow schema made of `schema`, encoded, so that a broker need not parse `schema` at start.
-    `max_payload_bytes` lowers the setting of that name. `ndjson`, from level 3 on: lines of NDJSON are values unless a
-    request says otherwise; where it is left out they are messages. `limits`, from level 4 on, bound what all who use
+    `max_payload_bytes` lowers the setting of that name. `ndjson`: lines of NDJSON are values unless a
+    request says otherwise; where it is left out they are messages. `limits` bound what all who use
     the topic do together.
     """
 
@@ -80,8 +74,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
 
 class TopicRecord(msgspec.Struct, frozen=True):
     """A topic. Its incarnation tells it from earlier topics of the same name. `creator` is the uid of the principal
-    that created it, to whose limits it counts; it is not there where nobody in particular did, and of topics that are
-    older than it."""
+    that created it, to whose limits it counts; it is not there where nobody in particular did."""
 
     incarnation: int
     state: Literal["active", "deleting"]

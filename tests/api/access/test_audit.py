@@ -286,7 +286,7 @@ def test_where_it_goes(given: dict[str, Any], mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "told"),
-    [(Refusal.PORT, 1), (Refusal.SHOWN, 1), (Refusal.MAC, 1), (Refusal.SESSION, 0), (Refusal.LATE, 0)],
+    [(Refusal.PORT, 1), (Refusal.MAC, 1), (Refusal.SESSION, 0), (Refusal.LATE, 0)],
 )
 def test_a_false_broker_is_told_of_and_restarts_are_not(reason: Refusal, told: int, lines: Any) -> None:
     audited = Audited(Audit("log", "b", StillClock()), lambda _: False, lambda _: "10.0.0.9", str)
@@ -359,7 +359,7 @@ async def test_a_batch_that_is_refused_for_good_is_lost_and_an_outage_loses_noth
 ) -> None:
     clock = StillClock()
     audit = Audit("topic", "b", clock)
-    writer = AuditTopic(audit, None, None, None, "b.1", lambda: 4)  # type: ignore[arg-type]
+    writer = AuditTopic(audit, None, None, None, "b.1")  # type: ignore[arg-type]
     sent: list[str | None] = []
 
     async def send() -> None:
@@ -384,7 +384,7 @@ async def test_a_batch_that_is_refused_for_good_is_lost_and_an_outage_loses_noth
 async def test_the_time_of_an_outage_is_none_of_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = StillClock()
     audit = Audit("topic", "b", clock)
-    writer = AuditTopic(audit, None, None, None, "b.1", lambda: 4)  # type: ignore[arg-type]
+    writer = AuditTopic(audit, None, None, None, "b.1")  # type: ignore[arg-type]
     errors: list[SeaweedqError] = [TopicConflict("no room"), StoreUnavailable("away"), TopicConflict("no room")]
 
     async def send() -> None:
@@ -400,7 +400,7 @@ async def test_the_time_of_an_outage_is_none_of_a_refusal(monkeypatch: pytest.Mo
 
 def test_each_error_of_the_topic_is_borne(caplog: pytest.LogCaptureFixture) -> None:
     audit = Audit("topic", "b", StillClock())
-    writer = AuditTopic(audit, None, None, None, "b.1", lambda: 4)  # type: ignore[arg-type]
+    writer = AuditTopic(audit, None, None, None, "b.1")  # type: ignore[arg-type]
     for _ in range(3):
         writer._warn(StoreUnavailable("the store is away"))
     assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == 1

@@ -10,13 +10,11 @@ import pytest
 
 from seaweedq.api.access.authentication import CALLER_HEADER
 from seaweedq.api.access.peers import PEER_PORT
-from seaweedq.broker.rpc.client import SECRET_HEADER
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER
 from seaweedq.errors import NotOwner
 from tests.api.handlers.test_internal import (
     TOPIC,
     Recorded,
-    below,
     http_at,
     living,
     make,
@@ -27,7 +25,6 @@ from tests.api.handlers.test_internal import (
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.peer_client import begin_session, peers_of, stamped
-from tests.support.tiers import later
 
 pytestmark = pytest.mark.brokers
 
@@ -88,7 +85,7 @@ async def test_no_client_reaches_calls_between_brokers_at_the_port_for_clients(t
             assert sent[0]["status"] == 404, (method, path, sent)
 
 
-@pytest.mark.parametrize("name", [STAMP_HEADER, SECRET_HEADER, HELLO_HEADER])
+@pytest.mark.parametrize("name", [STAMP_HEADER, HELLO_HEADER])
 async def test_who_claims_to_be_a_broker_is_refused_at_the_port_for_clients(tmp_path: Path, name: str) -> None:
     async with in_loop(tmp_path, 1, peer_ports=True) as together, http_at(together, together.brokers[0]) as http:
         for path in ("/internal/status", "/internal/hello"):
@@ -153,58 +150,38 @@ async def roll(together: InLoop, ports: bool) -> None:
         await work(together)
 
 
-@pytest.mark.parametrize("level", [later(3), 4])
-async def test_a_port_for_brokers_comes_and_goes_by_rolling_restarts_without_a_failed_request(
-    tmp_path: Path, level: int
-) -> None:
-    async with below(tmp_path, level, 2) as together:
+async def test_a_port_for_brokers_comes_and_goes_by_rolling_restarts_without_a_failed_request(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2, lease_s=3) as together:
         await make(together)
         await work(together)
         await roll(together, ports=True)
         assert len(together.peer_apps) == 2
         await roll(together, ports=False)
         assert not together.peer_apps
-        for broker in [broker for broker in together.brokers if broker not in living(together)]:
-            together.brokers.remove(broker)
+        for broker in living(together):
+            await broker.stop()
 
 
 async def test_a_rise_of_the_level_beside_ports_for_brokers_fails_no_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, next_level: int
 ) -> None:
     recorded = Recorded(monkeypatch)
-    async with below(tmp_path, 3, 1) as together:
+    async with in_loop(tmp_path, 1, level=1, lease_s=3) as together:
         together.peer_ports = True
-        for _ in range(2):
-            await together.begin()
+        later_ones = [await together.begin() for _ in range(2)]
         await together.see()
         await make(together)
         await work(together)
-        assert recorded.shown() == {SECRET_HEADER}
-        assert not any("peers" in base for base, _, _ in recorded.requests)
         working = asyncio.create_task(work_often(together))
-        await inside.level_rise(together.brokers[0]).rise(4)
-        await until(lambda: all(inside.level(one).written == 4 for one in together.brokers))
+        await inside.level_rise(together.brokers[0]).rise(next_level)
+        await until(lambda: all(inside.level(one).written == next_level for one in together.brokers))
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
-        del recorded.requests[:]
         await work(together)
         assert {base for base, _, _ in recorded.requests} <= {"http://b0", "https://b1-peers", "https://b2-peers"}
-
-
-async def test_brokers_that_see_the_level_one_after_another_find_each_other_at_either_port(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with below(tmp_path, 3, 1) as together:
-        together.peer_ports = True
-        await together.begin()
-        await together.see()
-        plain, apart = together.brokers
-        for early, late in ((plain, apart), (apart, plain)):
-            monkeypatch.setattr(inside.trust(early), "_level", lambda: 4)
-            monkeypatch.setattr(inside.trust(late), "_level", lambda: 3)
-            for caller, callee in ((early, late), (late, early)):
-                assert await caller.process.peers.post(callee.process.url, "status", b"", 5)
+        for one in later_ones:
+            await one.stop()
 
 
 async def test_a_caller_that_means_an_earlier_life_is_refused_before_anything_is_done(tmp_path: Path) -> None:

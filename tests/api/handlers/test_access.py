@@ -15,7 +15,7 @@ from seaweedq.clock import SystemIds
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import Forbidden, InvalidRequest
 from tests.support.brokers import inside
-from tests.support.brokers.in_process_cluster import of_level_1, until
+from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, ByHost, Http, access, id_of
 
 pytestmark = pytest.mark.brokers
@@ -224,13 +224,6 @@ async def test_anonymous_ones_where_none_is_required(tmp_path: Path) -> None:
         assert await http.status("DELETE", "/v1/topics/a", token) == 403, "whom a token names is judged"
         assert await http.status("GET", "/v1/topics/a", draw(SystemIds())) == 401
         assert (await http("GET", "/v1/whoami")).json()["principal"] is None
-
-
-async def test_no_principals_below_level_4(tmp_path: Path) -> None:
-    async with of_level_1(tmp_path) as together:
-        http = Http(together, "")
-        answer = await http("PUT", "/v1/principals/p", json={})
-        assert (answer.status_code, answer.json()["needs"]) == (409, 4)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from seaweedq.coordination.interface import Put
 from seaweedq.errors import Unavailable
 from seaweedq.levels import HIGHEST, LOWEST, VERSION
 from tests.support.brokers import inside
-from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
 pytestmark = pytest.mark.brokers
 
@@ -27,7 +27,7 @@ async def ask(app: Application, method: str, path: str, **more: Any) -> httpx.Re
 
 
 async def old_broker(together: InLoop) -> int:
-    """The lease of a broker from before there were levels."""
+    """The lease of a broker that reads level 1 alone, and did not look at the cluster's when it joined."""
     lease = (await together.coordination.leases.grant(60)).lease
     record = {"url": "http://old", "name": "old", "started_us": 0}
     await together.coordination.commit([], [Put("brokers/old.1", msgspec.json.encode(record), lease)])
@@ -45,32 +45,34 @@ async def test_brokers_have_versions_and_levels(tmp_path: Path) -> None:
         assert not one["starting"]
 
 
-async def test_the_level_rises_once_nobody_prevents_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with of_level_1(tmp_path) as together:
+async def test_the_level_rises_once_nobody_prevents_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, next_level: int
+) -> None:
+    async with in_loop(tmp_path, 1, level=1, lease_s=1) as together:
         (broker,), (app,) = together.brokers, together.apps.values()
         lease = await old_broker(together)
-        await until(lambda: "old.1" in inside.roster(broker).brokers)
+        await until(lambda: "old.1" in inside.roster(broker).strange)
         told = (await ask(app, "GET", "/v1/cluster")).json()
-        assert (told["level"], told["level_possible"], told["level_newest"]) == (1, 1, HIGHEST)
+        assert (told["level"], told["level_possible"], told["level_newest"]) == (1, 1, next_level)
         assert told["too_old"] == ["old.1"]
         refused = await ask(app, "POST", "/v1/cluster/level", json={})
         assert refused.status_code == 409
-        assert refused.json() | {"level": 1, "to": HIGHEST, "too_old": ["old.1"]} == refused.json()
+        assert refused.json() | {"level": 1, "to": next_level, "too_old": ["old.1"]} == refused.json()
         with caplog.at_level(logging.INFO):
             await inside.level_rise(broker).tell()
             await together.coordination.leases.revoke(lease)
-            await until(lambda: "old.1" not in inside.roster(broker).brokers)
+            await until(lambda: "old.1" not in inside.roster(broker).strange)
             await inside.level_rise(broker).tell()
         assert "stays at level 1 because of brokers that read no higher one: old.1" in caplog.text
-        assert f"all brokers read level {HIGHEST}; `seaweedq cluster level` raises the cluster from 1" in caplog.text
+        assert f"all brokers read level {next_level}; `seaweedq cluster level` raises the cluster from 1" in caplog.text
         metrics = (await ask(app, "GET", "/metrics")).text
         assert "\nseaweedq_cluster_level 1.0" in metrics
-        assert f"\nseaweedq_cluster_level_possible {HIGHEST}.0" in metrics
-        risen = await ask(app, "POST", "/v1/cluster/level", json={"level": HIGHEST})
-        assert (risen.status_code, risen.json()) == (200, {"level": HIGHEST})
-        assert inside.level(broker).written == HIGHEST
+        assert f"\nseaweedq_cluster_level_possible {next_level}.0" in metrics
+        risen = await ask(app, "POST", "/v1/cluster/level", json={"level": next_level})
+        assert (risen.status_code, risen.json()) == (200, {"level": next_level})
+        assert inside.level(broker).written == next_level
         metrics = (await ask(app, "GET", "/metrics")).text
-        assert f"\nseaweedq_cluster_level {HIGHEST}.0" in metrics
+        assert f"\nseaweedq_cluster_level {next_level}.0" in metrics
 
 
 async def test_it_tells_what_brokers_hold_and_what_a_dead_one_has_left(tmp_path: Path) -> None:
@@ -104,10 +106,10 @@ async def test_a_level_that_is_none_is_422(tmp_path: Path, body: Any) -> None:
     async with in_loop(tmp_path, 1) as together:
         (app,) = together.apps.values()
         assert (await ask(app, "POST", "/v1/cluster/level", json=body)).status_code == 422
-        assert (await ask(app, "POST", "/v1/cluster/level", json={"level": 1})).status_code == 409
+        assert (await ask(app, "POST", "/v1/cluster/level", json={"level": HIGHEST + 1})).status_code == 409
 
 
-async def test_an_old_broker_that_slips_in_is_out_at_once(tmp_path: Path) -> None:
+async def test_an_old_broker_that_slips_in_is_out_at_once(tmp_path: Path, next_level: int) -> None:
     async with in_loop(tmp_path, 2) as together:
         await old_broker(together)
         async with asyncio.timeout(10):
@@ -125,7 +127,7 @@ async def test_a_broker_that_does_not_read_the_level_any_more_ends_its_life(tmp_
         await until(broker.lost.is_set)
 
 
-async def test_the_leader_ends_a_rise_that_was_broken_off(tmp_path: Path) -> None:
+async def test_the_leader_ends_a_rise_that_was_broken_off(tmp_path: Path, next_level: int) -> None:
     async with in_loop(tmp_path, 1, lease_s=1) as together:
         broker: Broker = together.brokers[0]
         key = keys.CLUSTER.key()

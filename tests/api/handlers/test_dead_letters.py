@@ -1,7 +1,6 @@
 """Dead letters over HTTP: what is rejected, or fails too often, goes to its topic, and is acked then."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from msgspec import UNSET
 
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.recovery import replay
@@ -26,7 +24,7 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import BelowRetention, CoordinationUnavailable, Unavailable
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
-from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1
+from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
 from tests.support.tiers import later
@@ -329,16 +327,6 @@ async def test_fewer_attempts_let_what_was_delivered_so_often_die(tmp_path: Path
 
 
 @pytest.mark.brokers
-async def test_below_level_3_there_are_no_dead_letters(tmp_path: Path) -> None:
-    async with of_level_1(tmp_path) as together, at(together, together.brokers[0]) as http:
-        await http.put(TOPIC, json={})
-        for body in ({"dead_letter_topic": "dead"}, {"dead_letter_topic": "dead", "max_attempts": 2}):
-            problem_of(await http.put(SUB, json=body), 409, "needs-cluster-level", "3")
-        assert (await http.get(DEAD)).status_code == 404
-        assert json.loads((await http.put(SUB, json={})).content)["max_attempts"] == 0
-
-
-@pytest.mark.brokers
 @pytest.mark.parametrize("end", ["handover", later("crash")])
 async def test_what_is_dying_goes_on_dying_at_the_next_dispatcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
@@ -509,7 +497,7 @@ def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() 
     for begins in (False, True):
         if begins:
             cursor.delivery.begin_ack(np.array([0, 2]))
-        record = cursor.changed(7, 3)
+        record = cursor.changed(7)
         assert record is not None
         after = SegmentCursor(Versioned.new(unpacked(packed(record))))
         after.take_over(0, 9, 0.0)
@@ -517,7 +505,7 @@ def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() 
         assert after.delivery.dead_letters.all().tolist() == [0, 1, 2]
         assert after.delivery.dead_letters.why(2) == ("rejected", "no")
     cursor.delivery.end_ack(np.array([0, 2]), durable=True)
-    record = cursor.changed(7, 3)
+    record = cursor.changed(7)
     assert record is not None
     assert record.held == (HeldLease("", "", 0.0, ((1, 2),), ("rejected", "no")),)
 
@@ -528,7 +516,7 @@ def test_a_batch_stays_in_a_record_that_its_reasons_do_not_fit_into() -> None:
     for offset in range(2_000):
         cursor.delivery.reject(np.array([offset]), 0.0, f"{offset} {'x' * 240}")
     cursor.delivery.dead_letters.sent = sent = DeadLetterBatch("~letter.b.1", 0, tuple(range(1, 2_000, 20)))
-    record = cursor.changed(7, 3)
+    record = cursor.changed(7)
     assert record is not None
     after = SegmentCursor(Versioned.new(unpacked(packed(record))))
     after.take_over(0, 9, 0.0)
@@ -543,11 +531,11 @@ def topic_of(together: InLoop, number: int) -> Any:
 def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
     dying = HeldLease("", "", 0.0, ((3, 4),), ("rejected", "why"))
     held = (HeldLease("mine", "c", 9.0, ((2, 3),)), dying)
-    before = CursorRecord(7, 2, delivered_to=5, needs_level=3, held=held)
+    before = CursorRecord(7, 2, delivered_to=5, held=held)
     kept, moved = (cursor_after(Sought(0, 9, to), 8, before) for to in (None, 0))
     assert kept is not None
     assert moved is not None
-    assert (kept.held, moved.held) == ((dying,), UNSET)
+    assert (kept.held, moved.held) == ((dying,), ())
     cursor = SegmentCursor(Versioned.new(kept))
     cursor.take_over(0, 8, 0.0)
     assert (cursor.delivery.dead_letters.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
@@ -556,12 +544,12 @@ def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
 def test_what_is_dying_outlives_dispatchers_that_die_before_their_first_checkpoint() -> None:
     """It was delivered again, and its consumer had to reject it once more. Leases are those of the epoch before."""
     dying = HeldLease("", "", 0.0, ((3, 4),), ("rejected", "why"))
-    before = CursorRecord(7, 2, delivered_to=5, needs_level=3, held=(HeldLease("mine", "c", 9.0, ((2, 3),)), dying))
+    before = CursorRecord(7, 2, delivered_to=5, held=(HeldLease("mine", "c", 9.0, ((2, 3),)), dying))
     cursor = SegmentCursor(Versioned.new(before))
     cursor.take_over(0, 9, 0.0)
     assert (cursor.delivery.dead_letters.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
     replayed = replay._with_dying(CursorRecord(8, 3, delivered_to=5), before)
-    assert (replayed.held, replayed.needs_level) == ((dying,), 3)
+    assert replayed.held == (dying,)
 
 
 @pytest.mark.brokers

@@ -11,7 +11,7 @@ import pytest
 
 from seaweedq.errors import Unavailable
 from tests.support.brokers import inside
-from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, of_level_1
+from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
 
@@ -310,21 +310,6 @@ async def test_a_successor_takes_acks_of_work_under_way(tmp_path: Path) -> None:
             assert await client.tell("ack", [0, 2, 9], lease=str(lease)) == [2, 2, ["0-9"]]
             await client.gone("ack", str(lease))
             assert (await client.pull(9))[1] == [1, 3, 4]
-
-
-async def test_below_level_3_leases_have_no_names(tmp_path: Path) -> None:
-    async with of_level_1(tmp_path) as together, at(together, together.brokers[0]) as http:
-        client = Client(http)
-        await client.make(*[None] * 5)
-        assert await client.pull(3) == (None, [0, 1, 2])
-        for verb, body in (
-            ("pull", {"lease": "mine"}),
-            ("ack", {"lease": "mine"}),
-            ("nack", {"ids": ["0-0"]}),
-            ("extend", {"ids": ["0-0"]}),
-        ):
-            problem_of(await http.post(f"{SUB}/{verb}", json=body), 409, "needs-cluster-level", "level 3")
-        assert await client.tell("ack", [0, 1]) == [2, 0, []]
 
 
 async def test_what_is_not_valid_names_value_and_bound(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq.codec.bodies import ARROW
-from tests.support.brokers.in_process_cluster import in_loop, of_level_1
+from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
 
@@ -68,10 +68,3 @@ async def test_what_is_neither_json_nor_arrow_is_refused(tmp_path: Path) -> None
             problem_of(answer, 406, "not-acceptable", accepted)
         answer = await http.post(f"{SUB}/pull", json={}, headers={"Accept": "text/html, */*;q=0.1"})
         assert len(answer.json()["messages"]) == 1
-
-
-async def test_arrow_wants_the_level_of_leases(tmp_path: Path) -> None:
-    async with of_level_1(tmp_path) as together, at(together, together.brokers[0]) as http:
-        await _made(http, 1)
-        answer = await http.post(f"{SUB}/pull", json={}, headers={"Accept": ARROW})
-        problem_of(answer, 409, "needs-cluster-level", "Arrow")

@@ -1,5 +1,5 @@
 """Subscriptions in mode `ordered` over HTTP: start, pull, ack, what comes again, lag. The settings of subscriptions:
-what each level of the cluster stores, and what a change keeps.
+what a change keeps.
 """
 
 import json
@@ -13,15 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
-from seaweedq.coordination import keys
-from seaweedq.coordination.records.subscriptions import MessageFilter, SubscriptionRecord
-from seaweedq.coordination.transactions import read_all
 from tests.support.brokers import inside
-from tests.support.brokers.in_process_cluster import in_loop, of_level_1
-from tests.support.brokers.stored import record_of
+from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.http.asking import problem_of, send, values
 from tests.support.http.raw import head
 from tests.support.processes.broker_process import BrokerProcess
@@ -384,46 +379,10 @@ def test_cursors_outlive_a_kill(broker_process: Callable[..., BrokerProcess]) ->
 
 
 SUB = "/v1/topics/t/subscriptions/s"
-FIRST = {  # as brokers wrote it before there were levels
-    "mode": "ordered",
-    "start": "latest",
-    "ack_deadline_s": 30.0,
-    "max_attempts": 0,
-    "dead_letter_topic": None,
-    "created_us": 7,
-    "epoch": 8,
-    "state": "active",
-    "dispatcher": None,
-}
-NEW: list[dict[str, Any]] = [
-    {"mode": "shared"},
-    {"mode": "keyed"},
-    {"max_attempts": 5},
-    {"dead_letter_topic": "dead"},
-    {"backoff_s": [1, 10]},
-    {"max_in_flight": 5},
-    {"filter": {"key_prefix": "a"}},
-    {"expires_after_s": 3600},
-]
 
 
 def client(app: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", timeout=30)
-
-
-@pytest.mark.brokers
-async def test_below_level_3_settings_that_old_brokers_do_not_heed_are_refused(tmp_path: Path) -> None:
-    async with of_level_1(tmp_path) as together, client(*together.apps.values()) as http:
-        assert (await http.put("/v1/topics/t", json={})).status_code == 201
-        for one in NEW:
-            found = problem_of(await http.put(SUB, json=one), 409, "needs-cluster-level", *one, "level 3")
-            assert (found["level"], found["needs"]) == (1, 3)
-        assert (await http.put(SUB, json={"mode": "ordered", "max_in_flight": 10_000})).status_code == 201
-        for one in [*NEW[2:6], {"paused": True}]:
-            problem_of(await http.patch(SUB, json=one), 409, "needs-cluster-level", *one)
-        assert (await http.patch(SUB, json={"ack_deadline_s": 5, "paused": False})).json()["ack_deadline_s"] == 5
-        (stored,) = (await read_all(together.coordination, keys.SUBSCRIPTIONS.prefix()))[0]
-        assert msgspec.json.decode(stored.value).keys() <= FIRST.keys()
 
 
 @pytest.mark.brokers
@@ -468,19 +427,3 @@ async def test_a_change_whose_answer_was_lost_keeps_acks_that_no_checkpoint_has(
         assert dispatcher.has(inside.topic(broker, "t"), "s")
         assert subscription.record.ack_deadline_s == 700
         assert dispatcher.pin is None
-
-
-def test_records_of_level_1_are_read_and_say_nothing_new() -> None:
-    found = record_of(keys.SUBSCRIPTIONS, msgspec.json.encode(FIRST))
-    assert found == SubscriptionRecord("ordered", "latest", 30.0, 0, None, 7, 8)
-    assert (found.max_in_flight, found.paused, found.new_in_level_3) == (10_000, False, [])
-    assert msgspec.json.decode(msgspec.json.encode(found.in_its_form())).keys() <= FIRST.keys()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"mode": "keyed"}, {"paused": True}, {"backoff_s": (1.0,)}, {"filter": MessageFilter("a")}, {"max_attempts": 1}],
-)
-def test_a_record_with_something_new_needs_level_3(changes: dict[str, Any]) -> None:
-    plain = record_of(keys.SUBSCRIPTIONS, msgspec.json.encode(FIRST))
-    assert msgspec.structs.replace(plain, **changes).in_its_form().needs_level == 3

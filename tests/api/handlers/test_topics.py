@@ -1,6 +1,5 @@
 """Topics over HTTP: created, compared, listed, shown, changed, deleted. The scaling policy over HTTP: what is shown,
-compared, changed and refused; rates, and keys too hot to be split. A retention that an earlier version stored, and
-never enforced, takes nothing until its bounds are named again. Many clients at the same names at once: exactly one
+compared, changed and refused; rates, and keys too hot to be split. Many clients at the same names at once: exactly one
 wins, nobody meets anything but what the surface says.
 """
 
@@ -17,8 +16,6 @@ import pyarrow.dataset as ds
 import pytest
 
 from seaweedq import Client
-from seaweedq.api.handlers.topics import RetentionRequest, changed_retention
-from seaweedq.coordination.records.topics import RetentionPolicy
 from seaweedq.segments.keyhash import hash_key
 from tests.support.http.asking import fetch, problem_of, send, values
 from tests.support.processes.broker_process import BrokerProcess
@@ -468,31 +465,6 @@ def test_a_key_that_is_too_hot_is_told_and_a_sealed_segment_has_neither_rates_no
     idle = {"messages_per_s": [0.0] * 4, "bytes_per_s": [0.0] * 4}
     assert sealed[0] == sealed[2] == sealed[3] == (idle, None)
     assert http.get(path).json()["hot_segments"] == []
-
-
-STORED = RetentionPolicy(max_age_s=60, max_bytes=1)
-
-
-@pytest.mark.parametrize(
-    ("before", "wanted", "enforced"),
-    [
-        (STORED, RetentionRequest(), False),
-        (STORED, RetentionRequest(grace_s=60), False),
-        (STORED, RetentionRequest(keep_unread=True), False),
-        (STORED, RetentionRequest(max_age_s=60), False),
-        (STORED, RetentionRequest(max_age_s=60, max_bytes=1), True),
-        (STORED, RetentionRequest(max_age_s=60, max_bytes=None), True),
-        (STORED, RetentionRequest(max_age_s=None, max_bytes=None), False),
-        (RetentionPolicy(), RetentionRequest(delete_read=True), True),
-        (RetentionPolicy(), RetentionRequest(grace_s=60), False),
-        (RetentionPolicy(max_age_s=60, enforced=True), RetentionRequest(grace_s=60), True),
-        (RetentionPolicy(max_age_s=60, enforced=True), RetentionRequest(max_age_s=None), False),
-    ],
-)
-def test_a_policy_is_enforced_once_all_its_bounds_were_set(
-    before: RetentionPolicy, wanted: RetentionRequest, enforced: bool
-) -> None:
-    assert changed_retention(before, wanted).enforced is enforced
 
 
 CLIENTS = 16

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from seaweedq.api.streams import session
-from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 from tests.support.http.listening import Listener, listening
 from tests.support.tiers import later
@@ -204,15 +204,6 @@ async def test_what_cannot_be_is_refused(client: Client) -> None:
             assert (one.status, json.loads(one.content)["type"]) == (404, f"/problems/{slug}")
     async with listening(client.app, f"{STREAM}?consumer=c&max_in_flight=1000") as one:
         assert one.status == 200
-
-
-async def test_below_the_level_of_leases_with_names_it_is_refused(tmp_path: Path) -> None:
-    async with of_level_1(tmp_path) as together, at(together, together.brokers[0]) as http:
-        client = Client(together, 0, http)
-        await http.put(TOPIC, json={})
-        await http.put(SUB, json={})
-        async with client.stream() as one:
-            assert (one.status, json.loads(one.content)["type"]) == (409, "/problems/needs-cluster-level")
 
 
 async def test_a_sign_of_life(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

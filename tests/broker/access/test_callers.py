@@ -38,11 +38,6 @@ class Time:
         return self.s
 
 
-class Level:
-    def require(self, level: int, what: str) -> None:
-        pass
-
-
 class Counting(MemoryCoordination):
     """Coordination that counts reads of single keys, and fails where a test says so."""
 
@@ -67,7 +62,7 @@ class Two:
         self.coordination = Counting(self.time)
         self.here = Callers(self.coordination, self.time, AdminToken(None))
         self.late = Callers(self.coordination, self.time, AdminToken(None))
-        self.changes = Principals(self.coordination, self.here.view, Level(), self.time, SystemIds())  # type: ignore[arg-type]
+        self.changes = Principals(self.coordination, self.here.view, self.time, SystemIds())
 
     async def issue(self, name: str, caller: Caller = ROOT) -> tuple[str, str]:
         """The id and the text of a new token."""

@@ -73,7 +73,7 @@ async def test_a_start_that_is_cut_off_behind_the_stores_identity_is_gone_on_wit
 async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:
     """A broker with a secret of its own, not started."""
     settings = Settings(data_dir=folder)
-    peers = DirectPeers(secret, together.apps, set(), set())
+    peers = DirectPeers(together.apps, set(), set())
     broker = Broker(environment(settings, together.store, together.coordination, "http://x", peers, secret))
     broker.lock()
     return broker

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from seaweedq import levels
 from seaweedq.broker.cluster.identity import cluster_of
 from seaweedq.broker.cluster.level_rise import COMPARED, JoinGuard, LevelRise
 from seaweedq.clock import SystemClock, SystemIds
@@ -20,7 +21,6 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.transactions import read_all
 from seaweedq.errors import CoordinationUnavailable, LevelConflict, LevelMismatch, NeedsLevel, UnfitStore
 from seaweedq.failpoints import using
-from seaweedq.levels import HIGHEST
 from seaweedq.storage.identity import known_identity
 from seaweedq.storage.memory import MemoryStore
 
@@ -34,7 +34,7 @@ class Crash(BaseException):
 
 
 class World:
-    """A cluster whose record is as brokers older than levels write it, and one broker of this version."""
+    """A cluster of level 1, and one broker of the next version."""
 
     def __init__(self) -> None:
         self.coordination = MemoryCoordination(SystemClock())
@@ -55,7 +55,7 @@ class World:
 
     async def begin(self) -> "World":
         """As a cluster of level 1, with the broker of this version in it."""
-        await self.put("cluster", {"cluster": "c"})
+        await self.put("cluster", {"cluster": "c", "draft": levels.DRAFT})
         await self.identify()
         await self.membership.start(self.level.admit)
         await self.look()
@@ -65,7 +65,7 @@ class World:
         assert await self.coordination.commit([], [Put(key, msgspec.json.encode(value), lease)])
 
     async def join(self, broker: str, **members: Any) -> int:
-        """A broker that compares nothing, as those older than levels."""
+        """A broker that compares nothing when it joins, and reads level 1 alone unless `members` say otherwise."""
         lease = (await self.coordination.leases.grant(60)).lease
         await self.put(keys.BROKERS.key(broker), {**OLD, **members}, lease)
         return lease
@@ -91,7 +91,9 @@ class World:
 
 
 @pytest.fixture
-async def world() -> World:
+async def world(next_level: int) -> World:
+    """With a level 2, which is synthetic."""
+    assert next_level == 2
     return await World().begin()
 
 
@@ -105,34 +107,29 @@ def crash_at(place: str) -> Iterator[None]:
         yield
 
 
-async def test_a_cluster_of_level_1_keeps_its_record_as_it_was(world: World) -> None:
+async def test_the_record_of_a_new_cluster_of_level_1(world: World) -> None:
     identity = await known_identity(world.store)
     assert identity
-    there = await world.coordination.get("cluster")
-    assert there
-    assert there.value == msgspec.json.encode({"cluster": "c", "store": identity.store})
-    assert (world.level.level, world.level.written, world.level.possible) == (1, 1, HIGHEST)
-    assert await world.store.list("") == ["_cluster.json"]
+    assert await world.record() == {"cluster": "c", "store": identity.store, "draft": levels.DRAFT}
+    assert (world.level.level, world.level.written, world.level.possible) == (1, 1, 2)
 
 
-async def test_it_rises_in_a_form_that_brokers_older_than_levels_refuse(world: World) -> None:
+async def test_it_rises_and_the_store_names_the_level(world: World) -> None:
     found = await world.rise.rise(None)
     identity = await known_identity(world.store)
     assert identity
-    assert (found.level, found.written, found.known_store) == (HIGHEST, HIGHEST, identity.store)
-    told = await world.record()
-    assert told["store"] not in ("", identity.store)
-    assert told == {
+    assert (found.level, found.written, found.store) == (2, 2, identity.store)
+    assert await world.record() == {
         "cluster": "c",
-        "store": f"this cluster needs a broker that reads level {HIGHEST}",
-        "store_id": identity.store,
-        "level": HIGHEST,
-        "written": HIGHEST,
+        "store": identity.store,
+        "level": 2,
+        "written": 2,
+        "draft": levels.DRAFT,
     }
-    assert await world.store.list("_levels/") == [f"_levels/{HIGHEST}"]
-    assert world.level.written == HIGHEST
+    assert "_levels/2" in await world.store.list("_levels/")
+    assert world.level.written == 2
     before = await world.all()
-    assert await world.rise.rise(HIGHEST) == found
+    assert await world.rise.rise(2) == found
     assert await world.identify() == "c"
     assert await world.all() == before
 
@@ -144,7 +141,7 @@ async def test_it_rises_in_a_form_that_brokers_older_than_levels_refuse(world: W
         ("brokers/third.1", {**OLD, "lowest": 3, "highest": 4}, 2, ["third.1"]),
         ("brokers/broken.1", "no record", 2, ["broken.1"]),
         ("journals/dead.1", {"kind": "file", "place": "p"}, 2, ["dead.1"]),
-        ("journals/dead.1", {"kind": "file", "place": "p", "highest": 2}, HIGHEST + 1, ["dead.1", "new"]),
+        ("journals/dead.1", {"kind": "file", "place": "p", "highest": 2}, 3, ["dead.1", "new"]),
     ],
     ids=["an old broker", "one that reads later levels alone", "unreadable", "a journal", "a level nobody reads"],
 )
@@ -188,18 +185,15 @@ async def test_whatever_a_crash_leaves_is_gone_on_with(world: World, place: str,
     assert (await world.record())["written"] == 2
 
 
-@pytest.mark.parametrize(("to", "marked"), [(2, []), (3, ["revocations/old.1"])])
-async def test_nobody_dispatches_early_in_place_of_one_whose_lease_a_rise_ends(
-    world: World, to: int, marked: list[str]
-) -> None:
+async def test_nobody_dispatches_early_in_place_of_one_whose_lease_a_rise_ends(world: World) -> None:
     with crash_at("level.announced"):
-        await world.rise.rise(to)
+        await world.rise.rise(2)
     await world.join("old.1")
     with crash_at("level.cleared"):
         await world.rise._finish()
     assert await world.brokers() == {"new"}
     page = await world.coordination.range("revocations/")
-    assert [entry.key for entry in page.entries] == marked
+    assert [entry.key for entry in page.entries] == ["revocations/old.1"]
 
 
 async def test_who_came_behind_the_announcement_and_does_not_read_it_is_out_before_anything_is_written(
@@ -289,9 +283,9 @@ async def test_a_broker_joins_under_the_level_that_it_has_read(world: World) -> 
 
 
 async def test_a_broker_that_does_not_read_the_level_ends_and_changes_nothing(world: World) -> None:
-    await world.put("cluster", {"cluster": "c", "store": 7, "level": HIGHEST + 1, "written": 1})
+    await world.put("cluster", {"cluster": "c", "store": 7, "level": 3, "draft": levels.DRAFT})
     before = await world.all()
-    with pytest.raises(LevelMismatch, match=rf"level {HIGHEST + 1}.*reads the levels 1 to {HIGHEST}"):
+    with pytest.raises(LevelMismatch, match=r"level 3.*reads the levels 1 to 2"):
         await world.identify()
     assert await world.all() == before
     late = world.member("late")
@@ -301,7 +295,7 @@ async def test_a_broker_that_does_not_read_the_level_ends_and_changes_nothing(wo
     assert await world.all() == before
 
 
-async def test_a_new_cluster_has_the_highest_level_from_its_first_record_on() -> None:
+async def test_a_new_cluster_has_the_highest_level_from_its_first_record_on(next_level: int) -> None:
     world = World()
     written: list[bytes] = []
     commit = world.coordination.commit
@@ -313,14 +307,16 @@ async def test_a_new_cluster_has_the_highest_level_from_its_first_record_on() ->
     world.coordination.commit = noting  # type: ignore[method-assign]
     await world.identify()
     found = [msgspec.json.decode(value) for value in written]
-    assert [one["level"] for one in found] == [HIGHEST, HIGHEST]
-    assert [one["written"] for one in found] == [HIGHEST, HIGHEST]
-    assert all(one["store"] for one in found)
-    assert await world.store.list("") == ["_cluster.json", f"_levels/{HIGHEST}"]
+    assert [one["level"] for one in found] == [next_level, next_level]
+    assert [one["written"] for one in found] == [next_level, next_level]
+    assert [one["draft"] for one in found] == [levels.DRAFT, levels.DRAFT]
+    assert await world.store.list("") == ["_cluster.json", f"_levels/{next_level}"]
 
 
 @pytest.mark.parametrize(("marks", "level"), [((), 1), ((2,), 2), ((2, 10), None)])
-async def test_a_store_that_lost_its_coordination_knows_its_level(marks: tuple[int, ...], level: int | None) -> None:
+async def test_a_store_that_lost_its_coordination_knows_its_level(
+    marks: tuple[int, ...], level: int | None, next_level: int
+) -> None:
     world = await World().begin()
     for mark in marks:
         await world.store.create(f"_levels/{mark}", b"")
@@ -328,7 +324,7 @@ async def test_a_store_that_lost_its_coordination_knows_its_level(marks: tuple[i
     with pytest.raises(LevelMismatch if level is None else UnfitStore):
         await world.identify()
     before = await world.all()
-    await world.put("cluster", {"cluster": "c"})
+    await world.put("cluster", {"cluster": "c", "draft": levels.DRAFT})
     if level is None:
         with pytest.raises(LevelMismatch, match="level 10"):
             await world.identify()
@@ -356,7 +352,7 @@ async def test_what_needs_a_level_is_refused_and_names_who_is_too_old(world: Wor
         world.level.require(2, "this")
     await world.join("old.1")
     await world.look()
-    assert (world.level.possible, world.level.newest, world.level.too_old_for(2)) == (1, HIGHEST, ["old.1"])
+    assert (world.level.possible, world.level.newest, world.level.too_old_for(2)) == (1, 2, ["old.1"])
     with pytest.raises(NeedsLevel, match=r"too old for it: old\.1") as caught:
         world.level.require(2, "this")
     assert caught.value.fields == {"level": 1, "needs": 2, "too_old": ["old.1"]}

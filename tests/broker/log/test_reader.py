@@ -17,7 +17,6 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import GroupCache, Reader, find_in_groups
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
-from seaweedq.levels import HIGHEST
 from seaweedq.segments import entry as entries
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, EntryName, encode_entry, segment_folder
@@ -73,7 +72,7 @@ def entry(number: int) -> bytes:
     ]
     newest_us = max(time_of(offset) for offset in range(max(0, first - 7), first + ROWS))
     metadata = EntryMetadata("c", "t", 0, 0, KEY_SPACE, number, first, first + ROWS, "b", "n", 0, 0, newest_us, b"")
-    return encode_entry([(first, rows_of_singles(singles, LAYOUT))], LAYOUT, metadata, HIGHEST).to_pybytes()
+    return encode_entry([(first, rows_of_singles(singles, LAYOUT))], LAYOUT, metadata).to_pybytes()
 
 
 def opened(chain: Chain) -> OpenSegment:
@@ -87,7 +86,7 @@ def test_the_first_row_of_an_entry_that_reaches_a_time_is_found(times: list[int]
     singles = [Single(None, b"", None, at, None) for at in times]
     metadata = EntryMetadata("c", "t", 0, 0, KEY_SPACE, 0, 5, 5 + len(times), "b", "n", 0, 0, max(times), b"")
     with patch.object(entries, "ROW_GROUP_ROWS", 4):
-        data = encode_entry([(5, rows_of_singles(singles, LAYOUT))], LAYOUT, metadata, HIGHEST)
+        data = encode_entry([(5, rows_of_singles(singles, LAYOUT))], LAYOUT, metadata)
     parquet = pq.ParquetFile(pa.BufferReader(data))
     assert parquet.num_row_groups == -(-len(times) // 4)
     first = next((at for at, time in enumerate(times) if time >= wanted), None)

@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.cluster.upload_sweep import UploadSweep
-from seaweedq.broker.log import entry_writer
 from seaweedq.broker.retention import payloads as retained_payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.failpoints import using
-from seaweedq.levels import HIGHEST
 from tests.broker.retention.test_rounds import Crash, CrashAt
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import subscribe
@@ -167,22 +165,6 @@ async def test_payloads_of_a_topic_that_takes_dead_letters_stay(tmp_path: Path) 
         await world.together.coordination.commit([], [put])
         await rounds(world)
         assert await payloads(world) == {old, new}
-
-
-@pytest.mark.long
-async def test_an_entry_that_does_not_say_what_it_names_may_name_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with retained(tmp_path) as world:
-        with monkeypatch.context() as patched:
-            patched.setattr(entry_writer, "UPLOADS_LEVEL", HIGHEST + 1)
-            old, new = await aged(world)
-        await rounds(world)
-        assert await payloads(world) == {old, new}
-        world.pass_time(DAY_S)
-        await fill(world.broker, 1)
-        await rounds(world)
-        assert await payloads(world) == set(), "once those entries are gone"
 
 
 @pytest.mark.long

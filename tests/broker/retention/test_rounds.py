@@ -6,21 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
-import msgspec
 import pytest
 
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.topics import Counter, RetentionPolicy, TopicConfig
+from seaweedq.coordination.records.topics import Counter, TopicConfig
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
 from seaweedq.storage.retention_marks import newest_round
 from tests.support.brokers import inside
-from tests.support.brokers.in_process_cluster import of_level_1
 from tests.support.brokers.retained import RetainedWorld, fill, retained
 from tests.support.tiers import later
 
@@ -375,35 +372,3 @@ async def test_a_deleted_name_that_is_put_late_counts_for_nothing_and_goes_with_
             world.pass_time(200)
         assert await world.sequences() == [4]
         assert await values(world, 6) == [0, 1]
-
-
-async def test_a_policy_of_an_earlier_version_is_enforced_once_it_is_set_anew(tmp_path: Path) -> None:
-    async with retained(tmp_path) as world, world.http() as http:
-        topic = inside.topic(world.broker, "t")
-        stored = topic.held.replace(config=topic.record.config.__class__(retention=RetentionPolicy(max_bytes=1)))
-        key = keys.TOPICS.key("t")
-        await inside.catalog(world.broker).commit([], [Put(key, keys.TOPICS.encode(stored))])
-        assert (await http.get(T)).json()["retention"]["enforced"] is False
-        await world.retention.round()
-        assert world.start == 0
-        assert (await world.policy(max_bytes=1))["enforced"] is True
-        await world.retention.round()
-        assert world.start == 4
-        assert (await world.policy(max_bytes=None))["enforced"] is None
-
-
-async def test_below_level_3_a_policy_is_refused_and_nothing_else(tmp_path: Path) -> None:
-    async with of_level_1(tmp_path) as together:
-        (app,) = together.apps.values()
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as http:
-            wanted = {"retention": {"max_age_s": 60}}
-            refused = await http.put("/v1/topics/t", json=wanted)
-            assert (refused.status_code, refused.json()["type"]) == (409, "/problems/needs-cluster-level")
-            assert (await http.put("/v1/topics/t", json={"retention": {"max_age_s": None}})).status_code == 201
-            refused = await http.patch("/v1/topics/t", json=wanted)
-            assert (refused.status_code, refused.json()["needs"]) == (409, 3)
-            assert (await http.patch("/v1/topics/t", json={"flush": {"max_age_s": 5}})).status_code == 200
-        stored = await together.coordination.get(keys.TOPICS.key("t"))
-        assert stored
-        assert msgspec.json.decode(stored.value)["config"]["retention"] == {}

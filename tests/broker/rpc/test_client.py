@@ -18,7 +18,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.rpc import client
-from seaweedq.broker.rpc.client import Peers, ask_while
+from seaweedq.broker.rpc.client import Peers, Request, ask_while
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.broker.rpc.transport import is_refused
 from seaweedq.clock import SystemClock
@@ -27,7 +27,7 @@ from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import SeaweedqError, Unavailable
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
-from tests.support.brokers.peer_client import peers_of
+from tests.support.brokers.peer_client import peers_of, stranger_peers
 from tests.support.brokers.serving import served
 from tests.support.processes.broker_process import free_port
 
@@ -104,7 +104,7 @@ async def test_a_cancellation_cancels_the_call():
 
 
 async def test_after_the_end_others_are_unavailable() -> None:
-    peers, url = Peers("secret"), f"http://127.0.0.1:{free_port()}"
+    peers, url = stranger_peers(), f"http://127.0.0.1:{free_port()}"
     with pytest.raises(Unavailable, match="does not answer"):
         await peers.call(url, "status", None, bool, 1)
     await peers.close()
@@ -121,7 +121,7 @@ async def asked(peers: Peers, url: str, timeout_s: float = 5.0) -> SeaweedqError
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_port_at_which_nobody_listens_refuses(host: str) -> None:
-    peers = Peers("secret")
+    peers = stranger_peers()
     try:
         error = await asked(peers, f"http://{host}:{free_port()}")
     finally:
@@ -142,7 +142,7 @@ async def test_silence_an_end_and_another_answer_are_no_refusal(answer: bytes | 
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    peers = Peers("secret")
+    peers = stranger_peers()
     try:
         error = await asked(peers, f"http://{host}:{port}", 0.3 if answer is None else 5.0)
     finally:
@@ -156,7 +156,7 @@ async def test_a_full_backlog_is_no_refusal() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1)
-        peers = Peers("secret")
+        peers = stranger_peers()
         try:
             error = await asked(peers, f"http://127.0.0.1:{listener.getsockname()[1]}", 0.3)
         finally:
@@ -201,13 +201,13 @@ async def test_a_request_on_a_kept_connection_that_breaks_is_sent_once(method: s
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    peers = Peers("secret")
+    peers = Peers()
     try:
-        assert (await peers.relay("GET", url, "/", {}, b"", 30)).status == 204
+        assert (await peers.send(url, Request("GET", "/", {}, b"", 30), {})).status == 204
         with pytest.raises(Unavailable, match="does not answer"):
-            await peers.relay(method, url, "/", {}, b"", 30)
+            await peers.send(url, Request(method, "/", {}, b"", 30), {})
         assert heard == [b"GET", method.encode()]
-        assert (await peers.relay(method, url, "/", {}, b"", 30)).status == 204
+        assert (await peers.send(url, Request(method, "/", {}, b"", 30), {})).status == 204
     finally:
         await peers.close()
         server.close()

@@ -139,7 +139,7 @@ def test_only_a_port_for_brokers_makes_a_broker_import_cryptography() -> None:
     code = (
         "import sys, seaweedq.api.app, seaweedq.broker.broker;"
         "from seaweedq.broker.rpc.peer_keyring import PeerKeyring;"
-        "from seaweedq.clock import SystemIds; trust = PeerKeyring(['a'], lambda: 4, SystemIds());"
+        "from seaweedq.clock import SystemIds; trust = PeerKeyring(['a'], SystemIds());"
         "assert 'cryptography' not in sys.modules; from tests.support.brokers.peer_keys import keys_of;"
         "trust.begin(keys_of('a'), 'b.1'); trust.tls; assert 'cryptography' in sys.modules"
     )

@@ -75,7 +75,7 @@ class World:
         await member.start()
         await self.journal(name, recovered=False)
         await self.roster.load()
-        return Assignment(self.coordination, self.roster, member, lambda: 3)
+        return Assignment(self.coordination, self.roster, member)
 
     async def journal(self, name: str, recovered: bool) -> None:
         """What is said of a broker's journal."""
@@ -91,7 +91,7 @@ class World:
     async def subscription(self, held: Versioned[SubscriptionRecord]) -> Subscription:
         """The subscription as its dispatcher opens it."""
         taken = TakeOver(held.record, Leases(), 0.0)
-        cursors, _ = await CursorStore(self.coordination, lambda: 2).read(self.topic, "s", taken)
+        cursors, _ = await CursorStore(self.coordination).read(self.topic, "s", taken)
         found = Subscription(self.topic, "s", held, cursors)
         found.leases = taken.leases
         return found
@@ -149,22 +149,22 @@ async def test_a_checkpoint_of_a_dispatcher_that_was_succeeded_changes_nothing(w
     a, b = await world.join("a"), await world.join("b")
     old = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
     old.cursor(0).delivery.window.pass_over(0, 5)
-    assert await CursorStore(world.coordination, lambda: 2).save(old)
+    assert await CursorStore(world.coordination).save(old)
     await world.die("a")
     await world.journal("a", recovered=True)
     new = await world.subscription(await b.take(world.topic, "s"))
     assert new.cursor(0).delivery.window.acked_to == 5
     new.cursor(0).delivery.window.pass_over(5, 9)
     old.cursor(0).delivery.window.pass_over(5, 7)
-    assert not await CursorStore(world.coordination, lambda: 2).save(old)
-    assert await CursorStore(world.coordination, lambda: 2).save(new)
+    assert not await CursorStore(world.coordination).save(old)
+    assert await CursorStore(world.coordination).save(new)
     assert await world.acked_to() == 9
 
 
 async def test_a_checkpoint_that_comes_late_takes_no_newer_one_back(world: World) -> None:
     a = await world.join("a")
     open_here = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
-    cursors = CursorStore(world.coordination, lambda: 2)
+    cursors = CursorStore(world.coordination)
     open_here.cursor(0).delivery.window.pass_over(0, 3)
     world.coordination.lose_request = True
     with pytest.raises(CoordinationUnavailable):
@@ -181,14 +181,13 @@ async def test_a_checkpoint_that_came_through_unseen_is_followed_by_the_next(wor
     open_here.cursor(0).delivery.window.pass_over(0, 3)
     world.coordination.lose_answer = True
     with pytest.raises(CoordinationUnavailable):
-        await CursorStore(world.coordination, lambda: 2).save(open_here)
+        await CursorStore(world.coordination).save(open_here)
     open_here.cursor(0).delivery.window.pass_over(3, 8)
-    assert await CursorStore(world.coordination, lambda: 2).save(open_here)
+    assert await CursorStore(world.coordination).save(open_here)
     assert await world.acked_to() == 8
 
 
-@pytest.mark.parametrize("level", [2, 3])
-async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: World, level: int) -> None:
+async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
     held = await a.claim(world.topic, "s", Versioned.new(RECORD))
     old = await world.subscription(held)
@@ -196,7 +195,7 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     lease.segments.add(0)
     old.leases.add(lease)
     old.cursor(0).delivery.leases.lease(np.arange(4), lease.number, lease.consumer, 30.0)
-    assert await CursorStore(world.coordination, lambda: level).save(old, handover_s=10.0)
+    assert await CursorStore(world.coordination).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
     first = await world.subscription(await b.take(world.topic, "s"))
     delivery, consumer = first.cursor(0).delivery, first.leases.known_consumer("c")
@@ -205,9 +204,8 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     assert delivery.available(PullLimits(consumer, 10), 10).tolist() == [*range(4, 10)]
     assert delivery.judge([0, 1], Asker(consumer)).taken.tolist() == [0, 1]
     known = first.leases.find("mine")
-    assert (known is not None) == (level >= 3), "names are handed on from level 3 on"
-    if known:
-        assert first.held_by(known)[0].tolist() == [*range(4)]
+    assert known is not None
+    assert first.held_by(known)[0].tolist() == [*range(4)]
     delivery.expire(20.0)
     assert delivery.available(PullLimits(another, 10), 10).tolist() == [*range(10)]
     second = await world.subscription(await b.take(world.topic, "s"))
@@ -216,7 +214,7 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
 
 async def test_scattered_leases_and_delays_of_all_modes_are_handed_on(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
-    record = replace(RECORD, mode="shared").in_its_form()
+    record = replace(RECORD, mode="shared")
     held = await a.claim(world.topic, "s", Versioned.new(record))
     old = await world.subscription(held)
     delivery = old.cursor(0).delivery
@@ -226,7 +224,7 @@ async def test_scattered_leases_and_delays_of_all_modes_are_handed_on(world: Wor
         old.leases.add(lease)
         delivery.leases.lease(np.array(offsets), lease.number, lease.consumer, 30.0)
     delivery.nack(np.array([2]), 10.0, 5.0)
-    assert await CursorStore(world.coordination, lambda: 3).save(old, handover_s=10.0)
+    assert await CursorStore(world.coordination).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
     new = await world.subscription(await b.take(world.topic, "s"))
     delivery, found = new.cursor(0).delivery, [lease for name in "xy" if (lease := new.leases.find(name))]

@@ -21,7 +21,7 @@ from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import UNKNOWN, Asker, Leases
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease, SubscriptionRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import JournalUnavailable, NotReady, SeaweedqError
 from seaweedq.segments.frames import Frame
@@ -39,9 +39,11 @@ REFUSED = {
     "a run that touches what is below": (replace(GOOD, acked=((3, 6),)), None, "do not rise"),
     "an empty run": (replace(GOOD, acked=((5, 5),)), None, "do not rise"),
     "runs that overlap": (replace(GOOD, acked=((4, 6), (5, 9))), None, "do not rise"),
-    "leases of nobody": (replace(GOOD, leases=((3, 4, 1.0),)), None, "those of consumer None"),
-    "a consumer without leases": (replace(GOOD, consumer="c"), None, "those of consumer 'c'"),
-    "leases of what was not delivered": (replace(GOOD, leases=((9, 11, 1.0),), consumer="c"), None, "not all of what"),
+    "leases of what was not delivered": (
+        replace(GOOD, held=(HeldLease("l", "c", 1.0, ((9, 11),)),)),
+        None,
+        "not all of what",
+    ),
     "acked_to falls": (replace(GOOD, acked_to=2, acked=((3, 9),)), None, "acked_to falls from 3 to 2"),
     "delivered_to falls": (replace(GOOD, delivered_to=9), None, "delivered_to falls from 10 to 9"),
     "an ack is forgotten": (replace(GOOD, acked=((4, 6),)), None, "(8, 9)"),

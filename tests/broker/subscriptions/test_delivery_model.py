@@ -166,7 +166,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         rules = Rules(mode, backoff, most)  # type: ignore[arg-type]
         self.delivery = SegmentDelivery(start, runs_of(acked), {}, 0, rules)
         self.epoch = 1
-        self.checkpoint = self.delivery.window.record(1, 3)
+        self.checkpoint = self.delivery.window.record(1)
         self.now_s, self.leases, self.before = 0.0, 0, start
         ones = {offset: One(slots[offset]) for offset in range(END)} | {END: One(-1)}
         self.model = Model(rules, ones, end=max(acked, default=start - 1) + 1, read_to=start)
@@ -376,7 +376,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(to=st.none() | st.integers(0, END))
     def seek(self, to: int | None) -> None:
         """Once no ack is under way; the cursor goes elsewhere, or stays."""
-        model, before = self.model, self.delivery.window.record(self.epoch, 3)
+        model, before = self.model, self.delivery.window.record(self.epoch)
         if model.acking:
             return
         self.epoch += 1
@@ -392,7 +392,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.delivery = SegmentDelivery.from_record(record or before, model.rules)
         model.sought_below, model.read_to = model.end, model.acked_to
         self.before = model.acked_to
-        self.checkpoint = self.delivery.window.record(self.epoch, 3)
+        self.checkpoint = self.delivery.window.record(self.epoch)
         assert broken_by(before, self.checkpoint, model.end) == []
         assert self.delivery.judge(range(model.acked_to, model.end), Asker(anything=True), model.end).known == sum(
             model.ones[offset].state == "acked" for offset in range(model.acked_to, model.end)
@@ -405,7 +405,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @invariant()
     def its_checkpoints_break_no_invariant(self) -> None:
         if hasattr(self, "delivery"):
-            now = self.delivery.window.record(self.epoch, 3)
+            now = self.delivery.window.record(self.epoch)
             assert broken_by(self.checkpoint, now) == []
             self.checkpoint = now
             unacked = [offset for offset in range(now.acked_to, now.delivered_to) if self.is_unacked(offset)]

@@ -13,7 +13,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.transactions import read_all
 from seaweedq.failpoints import using
 from tests.support.brokers import inside
-from tests.support.brokers.in_process_cluster import in_loop, of_level_1
+from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import make, opened, records, replace
 from tests.support.brokers.retained import raise_start, retained, see_start
 from tests.support.brokers.subscribing import SUBSCRIPTION, ack, consume, create, everywhere, publish, pull
@@ -195,13 +195,6 @@ async def test_a_pull_that_waits_gets_what_was_sought(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         await seek(clients[0], {"offsets": {"0": 30}})
         assert [message["id"] for message in await asyncio.wait_for(waiting, 15)] == ids[30:]
-
-
-async def test_below_level_3_it_is_refused(tmp_path: Path) -> None:
-    async with of_level_1(tmp_path) as together, everywhere(together) as (http,):
-        await make(together.brokers[0])
-        await create(http)
-        problem_of(await http.post(f"{SUBSCRIPTION}/seek", json={"to": "latest"}), 409, "needs-cluster-level", "a seek")
 
 
 class Killed(BaseException):

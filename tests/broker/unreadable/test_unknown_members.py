@@ -22,6 +22,7 @@ from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig, Top
 from seaweedq.coordination.records.uploads import ImportRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
+from seaweedq.levels import DRAFT
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
@@ -217,10 +218,12 @@ async def test_members_survive_rounds_of_retention(tmp_path: Path) -> None:
 
 
 def test_members_survive_a_rise_of_the_level() -> None:
-    held = keys.CLUSTER.require(Entry("cluster", json.dumps({"cluster": "c", "store": "s", NEW: 1}).encode(), 3))
-    assert held.record == ClusterRecord("c", "s")
-    risen = held.with_record(held.record.risen_to(2)).stored(4)
-    for each in (risen, risen.with_record(risen.record.writing())):
+    held = keys.CLUSTER.require(
+        Entry("cluster", json.dumps({"cluster": "c", "store": "s", "draft": DRAFT, NEW: 1}).encode(), 3)
+    )
+    assert held.record == ClusterRecord("c", "s", draft=DRAFT)
+    risen = held.replace(level=2).stored(4)
+    for each in (risen, risen.replace(written=2)):
         assert json.loads(keys.CLUSTER.encode(each))[NEW] == 1
 
 

@@ -271,8 +271,10 @@ async def passes(world, expires: str, token: str) -> bool:
 async def test_links_are_signed_by_the_day_with_the_secret_of_the_cluster(world):
     world.secret = "of the cluster, never in coordination"
     world.uploads = [world._new_uploads() for _ in range(2)]
-    old = [key_of(world.secret.encode(), world.clock.now_us() / 1e6 + days * 86_400) for days in (-2, -1, 0, 1)]
+    (root,) = world._roots()
+    old = [key_of(root, world.clock.now_us() / 1e6 + days * 86_400) for days in (-2, -1, 0, 1)]
     expires, token = await link(world)
+    assert token == broker_urls.sign(old[2], broker_urls.Grant("GET", PAYLOAD, int(expires)))
     assert await passes(world, expires, token)
     taken = [
         await passes(world, expires, broker_urls.sign(key, broker_urls.Grant("GET", PAYLOAD, int(expires))))
@@ -282,36 +284,9 @@ async def test_links_are_signed_by_the_day_with_the_secret_of_the_cluster(world)
     assert not (await world.coordination.range(keys.URL_SECRET.key())).entries
 
 
-async def test_from_level_4_links_are_signed_with_a_key_of_the_root_and_those_of_before_are_taken(world):
-    world.secret = "of the cluster, never in coordination"
-    world.uploads = [world._new_uploads() for _ in range(2)]
-    before = await link(world)
-    world.level = 4
-    expires, token = await link(world)
-    key = key_of(world._roots()[0].derived, world.clock.now_us() / 1e6)
-    assert token == broker_urls.sign(key, broker_urls.Grant("GET", PAYLOAD, int(expires)))
-    assert await passes(world, *before)
-    world.level = 3  # as a broker that sees the rise late
-    assert await passes(world, expires, token)
-
-
 async def test_a_link_forged_for_years_is_refused(world):
     key = await world.uploads[0].own_urls._keys.signing(world.clock.now_us() / 1e6)
     for ahead_s, taken in ((60, True), (3600, True), (3600 + 301, False), (3 * 365 * 86_400, False)):
         until_s = world.clock.now_us() // 1_000_000 + ahead_s
         token = broker_urls.sign(key, broker_urls.Grant("GET", PAYLOAD, until_s))
         assert await passes(world, str(until_s), token) == taken, ahead_s
-
-
-async def test_below_level_2_links_are_those_of_older_brokers(world):
-    world.level = 1
-    expires, token = await link(world)
-    (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
-    secret = bytes.fromhex(record_of(keys.URL_SECRET, entry.value).secret)
-    assert token == broker_urls.sign(secret, broker_urls.Grant("GET", PAYLOAD, int(expires)))
-    assert await passes(world, expires, token)
-    world.level = 2
-    assert not await passes(world, expires, token)
-    of_today = await link(world)
-    world.level = 1  # a view that is behind
-    assert await passes(world, *of_today)

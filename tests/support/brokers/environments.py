@@ -34,7 +34,7 @@ def environment(
         journal_setup(settings, clock, ids, {}, machine.disk),
         clock,
         ids,
-        peers or Peers(secret),
+        peers or Peers(),
         url,
         revoked or OwnRevocations(clock),
         secret,

@@ -19,6 +19,8 @@ from seaweedq.broker.rpc.client import Peers, Request
 from seaweedq.broker.rpc.transport import Headers, Relayed, Secured
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records.cluster import ClusterRecord
+from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
@@ -34,8 +36,8 @@ LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it
 class DirectPeers(Peers):
     """Calls the other brokers' applications, of those that are in `apps` by URL, and neither refuse nor are silent."""
 
-    def __init__(self, secret: str, apps: Mapping[str, Any], refusing: set[str], silent: set[str]) -> None:
-        super().__init__(secret)
+    def __init__(self, apps: Mapping[str, Any], refusing: set[str], silent: set[str]) -> None:
+        super().__init__()
         self._apps = apps
         self._refusing, self._silent = refusing, silent
 
@@ -93,7 +95,7 @@ class InLoop:
 
     async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
         secret = self.secret
-        peers = DirectPeers(secret, ChainMap(self.apps, self.peer_apps), self.refusing, self.silent)
+        peers = DirectPeers(ChainMap(self.apps, self.peer_apps), self.refusing, self.silent)
         made = environment(
             settings, self.store, self.coordination, url, peers, secret, machine=self.machine, revoked=revoked
         )
@@ -142,11 +144,20 @@ def peer_url_of(url: str) -> str:
 
 @asynccontextmanager
 async def in_loop(
-    folder: Path, count: int = 2, store: MemoryStore | None = None, peer_ports: bool = False, **settings: Any
+    folder: Path,
+    count: int = 2,
+    store: MemoryStore | None = None,
+    peer_ports: bool = False,
+    level: int | None = None,
+    **settings: Any,
 ) -> AsyncIterator[InLoop]:
-    """`count` brokers that see one another; all are stopped at the end."""
+    """`count` brokers that see one another; all are stopped at the end. `level`: that of their cluster, if it is not
+    the highest one that they read."""
     together = InLoop(folder, store or MemoryStore(), settings)
     together.peer_ports = peer_ports
+    if level is not None:
+        record = ClusterRecord.new("c", level)
+        await together.coordination.commit([], [Put(keys.CLUSTER.key(), keys.CLUSTER.encode(Versioned.new(record)))])
     async with AsyncExitStack() as stack:
         stack.push_async_callback(together.coordination.close)
         for _ in range(count):
@@ -162,14 +173,3 @@ async def until(condition: Any, message: str = "it did not come about") -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError(message)
-
-
-@asynccontextmanager
-async def of_level_1(folder: Path) -> AsyncIterator[InLoop]:
-    """A broker in a cluster that was begun before there were levels."""
-    together = InLoop(folder, MemoryStore(), {"lease_s": 1})
-    await together.coordination.commit([], [Put(keys.CLUSTER.key(), b'{"cluster": "c"}')])
-    broker = await together.begin()
-    yield together
-    await broker.stop()
-    await together.coordination.close()

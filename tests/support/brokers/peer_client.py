@@ -13,6 +13,8 @@ from seaweedq.broker.rpc.peer_keys import PeerKeys
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, Covered, Hello, Outgoing, Welcome, accepted
 from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.memory import MemoryCoordination
+from seaweedq.coordination.roster import Roster
 from tests.support.brokers import inside
 from tests.support.brokers.peer_keys import keys_of
 
@@ -38,13 +40,22 @@ def stamped(session: Outgoing, method: str, path: str) -> dict[str, str]:
 class _At(Addresses):
     """Finds one broker, at whatever URL it is asked for, or at the one that is given."""
 
-    def __init__(self, broker: Broker, trust: PeerKeyring, at: str, secured: Secured | None) -> None:
-        super().__init__(inside.roster(broker), trust)
+    def __init__(self, broker: str, trust: PeerKeyring, at: str = "", secured: Secured | None = None) -> None:
+        super().__init__(Roster(MemoryCoordination(SystemClock())), trust)
         self._broker, self._keys = broker, trust.keys
         self._at, self._secured = at, secured
 
     def find(self, url: str) -> Address | None:
-        return Address(self._broker.id, self._at or url, self._keys.roots[0], 0, self._secured)
+        return Address(self._broker, self._at or url, self._keys.roots[0], 0, self._secured)
+
+
+def stranger_peers(certificates: Callable[[], ssl.SSLContext] | None = None) -> Peers:
+    """Peers of no cluster: they say hello at any URL."""
+    trust = PeerKeyring(["secret"], SystemIds())
+    trust.begin(keys_of("secret"), ME)
+    peers = Peers(certificates)
+    peers.begin(trust, _At("x.1", trust), SystemClock(), SystemIds())
+    return peers
 
 
 def peers_of(
@@ -55,8 +66,8 @@ def peers_of(
     secured: Secured | None = None,
 ) -> Peers:
     """Peers that call this broker, wherever it serves, or at its port for brokers."""
-    trust = PeerKeyring(secrets_of(secret), lambda: inside.level(broker).written, SystemIds())
+    trust = PeerKeyring(secrets_of(secret), SystemIds())
     trust.begin(keys_of(*trust.secrets, cluster=inside.cluster_id(broker)), ME)
-    peers = Peers(secret, certificates)
-    peers.begin(trust, _At(broker, trust, at, secured), SystemClock(), SystemIds())
+    peers = Peers(certificates)
+    peers.begin(trust, _At(broker.id, trust, at, secured), SystemClock(), SystemIds())
     return peers

@@ -36,4 +36,4 @@ def replay_of(broker: Broker, budget: Budget | None = None) -> Replay:
     """The replay of a broker, with its budget or another one."""
     environment, entries = broker.process, inside.entry_writer(broker)
     memory = RecoveryMemory(budget or inside.budget(broker))
-    return Replay(inside.catalog(broker), environment.coordination, environment.store, entries, lambda: 2, memory)
+    return Replay(inside.catalog(broker), environment.coordination, environment.store, entries, memory)

@@ -1,8 +1,9 @@
 """The cluster's level while brokers join and two rises are requested: a world, and all steps from it.
 
-There are three levels. An `old` joiner, from before there were levels, and a `new` one read level 1 alone; all others
-read each level. Two requesters may crash at any time; the leader goes on with what they leave. Between the join of a
-broker that does not read the level and its being ready, a guard acts first: that is an assumption, not a step.
+There are three levels. Two joiners read level 1 alone: a `new` one, and a `blind` one, which compares no record when it
+joins; all others read each level. Two requesters may crash at any time; the leader goes on with what they leave.
+Between the join of a broker that does not read the level and its being ready, a guard acts first: that is an
+assumption, not a step.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ RULES = {
     "announce first": "forms are written at the level as soon as joining brokers must read it",
     "announce what was read": "the announcement compares no record",
     "write what was read": "the last step compares no record",
-    "the form changes": "brokers older than levels know the store in the record",
     "join under the record": "a joining broker compares no record",
     "read behind the announcement": "nobody looks who has joined meanwhile",
     "wait a lease": "whoever lost its lease may not have noticed",
@@ -36,14 +36,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Joiner:
-    """A broker that reads level 1 alone: out, looked, starting, ready; cut while it started, or a zombie; gone.
-
-    `warned`: the record said, when it looked, that it may not join.
-    """
+    """A broker that reads level 1 alone: out, looked, starting, ready; cut while it started, or a zombie; gone."""
 
     phase: str = "out"
     looked: int = 0
-    warned: bool = False
 
     @property
     def lives(self) -> bool:
@@ -69,7 +65,7 @@ class World:
     record: Record = Record()
     marked: int = 1
     peak: int = 1
-    old: Joiner = Joiner()
+    blind: Joiner = Joiner()
     new: Joiner = Joiner()
     risers: tuple[Riser, ...] = (Riser(2), Riser(3), Riser(0))
     fault: str | None = field(default=None)
@@ -80,7 +76,7 @@ Step = tuple[str, bool, World]  # what, whether it is bound to happen, the world
 
 def steps(w: World, left_out: str = "") -> Iterator[Step]:
     """Every step from a world."""
-    for kind in ("old", "new"):
+    for kind in ("blind", "new"):
         yield from _joining(w, kind, left_out)
     for number, riser in enumerate(w.risers):
         for what, after in _rising(w, number, riser, left_out):
@@ -97,8 +93,8 @@ def fault(w: World) -> str | None:
         return "the level fell"
     if w.marked < w.record.level:
         return "the store does not name the level"
-    if w.record.written > 1 and w.old.phase in ("ready", "zombie"):
-        return "an old broker acts among forms that it does not read"
+    if w.record.written > 1 and w.blind.phase in ("ready", "zombie"):
+        return "a blind broker acts among forms that it does not read"
     if w.record.written > 1 and w.new.phase in ("starting", "ready", "zombie"):
         return "a broker is a member among forms that it does not read"
     return None
@@ -113,15 +109,12 @@ def _joining(w: World, kind: str, left_out: str) -> Iterator[Step]:
     one: Joiner = getattr(w, kind)
     too_high = w.record.level > 1
     if one.phase == "out":
-        refused = too_high and not (kind == "old" and left_out == "the form changes")
-        now = Joiner("gone") if refused else Joiner("looked", w.record.revision, too_high)
+        now = Joiner("gone") if too_high else Joiner("looked", w.record.revision)
         yield f"{kind} looks", False, replace(w, **{kind: now})
     if one.phase == "looked":
         compares = kind == "new" and left_out != "join under the record"
         fits = not compares or one.looked == w.record.revision
-        wrong = "a broker joined that had seen a level which it does not read" if one.warned and fits else None
-        now = Joiner("starting" if fits else "out")
-        yield f"{kind} joins", False, replace(w, **{kind: now}, fault=wrong)
+        yield f"{kind} joins", False, replace(w, **{kind: Joiner("starting" if fits else "out")})
     if one.phase == "starting" and (not too_high or left_out == "a guard"):
         yield f"{kind} is ready", False, replace(w, **{kind: replace(one, phase="ready")})
     if one.phase == "starting" and too_high and left_out != "a guard":
@@ -133,7 +126,7 @@ def _joining(w: World, kind: str, left_out: str) -> Iterator[Step]:
 
 
 def _rising(w: World, number: int, r: Riser, left_out: str) -> Iterator[tuple[str, World]]:
-    record, late = w.record, w.old.lives or w.new.lives
+    record, late = w.record, w.blind.lives or w.new.lives
     if r.phase == "idle" and r.to:
         yield _check(w, number, r, late, left_out)
     if r.phase == "idle" and not r.to and record.written < record.level:
@@ -146,7 +139,7 @@ def _rising(w: World, number: int, r: Riser, left_out: str) -> Iterator[tuple[st
     if r.phase == "clearing" and record.written == record.level:
         yield "is done", _with(w, number, phase="done" if r.to else "idle")
     elif r.phase == "clearing" and late and left_out != "read behind the announcement":
-        ended = replace(w, old=_ended(w.old), new=_ended(w.new))
+        ended = replace(w, blind=_ended(w.blind), new=_ended(w.new))
         yield "ends leases", _with(ended, number, phase="waiting", waited=False)
     elif r.phase == "clearing":
         yield (
@@ -189,7 +182,7 @@ def _noticed(w: World) -> World:
     def gone(one: Joiner) -> Joiner:
         return Joiner("gone") if one.phase == "zombie" else one
 
-    return replace(w, old=gone(w.old), new=gone(w.new))
+    return replace(w, blind=gone(w.blind), new=gone(w.new))
 
 
 def _with(w: World, number: int, **changes: object) -> World:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from seaweedq.broker.cluster.upload_sweep import UploadSweep
-from seaweedq.broker.rpc.peer_keys import LinkRoot
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.broker_urls import BrokerUrls, LinkKeys
 from seaweedq.broker.uploads.records import UploadRecords
@@ -160,7 +159,7 @@ class World:
         self.store = GatedStore(self.gate)
         self.store.presigns = presigns
         self.settings = Settings(multipart_bytes=5 * 1024 * 1024)
-        self.secret, self.level = "", 2
+        self.secret = ""
         self.claimed: set[str] = set()
         self.aborted: set[str] = set()
 
@@ -173,11 +172,11 @@ class World:
         self.uploads = [self._new_uploads() for _ in range(2)]
         self.sweep = self.new_sweep()
 
-    def _roots(self) -> list[LinkRoot]:
-        return [LinkRoot(self.secret[::-1].encode(), self.secret.encode())] if self.secret else []
+    def _roots(self) -> list[bytes]:
+        return [self.secret[::-1].encode()] if self.secret else []
 
     def _new_uploads(self) -> Uploads:
-        link_keys = LinkKeys(self.coordination, self.clock, self._roots, lambda: self.level)
+        link_keys = LinkKeys(self.coordination, self.clock, self._roots)
         urls = BrokerUrls(link_keys, self.clock, "http://x", self.settings.upload_url_s)
         records = UploadRecords(self.catalog, self.coordination)
         return Uploads(records, urls, self.store, self.clock, self.clock, self.settings)

@@ -13,12 +13,11 @@ import httpx
 import pytest
 
 from seaweedq.api.connections.connections import Connections
-from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.cli.server.broker_process import uvicorn_loop
 from seaweedq.errors import Unavailable
 from tests.support.brokers.in_process import running
-from tests.support.brokers.peer_client import peers_of
+from tests.support.brokers.peer_client import peers_of, stranger_peers
 from tests.support.brokers.serving import Served, served
 from tests.support.http.certificates import Authority, Pair
 
@@ -78,7 +77,7 @@ def test_neither_clients_nor_brokers_take_a_certificate_that_is(tmp_path: Path, 
         async with httpx.AsyncClient(base_url=serving.url, verify=trusting(), trust_env=False) as http:
             with pytest.raises(httpx.ConnectError, match=why):
                 await http.get("/healthz")
-        peers = Peers(serving.broker.process.secret, lambda: trusting())
+        peers = stranger_peers(trusting)
         with pytest.raises(Unavailable) as caught:
             await peers.call(serving.url, "greet", GreetCall(0), Greeting, 5)
         assert why in caught.value.inside

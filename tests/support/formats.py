@@ -1,0 +1,125 @@
+"""The bytes of each format at level 1, as tests/fixtures/level1 has them.
+
+A change of a form that raises the draft (seaweedq/levels.py) makes them anew: python -m tests.support.formats
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq import levels
+from seaweedq.balancer.load import SegmentLoad
+from seaweedq.broker.load.meters import LoadReport
+from seaweedq.broker.read.segment_reads import SegmentRows
+from seaweedq.broker.rpc import forward_frames
+from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage
+from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
+from seaweedq.broker.subscriptions.subscription import Acks
+from seaweedq.errors import NotOwner
+from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot
+from seaweedq.segments.commits import FileHeader, encode_commit
+from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
+from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+from seaweedq.segments.layout import TIMESTAMP, Format, Layout
+from seaweedq.segments.producers import ProducerTable, ProducerTables
+from seaweedq.storage.identity import Identity
+from tests.support.paths import ROOT
+
+BROKER, NONCE = "b1.5f", "0123456789abcdef" * 2
+FIRST = ROOT / "tests" / "fixtures" / "level1"
+LAYOUT = Layout.of(Format.JSON)
+ROWS = pa.RecordBatch.from_arrays(
+    [pa.array([1_000_001, 1_000_002], TIMESTAMP), pa.array(["k", None]), pa.array(['{"a":1}', "2"])],
+    schema=LAYOUT.rows(1),
+)
+TIMES_US = 1_000_003, 1_000_004
+
+
+def frames() -> list[Frame]:
+    """Rows of an idempotent producer, and acks."""
+    sequences = ProducerRange("p", 4, 5, 7, 2, 0)
+    sink = ROWS.serialize()
+    acks = msgspec.msgpack.encode(Acks("s", 1, 2, ((1, 4),)))
+    return [
+        Frame(FrameKind.ROWS, "flights", 3, 7, 2, 1, 0, (sequences,), TIMES_US[0], sink),
+        Frame(FrameKind.ACKS, "flights", 3, 0, 0, 0, 0, (), TIMES_US[1], acks),
+    ]
+
+
+def tables() -> bytes:
+    """The producer tables of a segment of two parts."""
+    low, high = KeyRange(0, KEY_SPACE).cut((KEY_SPACE // 2,))
+    used = ProducerTable(3, low)
+    used.record("p", 4, 5, 7, 2, TIMES_US[0])
+    return ProducerTables([used, ProducerTable(3, high)]).encode(levels.LOWEST)
+
+
+def metadata() -> EntryMetadata:
+    """The metadata of the entry that seals the segment."""
+    half = KEY_SPACE // 2
+    return EntryMetadata(
+        cluster="ab" * 16,
+        topic="flights",
+        segment=3,
+        low=0,
+        high=KEY_SPACE,
+        sequence=1,
+        first_offset=7,
+        next_offset=9,
+        broker=BROKER,
+        nonce=NONCE,
+        schema_id=0,
+        appended_us=1_000_005,
+        max_timestamp_us=1_000_002,
+        producers=tables(),
+        seal=Seal((4, 5), ((0, half), (half, KEY_SPACE))),
+    )
+
+
+def calls() -> dict[str, Any]:
+    """Calls between brokers, each in hex by its name, and the slugs of errors."""
+    segment = ("flights", 1, 3)
+    load = SegmentLoad(observed_s=3.0)
+    found: dict[str, Any] = {
+        "TopicCall": TopicCall("flights", 1, True, False),
+        "EndsCall": EndsCall("flights", 1, {3: 9}, 2.5),
+        "SegmentCall": SegmentCall(*segment, 7, 100, 1000, 5),
+        "GiveCall": GiveCall(*segment, "b2.6a"),
+        "BrokerStatus": BrokerStatus(5, 6, 7, 8, 9.5, 10.5, 11.5),
+        "LoadReport": LoadReport([(segment, load)], [(("flights", 1, 4), 2.0)], [(9, 2, 30)]),
+        "SegmentRows": SegmentRows(9, [(7, 1, b"rows")]),
+        "Outcome": forward_frames.Outcome(3, 7, True),
+        "ErrorMessage": ErrorMessage.of(NotOwner("said", owner="b2.6a", inside="inside")),
+    }
+    rows = ROWS.serialize()
+    header = forward_frames.ForwardHeader("flights", 1, 3, 0, 1, "~forward.b1.5f.3.0", 4, 5, rows.size)
+    forward = forward_frames.encode([forward_frames.ForwardFrame(header, rows)])
+    encoded = {name: msgspec.msgpack.encode(one).hex() for name, one in found.items()}
+    return encoded | {"forward": bytes(forward).hex(), "slugs": sorted(KNOWN_TO_ALL)}
+
+
+def main() -> None:
+    """Writes all of them."""
+    slots = SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17, 19), SlotHeader(SlotKind.FENCE, BROKER, 21, NONCE, 17)
+    file = FileHeader(bytes.fromhex(NONCE), 2, 999, 20)
+    commit = b"".join(map(bytes, encode_commit(file.file_id, 20, frames())))
+    identity = Identity("ab" * 16, 1, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "cd" * 16)
+    for name, data in {
+        "slot.bin": encode_slot(slots[0], frames()),
+        "fence.bin": encode_slot(slots[1], ()),
+        "commits.journal": file.encode(levels.LOWEST) + commit,
+        "tables.bin": tables(),
+        "metadata.json": msgspec.json.encode(metadata()),
+        "entry.parquet": bytes(memoryview(encode_entry([(7, ROWS)], LAYOUT, metadata()))),
+        "cluster.json": msgspec.json.encode(identity),
+        "calls.json": json.dumps(calls(), indent=1).encode() + b"\n",
+    }.items():
+        (FIRST / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
