@@ -70,7 +70,7 @@ def test_what_waits_is_borne_with(manager: dict[str, Any], brokers: dict[str, An
     assert seconds(manager["request_timeout"]) == 0
     assert seconds(routed(manager, "/v1/topics")["route"]["timeout"]) == 0
     options = brokers["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
-    server = (ROOT / "seaweedq" / "cli" / "server" / "process" / "http_server.py").read_text()
+    server = (ROOT / "seaweedq" / "cli" / "server" / "http_server.py").read_text()
     (kept,) = re.findall(r"timeout_keep_alive=(\d+)", server)
     assert seconds(options["common_http_protocol_options"]["idle_timeout"]) < float(kept)
     assert {"upgrade_type": "websocket"} in manager["upgrade_configs"]
