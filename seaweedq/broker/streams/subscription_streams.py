@@ -133,15 +133,11 @@ def rows_of(found: Sequence[DeliveredRows], links: dict[str, str]) -> Rows:
     """Returns the rows of what a lease gave."""
     if len(found) == 1:
         return Rows(_table(list(found), links))
-    rising = sorted(found, key=_first)
+    rising = sorted(found, key=lambda one: (one.segment.id, int(one.offsets[0])))
     parts = [_table(list(group), links) for _, group in groupby(rising, lambda one: (one.segment.id, one.rows.schema))]
     table = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
     order = np.lexsort((table.column(1).to_numpy(), table.column(0).to_numpy()))
     return Rows(table.take(pa.array(order)) if (np.diff(order) != 1).any() else table)
-
-
-def _first(one: DeliveredRows) -> tuple[int, int]:
-    return one.segment.id, int(one.offsets[0])
 
 
 def _table(found: list[DeliveredRows], links: dict[str, str]) -> pa.RecordBatch:
@@ -182,7 +178,10 @@ class SubscriptionStreams:
             return await self._next(topic, name, replace(wanted, wait_s=target.wait_s), until_us)
 
         async def there(target: Target) -> Batch | None:
-            call = _next_call(topic, name, replace(wanted, wait_s=target.wait_s), until_us)
+            assert wanted.position
+            call = _call(topic, name, wanted.position)
+            call.max_messages, call.max_bytes, call.wait_s = wanted.max_messages, wanted.max_bytes, target.wait_s
+            call.links_until_us = until_us
             found = await target.ask(self._ask(target.url, NEXT, call, StreamAnswer, target.answer_s))
             return Batch(found.lease, Rows.decode(found.rows)) if found.lease else None
 
@@ -240,14 +239,6 @@ def _call(topic: Topic, name: str, position: Position) -> StreamCall:
         position.resumed,
         position.max_in_flight,
     )
-
-
-def _next_call(topic: Topic, name: str, wanted: Pull, until_us: int) -> StreamCall:
-    assert wanted.position
-    call = _call(topic, name, wanted.position)
-    call.max_messages, call.max_bytes, call.wait_s = wanted.max_messages, wanted.max_bytes, wanted.wait_s
-    call.links_until_us = until_us
-    return call
 
 
 def _position(call: StreamCall) -> Position:

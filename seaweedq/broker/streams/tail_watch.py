@@ -57,24 +57,19 @@ class TailWatches:
     @contextmanager
     def following(self, topic: Topic) -> Iterator[TailWatch]:
         """Gives a reader its watch for as long as the block runs."""
-        watch = self._watches.get(topic) or self._begin(topic)
+        watch = self._watches.get(topic)
+        if watch is None:
+            watch = self._watches[topic] = TailWatch(topic)
+            watch.task = asyncio.create_task(self._follow(watch), name=f"tail watch of {topic.name}")
         watch.readers += 1
         try:
             yield watch
         finally:
             watch.readers -= 1
             if not watch.readers:
-                self._end(watch)
-
-    def _begin(self, topic: Topic) -> TailWatch:
-        watch = self._watches[topic] = TailWatch(topic)
-        watch.task = asyncio.create_task(self._follow(watch), name=f"tail watch of {topic.name}")
-        return watch
-
-    def _end(self, watch: TailWatch) -> None:
-        del self._watches[watch.topic]
-        if watch.task:
-            watch.task.cancel()
+                del self._watches[topic]
+                if watch.task:
+                    watch.task.cancel()
 
     async def _follow(self, watch: TailWatch) -> None:
         topic, known = watch.topic, None

@@ -221,14 +221,16 @@ class AckHandler:
             if is_durable:
                 cursor.pin_at(commit.result())
                 subscription.leases.count_acked(counts)
-            if (
-                result.late or not is_durable
-            ):  # what came back may have held back any stream; or a stream holds it no more
+            if result.late or not is_durable:  # what came back may have held back any stream; or none holds it any more
                 subscription.leases.streams.wake_all()
             if not is_durable or self._may_feed(subscription, segment, cursor):
                 subscription.queue.event()
 
-        commit = self._commit.append_frame(self._frame(subscription, segment, taken))
+        topic = subscription.topic
+        acks = Acks(subscription.name, topic.record.incarnation, subscription.record.epoch, tuple(runs_of(taken)))
+        payload = msgspec.msgpack.encode(acks)
+        frame = Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
+        commit = self._commit.append_frame(frame)
         commit.add_done_callback(end)
         return commit, leases
 
@@ -253,12 +255,6 @@ class AckHandler:
         for number in ends:
             subscription.cursor(number)
         return ends
-
-    def _frame(self, subscription: Subscription, segment: int, taken: Offsets) -> Frame:
-        topic = subscription.topic
-        acks = Acks(subscription.name, topic.record.incarnation, subscription.record.epoch, tuple(runs_of(taken)))
-        payload = msgspec.msgpack.encode(acks)
-        return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
 
 
 def _ended(lease: str | None) -> LeaseEnded:

@@ -220,15 +220,12 @@ class DeadLetters:
             while True:
                 self._begin()
                 await asyncio.sleep(LEAST_S)  # one look for all that dies together
-                if not self._has_due():
+                if len(self._tasks) >= AT_ONCE or not self._due():
                     await self._dispatcher.dying.wait(TICK_S)
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    def _has_due(self) -> bool:
-        return len(self._tasks) < AT_ONCE and bool(self._due())
 
     def _due(self) -> list[Subscription]:
         """Returns the subscriptions with messages whose letters are due, those first that have waited longest."""

@@ -210,22 +210,17 @@ class Dispatcher:
         for subscription in list(self.subscriptions()):
             try:
                 await self._checkpoint(subscription)
-                self._unblock(subscription)
+                if subscription.blocked:  # what came meanwhile woke nobody who could have had it
+                    subscription.blocked = None
+                    subscription.queue.wake_all()
+                    subscription.leases.streams.wake_all()
+                    self.dying.wake()
             except NeedsNewerBroker as error:
                 subscription.blocked = error  # what it has acked pins the journal until it can be written
             except Unavailable:
                 raise
             except Exception:  # a defect must not keep the cursors of all others out of coordination
                 logger.exception("cannot write the cursors of %s of %s", subscription.name, subscription.topic.name)
-
-    def _unblock(self, subscription: Subscription) -> None:
-        """Wakes those who wait at a subscription that was blocked: what came meanwhile woke nobody who could have had
-        it."""
-        if subscription.blocked:
-            subscription.blocked = None
-            subscription.queue.wake_all()
-            subscription.leases.streams.wake_all()
-            self.dying.wake()
 
     async def _checkpoint(self, subscription: Subscription) -> None:
         await self._opened.reread(subscription)

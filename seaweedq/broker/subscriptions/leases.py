@@ -335,13 +335,9 @@ class Leases:
         if name in self._sought:
             raise LeaseEnded(f"lease {name!r} has ended by a seek; a new pull takes another name", lease=name)
         lease = self._by_name.get(name)
-        if lease and consumer is not None and lease.consumer not in (self.known_consumer(consumer), self._anybody):
+        if lease and consumer is not None and lease.consumer not in map(self.known_consumer, (consumer, ANYBODY)):
             raise of_another(name, consumer)
         return lease
-
-    @property
-    def _anybody(self) -> int:
-        return self.known_consumer(ANYBODY)
 
     def is_used(self, name: str) -> bool:
         """Tells whether a name is that of a lease, open or remembered, of this epoch or the one before."""
@@ -414,18 +410,15 @@ class Leases:
         ended.sort(key=_ended_s)
         over = max(bisect_right(ended, now_s - keep_s, key=_ended_s), len(ended) - MOST_ENDED)
         for lease in ended[: max(0, over)]:
-            self._forget(lease)
+            del self._by_number[lease.number]
+            if self._by_name.get(lease.name) is lease:
+                del self._by_name[lease.name]
         used = {*consumers, *(lease.consumer for lease in self._by_number.values())}
         if self._made:
             used.add(self._made.consumer)
         self._consumers = {name: number for name, number in self._consumers.items() if number in used}
         self._sought = {name: until_s for name, until_s in self._sought.items() if now_s < until_s}
         self.streams.sweep(held, now_s)
-
-    def _forget(self, lease: Lease) -> None:
-        del self._by_number[lease.number]
-        if self._by_name.get(lease.name) is lease:
-            del self._by_name[lease.name]
 
 
 def of_another(name: str, consumer: str) -> LeaseOfAnother:

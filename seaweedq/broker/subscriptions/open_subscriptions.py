@@ -86,7 +86,14 @@ class OpenSubscriptions:
 
     async def take(self, topic: Topic, name: str) -> Subscription:
         """As `open`, for a caller that holds `changing`; one that was closed is returned too."""
-        return self._subscriptions.get((topic, name)) or await self._take(topic, name)
+        if found := self._subscriptions.get((topic, name)):
+            return found
+        held = await self._assignment.take(topic, name)
+        reach("dispatch.epoch")
+        subscription = await self.open_held(topic, name, held)
+        if held.record.epoch > held.record.created_us + 1:  # it was dispatched before
+            subscription.any_until_s = self._clock.monotonic_s() + held.record.ack_deadline_s
+        return subscription
 
     def forget(self, topic: Topic, name: str | None = None) -> None:
         """Closes a subscription, or all of a topic, that was deleted or is another broker's."""
@@ -138,14 +145,6 @@ class OpenSubscriptions:
             await self._cursors.reread(subscription, now_s)
             if len(subscription.unreadable) < before:
                 subscription.queue.event()
-
-    async def _take(self, topic: Topic, name: str) -> Subscription:
-        held = await self._assignment.take(topic, name)
-        reach("dispatch.epoch")
-        subscription = await self.open_held(topic, name, held)
-        if held.record.epoch > held.record.created_us + 1:  # it was dispatched before
-            subscription.any_until_s = self._clock.monotonic_s() + held.record.ack_deadline_s
-        return subscription
 
     async def open_held(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> Subscription:
         """Opens a subscription that this broker holds, and ends a seek that was cut off before. The caller holds

@@ -11,7 +11,7 @@ has crashed, and come back. So what it holds comes again first, else what is beh
 does know of it, since it prefetches, goes `ahead`; so does a stream, but for its first lease.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -208,7 +208,19 @@ class Leasing:
                         break
                     if taken is None:
                         break
-                    await self._gather(round, segment, delivery, taken)
+                    alive = await self._without_expired(segment, delivery, taken)
+                    round.found += alive
+                    round.lease.segments.add(segment.id)
+                    count = leased = 0
+                    for one in alive:
+                        count += len(one.offsets)
+                    for offsets, rows in taken:
+                        leased += len(offsets)
+                        round.max_bytes -= rows.nbytes
+                    round.frees |= round.kind != NORMAL and count < leased
+                    round.count -= count
+                    if not round.found:
+                        round.kind = None
             _check_connection(subscription, wanted)  # what begins now would be with nobody until its deadline
         except BaseException:
             for delivery in round.touched:
@@ -226,23 +238,6 @@ class Leasing:
                 return False
         return True
 
-    async def _gather(
-        self, round: PullRound, segment: Readable, delivery: SegmentDelivery, taken: Sequence[Part]
-    ) -> None:
-        alive = await self._without_expired(segment, delivery, taken)
-        round.found += alive
-        round.lease.segments.add(segment.id)
-        count = leased = 0
-        for one in alive:
-            count += len(one.offsets)
-        for offsets, rows in taken:
-            leased += len(offsets)
-            round.max_bytes -= rows.nbytes
-        round.frees |= round.kind != NORMAL and count < leased
-        round.count -= count
-        if not round.found:
-            round.kind = None
-
     async def _without_expired(
         self, segment: Readable, delivery: SegmentDelivery, taken: Sequence[Part]
     ) -> list[DeliveredRows]:
@@ -253,7 +248,10 @@ class Leasing:
         now_us = time.own_us()
         if some_are_over := any(expired(rows, now_us) is not None for _, rows in taken):
             now_us = await time.now_us()
-        for offsets, rows in _rows_from(taken, delivery.window.acked_to):
+        low = delivery.window.acked_to
+        for offsets, rows in taken:
+            if first := int(np.searchsorted(offsets, low)):
+                offsets, rows = offsets[first:], rows.slice(first)
             over = expired(rows, now_us) if some_are_over else None
             if over is not None:
                 delivery.window.settle(offsets[over])
@@ -284,13 +282,6 @@ def _behind(turn: Resend, one: DeliveredRows) -> DeliveredRows | None:
     if not mask.any():
         return None
     return DeliveredRows(one.segment, one.offsets[mask], one.attempts[mask], one.rows.filter(pa.array(mask)))
-
-
-def _rows_from(parts: Sequence[Part], low: int) -> Iterator[Part]:
-    """Yields the parts without the rows below an offset."""
-    for offsets, rows in parts:
-        first = int(np.searchsorted(offsets, low))
-        yield (offsets[first:], rows.slice(first)) if first else (offsets, rows)
 
 
 class Pulling:
