@@ -78,7 +78,8 @@ class LeaseTable:
     def begin(self, due_s: float) -> None:
         """Gives the leases that have no deadline this one."""
         for offsets in self._not_begun():
-            self.extend(offsets, due_s)
+            self.window.extend(offsets, due_s)
+            self.next_s = min(self.next_s, due_s)
 
     def cancel(self) -> None:
         """Takes the leases back that have no deadline: nobody got those messages."""

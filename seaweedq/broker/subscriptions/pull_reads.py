@@ -7,7 +7,6 @@ is forgotten after KEPT_S.
 """
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -152,12 +151,14 @@ async def take(segment: Readable, round: PullRound) -> list[Part] | None:
         except BelowRetention as error:
             _retire(subscription, segment.id, int(error.fields["start_offset"]))
             continue
-        read_to = low + sum(rows.num_rows for _, rows in pieces)
+        read_to = low
+        for _, rows in pieces:
+            read_to += rows.num_rows
         given = round.due(delivery, read_to)
         if len(given) and given[0] == low:
             round.kind = delivery.kind_of(low)
             delivery.leases.lease(given, lease.number, lease.consumer)
-            return list(_rows_at(pieces, given))
+            return _rows_at(pieces, given)
         # Leases ended, or an ack failed, during the read: the offsets that became due go first.
 
 
@@ -230,11 +231,13 @@ def _end_of_span(offsets: Offsets) -> int:
     return int(offsets[far[0] if len(far) else -1]) + 1
 
 
-def _rows_at(pieces: Pieces, offsets: Offsets) -> Iterator[Part]:
-    """Yields the rows at these offsets, which lie in the pieces."""
+def _rows_at(pieces: Pieces, offsets: Offsets) -> list[Part]:
+    """Returns the rows at these offsets, which lie in the pieces."""
+    parts: list[Part] = []
     for first, rows in pieces:
         here = offsets[np.searchsorted(offsets, first) : np.searchsorted(offsets, first + rows.num_rows)]
         if len(here) == rows.num_rows:
-            yield here, rows
+            parts.append((here, rows))
         elif len(here):
-            yield here, rows.take(pa.array(here - first))
+            parts.append((here, rows.take(pa.array(here - first))))
+    return parts

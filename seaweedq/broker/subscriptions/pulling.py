@@ -245,8 +245,10 @@ class Leasing:
         clock does not decide that alone. During a read, or while others are asked, acks and retention may have moved
         the cursor up."""
         found, time = [], self._readables.time
-        now_us = time.own_us()
-        if some_are_over := any(expired(rows, now_us) is not None for _, rows in taken):
+        now_us, some_are_over = time.own_us(), False
+        for _, rows in taken:
+            some_are_over = some_are_over or expired(rows, now_us) is not None
+        if some_are_over:
             now_us = await time.now_us()
         low = delivery.window.acked_to
         for offsets, rows in taken:

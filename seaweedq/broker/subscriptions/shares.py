@@ -126,10 +126,9 @@ class SegmentShares:
         while self._seen_s and now_s - self._seen_s[first := next(iter(self._seen_s))] >= ACTIVE_S:
             self.leave(first)
 
-    def _sharers(self, segments: Collection[int], asker: int, now_s: float) -> tuple[set[int], set[int]]:
+    def _sharers(self, segments: Collection[int], asker: int) -> tuple[set[int], set[int]]:
         """Returns the consumers that may get segments: those who wait, and the one that asks; and the others that have
         some for a while yet."""
-        self._pass(now_s)
         most = max(CROWD, 2 * len(segments))
         is_crowd = len(self._seen_s) + len(self._waiting) > most
         keep = self._again if is_crowd else self._seen_s.keys()
@@ -146,14 +145,16 @@ class SegmentShares:
     def share_of(self, consumer: int, segments: Collection[int], held: Mapping[int, int], now_s: float) -> set[int]:
         """Returns the segments that a consumer gets messages of, now that it pulls."""
         self.pulls(consumer, now_s)
-        shares = self.shares(segments, held, now_s, consumer)
+        shares = self._shares(segments, held, consumer)
         return {segment for segment, owner in shares.items() if owner == consumer}
 
-    def shares(
-        self, segments: Collection[int], held: Mapping[int, int], now_s: float, asker: int = NOBODY
-    ) -> dict[int, int]:
-        """Returns the consumer of each segment, now that `asker` pulls; none of a free one where nobody does."""
-        asked = tuple(segments), dict(held), *self._sharers(segments, asker, now_s)
+    def shares(self, segments: Collection[int], held: Mapping[int, int], now_s: float) -> dict[int, int]:
+        """Returns the consumer of each segment; none of a free one if nobody waits."""
+        self._pass(now_s)
+        return self._shares(segments, held, NOBODY)
+
+    def _shares(self, segments: Collection[int], held: Mapping[int, int], asker: int) -> dict[int, int]:
+        asked = tuple(segments), dict(held), *self._sharers(segments, asker)
         if asked != self._asked:
             self._asked = asked
             before, self._owners = self._owners, share(segments, held, self._owners, *asked[2:])

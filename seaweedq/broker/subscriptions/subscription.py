@@ -359,10 +359,12 @@ class Subscription:
 
     def _holders(self) -> dict[int, int]:
         """Returns the consumers of the open segments that have leased or delayed messages."""
-        cursors = {number: self.cursors[number] for number in self.frontier.open if number in self.cursors}
-        return {
-            number: holder for number, one in cursors.items() if (holder := one.delivery.leases.consumer()) != NOBODY
-        }
+        holders: dict[int, int] = {}
+        for number in self.frontier.open:
+            cursor = self.cursors.get(number)
+            if cursor and (holder := cursor.delivery.leases.consumer()) != NOBODY:
+                holders[number] = holder
+        return holders
 
     def consumers(self, now_s: float) -> int:
         """Returns how many consumers there are: they wait, here or at another broker, pulled lately, or hold

@@ -168,7 +168,8 @@ class Window:
         """Returns how many offsets are in a state."""
         if self.end <= self.acked_to:
             return 0
-        return int(np.count_nonzero(self.span("state", self.acked_to) == state))
+        states = self._arrays["state"][self.acked_to - self._origin : self.end - self._origin]
+        return int(np.count_nonzero(states == state))
 
     def counts(self) -> list[int]:
         """Returns how many offsets beyond `acked_to` are in each state."""
