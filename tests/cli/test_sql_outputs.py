@@ -1,11 +1,19 @@
-"""What a statement finds as a table: the texts of all of DuckDB's types, and the errors of what it misses."""
+"""What a statement finds: as a table, with the texts of all of DuckDB's types, and as JSON, which has neither NaN nor
+infinity."""
+
+import json
+from pathlib import Path
 
 import pytest
 
+from seaweedq.cli.sql_database import of_store
+from seaweedq.cli.sql_outputs import (
+    table,
+    write,
+)
+
 duckdb = pytest.importorskip("duckdb")
 
-from seaweedq.cli.sql_database import of_store  # noqa: E402
-from seaweedq.cli.sql_outputs import table  # noqa: E402
 
 MISSES = "Invalid Input Error: Required module 'pytz' failed to import, due to the following Python exception:\n"
 TRACEBACK = 'Traceback (most recent call last):\n  File "send.py", line 364, in send\n'
@@ -55,3 +63,28 @@ def test_a_package_that_duckdb_misses_is_no_file_that_is_missing() -> None:
     assert of_store(duckdb.InvalidInputException(MISSES + missing)) is None
     refused = TRACEBACK + "EndpointConnectionError: Could not connect"
     assert of_store(duckdb.Error(refused)) == "EndpointConnectionError: Could not connect"
+
+
+INF, NAN = "'inf'::double", "'nan'::float"
+
+
+@pytest.mark.parametrize(
+    ("statement", "row"),
+    [
+        (f'SELECT {INF} AS a, 1.5 AS b, {NAN} AS "c""d"', {"a": None, "b": 1.5, 'c"d': None}),
+        (
+            f"SELECT [1.0, {INF}] AS l, [[{NAN}], NULL] AS n, NULL::double[] AS e",
+            {"l": [1, None], "n": [[None], None], "e": None},
+        ),
+        (f"SELECT {{'x': {NAN}, 'y z': 1}} AS s, NULL::STRUCT(x double) AS t", {"s": {"x": None, "y z": 1}, "t": None}),
+        (
+            f"SELECT MAP {{'k': {INF}, 'l': 2.0}} AS m, [{INF}, 2]::double[2] AS a",
+            {"m": {"k": None, "l": 2}, "a": [None, 2]},
+        ),
+        ("SELECT 'Infinity' AS a, 1 AS b -- a comment", {"a": "Infinity", "b": 1}),
+        (f"SELECT {NAN} AS a -- a comment", {"a": None}),
+    ],
+)
+def test_a_float_that_json_has_not_is_null(tmp_path: Path, statement: str, row: object) -> None:
+    write(duckdb.connect(), statement, "json", tmp_path / "out.json")
+    assert [json.loads(line) for line in (tmp_path / "out.json").read_text().splitlines()] == [row]
