@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from seaweedq.api.access.authentication import caller_of, header_of
 from seaweedq.api.access.peers import PeerRequests
 from seaweedq.api.request import Answer, Scope, headers_of, query
-from seaweedq.broker.read.request_search import Asked, Target
+from seaweedq.broker.read.request_search import SearchRequest, Target
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.errors import NotOwner
 
@@ -25,9 +25,9 @@ class Proxy:
         self._peers = peers
         self._requests = requests
 
-    def asked(self, scope: Scope, wait_s: float = 0.0) -> Asked:
+    def asked(self, scope: Scope, wait_s: float = 0.0) -> SearchRequest:
         """Returns what a search has to know of a request. Raises Forbidden."""
-        return Asked(wait_s, self._requests.authenticated(scope))
+        return SearchRequest(wait_s, self._requests.authenticated(scope))
 
     async def relay(self, scope: Scope, target: Target, content: bytes = b"") -> Answer:
         """Returns the target's answer to a request. A `wait_s` in the query becomes what is left of it; a wait in the

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from seaweedq.broker.cluster.periodic_tasks import DELETION_S, Deletions
-from seaweedq.broker.reshape.drain import Drain
+from seaweedq.broker.reshape.reshaping import Drain
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.subscriptions.dispatcher import Handoff
 from seaweedq.broker.subscriptions.subscription import Subscription

@@ -20,9 +20,9 @@ from seaweedq.api.handlers.topics import create, may_create
 from seaweedq.api.openapi.document import NAME_SCHEMA, schema_ref
 from seaweedq.api.parameters import check_name, truth, whole_number
 from seaweedq.api.request import Answer, Receive, Scope, header, query
-from seaweedq.broker.publish.batch_split import Appended
+from seaweedq.broker.publish.batch_split import AppendedRows
 from seaweedq.broker.publish.local_append import in_time
-from seaweedq.broker.publish.publisher import INLINE_ROWS, Producer, Published, Publisher
+from seaweedq.broker.publish.publisher import INLINE_ROWS, Producer, Publisher, PublishResult
 from seaweedq.broker.read.cluster_time import AGAIN_S, ClusterTime
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
@@ -208,7 +208,7 @@ class Publish:
 
     async def _publish(
         self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
-    ) -> Answer | Published:
+    ) -> Answer | PublishResult:
         try:
             return await self._take(scope, topic, posted, producer, deadline)
         except TimeUnknown:  # from the decoder, before anything is stored
@@ -217,7 +217,7 @@ class Publish:
 
     async def _take(
         self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
-    ) -> Answer | Published:
+    ) -> Answer | PublishResult:
         intake = self._intake(topic.record.config, topic.layout)
         single = posted.single(intake)
         if single is not None:
@@ -228,7 +228,7 @@ class Publish:
         with self.reader.made(scope, rows.nbytes):
             return await self._batch(topic, rows, producer, deadline)
 
-    async def _repeated(self, topic: Topic, posted: _Posted, producer: Producer) -> Published | None:
+    async def _repeated(self, topic: Topic, posted: _Posted, producer: Producer) -> PublishResult | None:
         """Returns where the messages of a refused request are, if they were taken before. What was valid then may be
         refused now: a timestamp by another broker's clock, an upload that has expired. They must not seem lost."""
         intake = self._intake(topic.record.config, topic.layout)
@@ -256,7 +256,7 @@ class Publish:
 
     async def _batch(
         self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None, deadline: Deadline
-    ) -> Published:
+    ) -> PublishResult:
         if names_uploads(rows):
             rows = await in_time(self.payloads.resolve(topic, rows), deadline)
         return await self.publisher.batch(topic, rows, producer, deadline)
@@ -312,14 +312,14 @@ def _single_answer(segment: int, offset: int, duplicate: bool) -> Answer:
     return Answer(200, f'{{"count":1,"segments":[{place}],"ids":["{segment}-{offset}"]{end}'.encode())
 
 
-def _answer(published: Published, with_ids: bool) -> bytes:
+def _answer(published: PublishResult, with_ids: bool) -> bytes:
     segments = [{"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in published.appended]
     head = msgspec.json.encode({"count": published.count, "segments": segments})[:-1]
     ids = (b',"ids":["', *_ids(published.appended, published.count), b'"]') if with_ids else ()
     return b"".join((head, *ids, b',"duplicate":true}' if published.duplicate else b"}"))
 
 
-def _ids(appended: Sequence[Appended], count: int) -> Iterator[Any]:
+def _ids(appended: Sequence[AppendedRows], count: int) -> Iterator[Any]:
     """Yields the ids in the order of the request, with the quotes and the comma between two of them, joined by
     Arrow."""
     segments, offsets = np.empty(count, np.int64), np.empty(count, np.int64)

@@ -20,7 +20,7 @@ from seaweedq.segments.producers import IMPORT
 from seaweedq.segments.rows import header_sizes, together
 
 if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
-    from seaweedq.broker.publish.batch_split import Appended
+    from seaweedq.broker.publish.batch_split import AppendedRows
 
 BATCH_BYTES = 16 * 1024 * 1024
 OFFSET_BYTES = 4  # for each text, beside its own bytes
@@ -96,7 +96,7 @@ def goes_to(record: ImportRecord, state: str, **changes: object) -> ImportRecord
     return msgspec.structs.replace(record, state=state, **changes)
 
 
-def progressed(record: ImportRecord, count: int, appended: Iterable[Appended]) -> ImportRecord:
+def progressed(record: ImportRecord, count: int, appended: Iterable[AppendedRows]) -> ImportRecord:
     """Returns the record once `count` more rows, the next ones of the file, are durable where `appended` says."""
     segments = {one.segment: one for one in record.segments}
     for rows in appended:

@@ -31,7 +31,7 @@ from seaweedq.broker.imports.pipe_protocol import Job, ReaderMessage
 from seaweedq.broker.imports.reader_process import MEMORY_BYTES, ImportReader, ReaderDied, StartReader
 from seaweedq.broker.imports.record_store import ImportId, ImportRecords
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.publish.publisher import Prepared, Producer, Published, Publisher
+from seaweedq.broker.publish.publisher import PreparedBatch, Producer, Publisher, PublishResult
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination.records.uploads import ImportProblem, ImportRecord
 from seaweedq.coordination.records.versioned import Versioned
@@ -104,7 +104,7 @@ class _Import:
 class _Batch:
     """Rows that are ready to be appended; the budget holds `held_bytes` for them."""
 
-    prepared: Prepared
+    prepared: PreparedBatch
     count: int
     held_bytes: int
 
@@ -265,7 +265,7 @@ class ImportRunner:
             raise
         return _Batch(prepared, rows.num_rows, rows.nbytes)
 
-    async def _publish(self, work: _Import, batch: Prepared) -> Published:
+    async def _publish(self, work: _Import, batch: PreparedBatch) -> PublishResult:
         """Publishes one batch, as often as it takes; each try knows the outcome of the earlier ones."""
         try:
             return await self._repeat(work, lambda: self._publisher.append(self._topic(work.where), batch))

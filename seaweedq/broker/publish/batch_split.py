@@ -44,7 +44,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendedRows:
     """Rows of a batch (their indexes, rising) that have the offsets from `first` in `segment`."""
 
     segment: int
@@ -87,14 +87,14 @@ def _split(bounds: Bounds, rows: pa.RecordBatch, hashes: Hashes, indexes: np.nda
     ]
 
 
-def locate(batch: Batch, one: Slice, outcome: Outcome, record: SegmentRecord | None) -> list[Appended]:
+def locate(batch: Batch, one: Slice, outcome: Outcome, record: SegmentRecord | None) -> list[AppendedRows]:
     """Returns where the rows of a slice are. Its `outcome` may name an earlier segment, of which `record` is.
 
     That segment has all rows of the batch that fall into the part which it had there, in their order. Raises NotOwner
     where its record is not known.
     """
     if outcome.segment == one.segment:
-        return [Appended(outcome.segment, outcome.first_offset, one.indexes, outcome.duplicate)]
+        return [AppendedRows(outcome.segment, outcome.first_offset, one.indexes, outcome.duplicate)]
     if record is None:
         raise NotOwner(f"the messages are in segment {outcome.segment}, which this broker does not know yet")
     lows = np.array([*record.parts, record.high])
@@ -104,6 +104,6 @@ def locate(batch: Batch, one: Slice, outcome: Outcome, record: SegmentRecord | N
     ranks = np.searchsorted(held, one.indexes)
     runs = np.split(np.arange(len(ranks)), np.flatnonzero(np.diff(ranks) != 1) + 1)
     return [
-        Appended(outcome.segment, outcome.first_offset + int(ranks[run[0]]), one.indexes[run], outcome.duplicate)
+        AppendedRows(outcome.segment, outcome.first_offset + int(ranks[run[0]]), one.indexes[run], outcome.duplicate)
         for run in runs
     ]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class PendingAppend:
     """Rows whose first offset is known, or will be once they are durable; `duplicate` if they were there already."""
 
     segment: int
@@ -59,28 +59,30 @@ class LocalAppender:
     def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
 
-    def begin(self, rows: Sequence[tuple[OpenSegment, int, EncodedRows]], sequences: Sequences | None) -> list[Begun]:
+    def begin(
+        self, rows: Sequence[tuple[OpenSegment, int, EncodedRows]], sequences: Sequences | None
+    ) -> list[PendingAppend]:
         """Judges all rows, each for a part of a segment, and gives the new ones to one commit. Does not await.
 
         Raises SequenceOutOfOrder, and what closed a segment, before anything is given.
         """
         verdicts = [judge(segment, part, encoded.rows.num_rows, sequences) for segment, part, encoded in rows]
-        begun: list[Begun] = []
+        begun: list[PendingAppend] = []
         appends: list[Append] = []
         for (segment, part, encoded), verdict in zip(rows, verdicts, strict=True):
             if isinstance(verdict, Duplicate):
-                begun.append(Begun(verdict.segment, verdict.first_offset, True))
+                begun.append(PendingAppend(verdict.segment, verdict.first_offset, True))
             elif isinstance(verdict, InFlight):
-                begun.append(Begun(segment.id, verdict.offset, True))
+                begun.append(PendingAppend(segment.id, verdict.offset, True))
             else:
                 offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
                 appends.append(Append(segment, encoded, (Waiter(0, encoded.rows.num_rows, offset, part, sequences),)))
-                begun.append(Begun(segment.id, offset, False))
+                begun.append(PendingAppend(segment.id, offset, False))
         if appends:
             self._commit.append(appends)
         return begun
 
-    async def end(self, begun: Sequence[Begun], deadline: Deadline) -> list[Outcome]:
+    async def end(self, begun: Sequence[PendingAppend], deadline: Deadline) -> list[Outcome]:
         """Waits until all of them are durable. Raises Unavailable."""
         try:
             async with asyncio.timeout(deadline.left_s):

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import InFlight
-from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, split
-from seaweedq.broker.publish.local_append import Begun, LocalAppender, in_time, judge, unknown
-from seaweedq.broker.publish.remote_append import Failed, RemoteAppender, Results
+from seaweedq.broker.publish.batch_split import AppendedRows, Batch, Slice, locate, split
+from seaweedq.broker.publish.local_append import LocalAppender, PendingAppend, in_time, judge, unknown
+from seaweedq.broker.publish.remote_append import FailedRows, RemoteAppender, Results
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
@@ -47,16 +47,16 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishResult:
     """The answer to a publish; `duplicate` only if no row was newly appended."""
 
     count: int
-    appended: Sequence[Appended]
+    appended: Sequence[AppendedRows]
     duplicate: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBatch:
     """A request's rows, split by the parts of a topic's segments as they were known then."""
 
     routing: Bounds
@@ -122,7 +122,7 @@ class Publisher:
                 if isinstance(verdict, InFlight)
                 else self._commit.append_single(segment, part, message, sequences)
             )
-            (outcome,) = await self._local.end([Begun(segment.id, offset, is_known)], deadline)
+            (outcome,) = await self._local.end([PendingAppend(segment.id, offset, is_known)], deadline)
             return outcome.segment, outcome.first_offset, is_known
         hashed = hashed if len(routing.ids) > 1 else self._hash(message, producer)
         if sequences is None:
@@ -133,17 +133,17 @@ class Publisher:
 
     async def batch(
         self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None, deadline: Deadline | None = None
-    ) -> Published:
+    ) -> PublishResult:
         """Appends many messages. Own segments take all of theirs or none. Raises PartlyTaken where others took some."""
         deadline = deadline or self.deadline()
         return await self.append(topic, await in_time(self.prepare(topic, rows, producer), deadline), deadline)
 
-    async def prepare(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Prepared:
+    async def prepare(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> PreparedBatch:
         """Does most of a publish's work: all that can be done while the one before it becomes durable."""
         batch = Batch(rows, partial(_hashes, rows, producer, self._draw))
         return await self._split(topic, batch, producer.sequences(rows.num_rows) if producer else None)
 
-    async def append(self, topic: Topic, prepared: Prepared, deadline: Deadline | None = None) -> Published:
+    async def append(self, topic: Topic, prepared: PreparedBatch, deadline: Deadline | None = None) -> PublishResult:
         """Does the rest of `batch`. It may be called again after a failure, where the request has a producer."""
         deadline = deadline or self.deadline()
         if topic.routing is not prepared.routing:
@@ -162,12 +162,12 @@ class Publisher:
         results = await asyncio.gather(ours, self._remote.append(topic, others, batch, sequences, deadline))
         return _published(count, [*results[0], *results[1]])
 
-    async def repeated(self, topic: Topic, rows: pa.RecordBatch, producer: Producer) -> Published | None:
+    async def repeated(self, topic: Topic, rows: pa.RecordBatch, producer: Producer) -> PublishResult | None:
         """Returns where the rows of a request are that were taken before, all of them, by segments that are open here;
         None where that is not known. Appends nothing. Raises what closed a segment."""
         prepared = await self.prepare(topic, rows, producer)
         sequences = producer.sequences(rows.num_rows)
-        found: list[Appended] = []
+        found: list[AppendedRows] = []
         for one in prepared.slices:
             segment = topic.opened.get(one.segment)
             if segment is None or segment.redirected:
@@ -178,16 +178,16 @@ class Publisher:
                 return None
             outcome = Outcome(verdict.segment, verdict.first_offset, True)
             found += locate(prepared.batch, one, outcome, self._ownership.record(topic, verdict.segment))
-        return Published(rows.num_rows, sorted(found, key=lambda one: (one.segment, one.first)), True)
+        return PublishResult(rows.num_rows, sorted(found, key=lambda one: (one.segment, one.first)), True)
 
-    async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> Prepared:
+    async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> PreparedBatch:
         routing = topic.routing or await self._ownership.routing(topic)
         if batch.rows.num_rows <= INLINE_ROWS:
-            return Prepared(routing, batch, split(routing, batch), sequences)
-        return Prepared(routing, batch, await asyncio.to_thread(split, routing, batch), sequences)
+            return PreparedBatch(routing, batch, split(routing, batch), sequences)
+        return PreparedBatch(routing, batch, await asyncio.to_thread(split, routing, batch), sequences)
 
     async def _end(
-        self, topic: Topic, batch: Batch, slices: Sequence[Slice], begun: Sequence[Begun], deadline: Deadline
+        self, topic: Topic, batch: Batch, slices: Sequence[Slice], begun: Sequence[PendingAppend], deadline: Deadline
     ) -> Results:
         """Waits for the slices of own segments, and says where they are, or why not."""
         found: Results = []
@@ -196,7 +196,7 @@ class Publisher:
                 moved = outcome.segment != one.segment
                 found += locate(batch, one, outcome, self._ownership.record(topic, outcome.segment) if moved else None)
         except Exception as error:
-            return [Failed(one.indexes, error) for one in slices]
+            return [FailedRows(one.indexes, error) for one in slices]
         return found
 
     def _draw(self) -> int:
@@ -215,12 +215,12 @@ def _hashes(rows: pa.RecordBatch, producer: Producer | None, draw: Callable[[], 
     return hash_rows(keys, rows.num_rows, name, first, draw)
 
 
-def _published(count: int, results: Results) -> Published:
+def _published(count: int, results: Results) -> PublishResult:
     """Returns the answer to a request whose slices ended so. Raises the error that says most."""
-    appended = sorted((r for r in results if isinstance(r, Appended)), key=lambda one: (one.segment, one.first))
-    failed = [result.error for result in results if isinstance(result, Failed)]
+    appended = sorted((r for r in results if isinstance(r, AppendedRows)), key=lambda one: (one.segment, one.first))
+    failed = [result.error for result in results if isinstance(result, FailedRows)]
     if not failed:
-        return Published(count, appended, all(one.duplicate for one in appended))
+        return PublishResult(count, appended, all(one.duplicate for one in appended))
     taken = [{"segment": one.segment, "first_offset": one.first, "count": len(one.indexes)} for one in appended]
     for error in failed:
         if isinstance(error, SequenceOutOfOrder):
@@ -230,7 +230,7 @@ def _published(count: int, results: Results) -> Published:
         if not isinstance(error, Unavailable):
             raise error
     if taken:
-        missing = sum(len(result.indexes) for result in results if isinstance(result, Failed))
+        missing = sum(len(result.indexes) for result in results if isinstance(result, FailedRows))
         why = next(error for error in failed if isinstance(error, Unavailable))
         detail = f"{missing} of {count} messages were not taken, or nobody knows: {why.detail}"
         raise PartlyTaken(detail, inside=why.inside, taken=taken)

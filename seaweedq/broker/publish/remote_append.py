@@ -19,7 +19,7 @@ from math import inf
 import msgspec
 import numpy as np
 
-from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, is_whole, locate, split, split_again
+from seaweedq.broker.publish.batch_split import AppendedRows, Batch, Slice, is_whole, locate, split, split_again
 from seaweedq.broker.publish.forwarder import Forwarder, Identities
 from seaweedq.broker.publish.local_append import LocalAppender, in_time, unknown, untaken
 from seaweedq.broker.rpc.client import ask_while
@@ -37,11 +37,11 @@ from seaweedq.segments.rows import Single, rows_of_singles
 
 PAUSE_S = 0.1
 LOOK_S = 0.5
-Gathered = tuple[Single, int, asyncio.Future[tuple[int, int]]]
+WaitingSingle = tuple[Single, int, asyncio.Future[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedRows:
     """Rows of a batch (their indexes) that were not appended, or of which nobody knows."""
 
     indexes: np.ndarray
@@ -56,7 +56,7 @@ class _Bounced:
     in_doubt: bool
 
 
-Results = list[Appended | Failed]
+Results = list[AppendedRows | FailedRows]
 
 
 class RemoteAppender:
@@ -79,7 +79,7 @@ class RemoteAppender:
         self._forwarder = forwarder
         self._identities = identities
         self._clock = clock
-        self._gathered: dict[tuple[Topic, int], list[Gathered]] = {}
+        self._gathered: dict[tuple[Topic, int], list[WaitingSingle]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshed_s: dict[str | None, float] = {}  # when a segment of an owner was looked at last
 
@@ -137,7 +137,7 @@ class RemoteAppender:
                 sequences = identity.sequences(len(rows.indexes))
                 results = await self._append(topic, [first], alone, sequences, deadline)
         except Unavailable as error:
-            return [Failed(rows.indexes, error)]
+            return [FailedRows(rows.indexes, error)]
         return [dataclasses.replace(each, indexes=rows.indexes[each.indexes]) for each in results]
 
     async def _append(
@@ -163,21 +163,21 @@ class RemoteAppender:
 
     async def _split_again(
         self, topic: Topic, batch: Batch, bounced: Sequence[Slice], deadline: Deadline
-    ) -> tuple[list[Slice], list[Failed]]:
+    ) -> tuple[list[Slice], list[FailedRows]]:
         """Returns what can be appended, and what only a repeat of the whole request may bring."""
 
-        async def split_once() -> tuple[list[Slice], list[Failed]]:
+        async def split_once() -> tuple[list[Slice], list[FailedRows]]:
             routing = await self._ownership.routing(topic)
             again = await asyncio.to_thread(split_again, routing, batch, bounced)
             whole = [is_whole(routing, batch, one) for one in again]
             torn = Unavailable("other rows of this request failed for the same key range; retry the whole request")
-            failed = [Failed(one.indexes, torn) for one, good in zip(again, whole, strict=True) if not good]
+            failed = [FailedRows(one.indexes, torn) for one, good in zip(again, whole, strict=True) if not good]
             return list(compress(again, whole)), failed
 
         try:
             return await deadline.retry(split_once, on=Unavailable, pause_s=PAUSE_S)
         except Exception as error:
-            return [], [Failed(one.indexes, error) for one in bounced]
+            return [], [FailedRows(one.indexes, error) for one in bounced]
 
     async def _append_slice(
         self, topic: Topic, rows: Slice, batch: Batch, sequences: Sequences, in_doubt: bool, deadline: Deadline
@@ -194,17 +194,17 @@ class RemoteAppender:
                 outcome = msgspec.structs.replace(outcome, duplicate=outcome.duplicate and not in_doubt)
                 return [*locate(batch, rows, outcome, self._ownership.record(topic, outcome.segment))]
             except NeedsNewerBroker as error:
-                return [Failed(rows.indexes, error)]
+                return [FailedRows(rows.indexes, error)]
             except Unavailable as error:
                 failed = error
                 in_doubt = in_doubt or not isinstance(error, NotOwner)
             except Exception as error:
-                return [Failed(rows.indexes, error)]
+                return [FailedRows(rows.indexes, error)]
             if not attempt.is_last():
                 await self._refresh(topic, rows.segment, deadline)
         if in_doubt and isinstance(failed, NotOwner):  # that is true of the last attempt alone
             failed = unknown(deadline)
-        return [Failed(rows.indexes, failed)]
+        return [FailedRows(rows.indexes, failed)]
 
     async def _append_at_owner(self, topic: Topic, rows: Slice, sequences: Sequences, deadline: Deadline) -> Outcome:
         """Tries once, at the owner that the segment's record names: this broker, or another one. Raises NotOwner if the
@@ -250,9 +250,9 @@ class RemoteAppender:
                 await deadline.bound(self._catalog.look(topic.name, segment))
 
 
-def _answer(waiting: Sequence[Gathered], result: Appended | Failed) -> None:
+def _answer(waiting: Sequence[WaitingSingle], result: AppendedRows | FailedRows) -> None:
     for at, index in enumerate(result.indexes):
-        if isinstance(result, Failed):
+        if isinstance(result, FailedRows):
             fail(waiting[index][2], result.error)
         else:
             resolve(waiting[index][2], (result.segment, result.first + at))

@@ -27,7 +27,7 @@ PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchRequest:
     """The part of a client's request that a search needs. `wait_s` is the time that the client waits for messages;
     `relayed` says that another broker sent the request here, so that it is not relayed once more."""
 
@@ -83,7 +83,7 @@ class Search:
     """The search for the broker that answers one request. `in_doubt`: some attempt got no answer, so that it may have
     done what was asked."""
 
-    def __init__(self, context: SearchContext, topic: Topic, asked: Asked, locator: Locator) -> None:
+    def __init__(self, context: SearchContext, topic: Topic, asked: SearchRequest, locator: Locator) -> None:
         self.in_doubt = False
         self._context = context
         self._view = context.view
@@ -138,7 +138,7 @@ class OwnerFinder:
     context: SearchContext
     ownership: Ownership
 
-    def search(self, topic: Topic, segment: int, asked: Asked) -> Search:
+    def search(self, topic: Topic, segment: int, asked: SearchRequest) -> Search:
         """Begins the search for the broker that answers a request about a segment; it raises SegmentNotFound."""
         return Search(self.context, topic, asked, _Owner(self, topic, segment))
 

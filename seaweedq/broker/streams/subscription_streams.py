@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from seaweedq.access.caller import NEVER_US
-from seaweedq.broker.read.request_search import Asked, Target
+from seaweedq.broker.read.request_search import SearchRequest, Target
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import StreamAnswer, StreamCall
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
@@ -185,7 +185,7 @@ class SubscriptionStreams:
             found = await target.ask(self._ask(target.url, NEXT, call, StreamAnswer, target.answer_s))
             return Batch(found.lease, Rows.decode(found.rows)) if found.lease else None
 
-        return await self.finder.search(topic, name, Asked(wanted.wait_s)).answer(here, there)
+        return await self.finder.search(topic, name, SearchRequest(wanted.wait_s)).answer(here, there)
 
     async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
         """Has a connection get nothing any more; with `free` the leases of its stream end at once. Raises as `next`."""
@@ -198,7 +198,7 @@ class SubscriptionStreams:
             call.free = free
             await target.ask(self._ask(target.url, LEAVE, call, bool, ANSWER_S))
 
-        await self.finder.search(topic, name, Asked()).answer(here, there)
+        await self.finder.search(topic, name, SearchRequest()).answer(here, there)
 
     async def answer_next(self, topic: Topic, call: StreamCall) -> StreamAnswer:
         """Answers `next` of another broker."""

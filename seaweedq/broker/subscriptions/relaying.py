@@ -35,7 +35,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from seaweedq.broker.context import ClusterView
-from seaweedq.broker.read.request_search import Asked, Search, SearchContext
+from seaweedq.broker.read.request_search import Search, SearchContext, SearchRequest
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import Waits, WaitsCall
 from seaweedq.broker.subscriptions.assignment import Assignment
@@ -66,7 +66,7 @@ class DispatcherFinder:
     assignment: Assignment
     dispatcher: Dispatcher
 
-    def search(self, topic: Topic, name: str, asked: Asked) -> Search:
+    def search(self, topic: Topic, name: str, asked: SearchRequest) -> Search:
         """Begins the search for the broker that answers a request about a subscription."""
         patience_s = (
             self.context.timeout_s + MARGIN_S

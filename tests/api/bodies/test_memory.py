@@ -73,12 +73,12 @@ ANSWERING = (
     + """
 import numpy as np
 from seaweedq.api.handlers.publish import _answer
-from seaweedq.broker.publish.batch_split import Appended
-from seaweedq.broker.publish.publisher import Published
+from seaweedq.broker.publish.batch_split import AppendedRows
+from seaweedq.broker.publish.publisher import PublishResult
 
 def published(count):
-    halves = [Appended(10_000 + half, 10**11, np.arange(half, count, 2), False) for half in range(2)]
-    return Published(count, halves, False)
+    halves = [AppendedRows(10_000 + half, 10**11, np.arange(half, count, 2), False) for half in range(2)]
+    return PublishResult(count, halves, False)
 
 _answer(published(40_000), True)  # what allocators take for a first slice is theirs for good
 large = published(int(sys.argv[1]))

@@ -17,7 +17,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports import runner as importing
 from seaweedq.broker.imports.reader_process import ReaderDied, ReaderProcess
 from seaweedq.broker.imports.record_store import ImportId
-from seaweedq.broker.publish.publisher import Producer, Published
+from seaweedq.broker.publish.publisher import Producer, PublishResult
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
@@ -86,7 +86,7 @@ async def read(broker: Broker, segment: int) -> list[dict[str, Any]]:
         return list(found.json()["messages"])
 
 
-async def check_all_once(broker: Broker, topic: Topic, published: Published) -> None:
+async def check_all_once(broker: Broker, topic: Topic, published: PublishResult) -> None:
     """The rows of `rows_of` are there once, each in the segment of its key, where `published` says, in order."""
     places = {
         int(at): (place.segment, place.first + rank)
@@ -106,7 +106,7 @@ async def check_all_once(broker: Broker, topic: Topic, published: Published) -> 
     assert sorted(numbers) == list(range(PREPARED))
 
 
-def told(published: Published) -> list[tuple[int, int, list[int]]]:
+def told(published: PublishResult) -> list[tuple[int, int, list[int]]]:
     return [(place.segment, place.first, place.indexes.tolist()) for place in published.appended]
 
 
@@ -196,7 +196,7 @@ class Run:
         self._take = inside.publisher(broker).append
         monkeypatch.setattr(inside.publisher(broker), "append", self._taken)
 
-    async def _taken(self, topic: Topic, prepared: Any) -> Published:
+    async def _taken(self, topic: Topic, prepared: Any) -> PublishResult:
         self.held.append(inside.budget(self.broker).requests)
         if todo := self.at.pop(len(self.held), None):
             await todo()

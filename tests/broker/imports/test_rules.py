@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.broker.imports import rules as plan
-from seaweedq.broker.publish.batch_split import Appended
+from seaweedq.broker.publish.batch_split import AppendedRows
 from seaweedq.coordination.records.uploads import ImportedSegment, ImportProblem, ImportRecord
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import assemble, microseconds, together
@@ -60,8 +60,10 @@ def test_a_column_that_only_some_have_is_null_in_the_others():
 
 
 def test_progress_adds_up_and_forgets_nothing():
-    one = plan.progressed(RECORD, 5, [Appended(3, 10, np.arange(2), False), Appended(1, 0, np.arange(3), False)])
-    two = plan.progressed(one, 4, [Appended(3, 20, np.arange(4), True)])
+    one = plan.progressed(
+        RECORD, 5, [AppendedRows(3, 10, np.arange(2), False), AppendedRows(1, 0, np.arange(3), False)]
+    )
+    two = plan.progressed(one, 4, [AppendedRows(3, 20, np.arange(4), True)])
     assert two.rows_done == 9
     assert two.segments == (ImportedSegment(1, 0, 2, 3), ImportedSegment(3, 10, 23, 6))
 

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from seaweedq.broker.read.request_search import Asked, Search, SearchContext, Target
+from seaweedq.broker.read.request_search import Search, SearchContext, SearchRequest, Target
 from seaweedq.clock import SystemClock
 from seaweedq.errors import ChainDamaged, NotOwner, NotReady, SubscriptionNotFound, TopicBeingDeleted, Unavailable
 
@@ -46,7 +46,7 @@ class Locator:
 class World:
     """A search and what it stands on."""
 
-    def __init__(self, *brokers: str | None, asked: Asked | None = None, timeout_s: float = 60) -> None:
+    def __init__(self, *brokers: str | None, asked: SearchRequest | None = None, timeout_s: float = 60) -> None:
         self.catalog, self.stopping = Catalog(), False
         roster = SimpleNamespace(url=lambda broker: f"http://{broker}" if broker else None, check_alive=self._alive)
         membership = SimpleNamespace(broker=ME)
@@ -55,7 +55,7 @@ class World:
         )
         context = SearchContext(view, timeout_s, lambda: self.stopping)
         topic = cast(Any, SimpleNamespace(name="t"))
-        self.search = Search(context, topic, asked or Asked(), Locator(*brokers))
+        self.search = Search(context, topic, asked or SearchRequest(), Locator(*brokers))
         self.tried: list[bool] = []
 
     def _alive(self, broker: str) -> None:
@@ -117,7 +117,7 @@ async def test_a_broker_that_stops_tries_nothing_again() -> None:
 
 
 async def test_a_relayed_request_is_answered_here_and_tried_once() -> None:
-    world = World(OTHER, asked=Asked(relayed=True))
+    world = World(OTHER, asked=SearchRequest(relayed=True))
     with pytest.raises(NotOwner):
         await world.run(NotOwner("not here"), None)
     assert world.tried == [True]
