@@ -126,9 +126,9 @@ class Database:
 
     def planned(self, statement: str) -> "list[TableRead]":
         """Returns the plans of the topics that a statement names. Raises InvalidRequest for one that is no SQL."""
-        from seaweedq.client.core.table import Wanted, plan_table
+        from seaweedq.client.core.table import ReadOptions, plan_table
 
-        wanted = Wanted(live=True, expired=self._expired)
+        wanted = ReadOptions(live=True, expired=self._expired)
         return [self._transport.run(plan_table(topic, wanted)) for topic in self._topics(statement)]
 
     @contextmanager

@@ -214,12 +214,12 @@ def test_a_field_of_a_wrong_type_is_refused_as_it_is_sent(real_client, fields, s
 
 def test_late_acks_are_reported_at_once_and_then_now_and_then():
     late = LateAcks()
-    assert late.note([], 0.0) == 0
-    assert late.note(["0-1", "0-2", "0-3"], 1.0) == 3
-    assert late.note(["0-4", "0-5"], 2.0) == 0
-    assert late.note([], 1.0 + REPORT_S) == 2
+    assert late.count_late([], 0.0) == 0
+    assert late.count_late(["0-1", "0-2", "0-3"], 1.0) == 3
+    assert late.count_late(["0-4", "0-5"], 2.0) == 0
+    assert late.count_late([], 1.0 + REPORT_S) == 2
     assert late.example == "0-4", "one of those that are reported, though this ack had none"
-    assert late.note([], 2.0 + 2 * REPORT_S) == 0
+    assert late.count_late([], 2.0 + 2 * REPORT_S) == 0
 
 
 @pytest.fixture(params=["lines", "rows"], autouse=True)

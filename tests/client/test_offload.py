@@ -216,11 +216,11 @@ def test_another_topic_of_the_same_name_has_its_own_rule(store, payload_client):
 
 def test_a_place_is_in_the_stream_of_its_key():
     from seaweedq.client.core.batching import Limits
-    from seaweedq.client.core.offload import Sent
+    from seaweedq.client.core.offload import SentLine
     from seaweedq.client.core.segment_map import KeyRule, Segment, SegmentMap
-    from seaweedq.client.core.streams import Partition
+    from seaweedq.client.core.streams import Partitioner
 
-    partition = Partition(Limits(linger_ms=0), object, iter("abcdefgh").__next__)
+    partition = Partitioner(Limits(linger_ms=0), object, iter("abcdefgh").__next__)
     halves = [Segment(n, n << 30, (n + 1) << 30, "open", f"b{n}", f"http://b{n}") for n in (0, 1)]
     partition.follow(SegmentMap(tuple(halves)), KeyRule("k"))
     low, high = (next(k for k in map(str, range(99)) if hash_key(k) >> 30 == half) for half in (0, 1))
@@ -232,7 +232,7 @@ def test_a_place_is_in_the_stream_of_its_key():
     partition.finish(other, batch)
     assert partition.ready_in_s(2.0) is None
     assert not partition.idle
-    held.release(Sent(b"3", "u0"), 50.0)
+    held.release(SentLine(b"3", "u0"), 50.0)
     for expected in (b"3", b"1"):
         stream, batch = partition.next_batch(51.0)
         assert batch.lines == [expected]

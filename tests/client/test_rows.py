@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.batching import Batch, Batcher, Limits
+from seaweedq.client.core.batching import Batcher, Limits, ProducerBatch
 from seaweedq.client.core.effects import ARROW, NDJSON
 from seaweedq.client.core.rows import FEWEST, MOST_BYTES, Rows, line_of, row_of
 from seaweedq.client.core.segment_map import STALE_S
@@ -105,7 +105,7 @@ def test_batches_of_rows_end_at_their_limits(values: list[object], most: int) ->
     left = len(values)
     while left:
         assert batcher.ready_in_s(0.0) == 0
-        batch: Batch[object] = batcher.next_batch()
+        batch: ProducerBatch[object] = batcher.next_batch()
         assert batch.count == min(most, left)
         left -= batch.count
         batcher.finish()

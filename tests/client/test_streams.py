@@ -19,11 +19,11 @@ from seaweedq.client.core.batching import Limits
 from seaweedq.client.core.broker_choice import Brokers
 from seaweedq.client.core.delivery import Route
 from seaweedq.client.core.effects import NDJSON, Attempt, Pause, Reply, Request, Work
-from seaweedq.client.core.offload import Sent
+from seaweedq.client.core.offload import SentLine
 from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.rows import row_of
 from seaweedq.client.core.segment_map import KeyRule, Keys, MapRefresh, Segment, SegmentMap
-from seaweedq.client.core.streams import Partition
+from seaweedq.client.core.streams import Partitioner
 from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed
 from seaweedq.segments.keyrange import KEY_SPACE
@@ -40,7 +40,7 @@ def cluster():
 @pytest.fixture
 def partition():
     ids = count()
-    return Partition(Limits(linger_ms=0), object, lambda: f"p{next(ids)}")
+    return Partitioner(Limits(linger_ms=0), object, lambda: f"p{next(ids)}")
 
 
 def _seen(cluster):
@@ -200,7 +200,7 @@ def test_small_tables_that_wait_go_together_and_share_a_delivery(cluster, partit
 
 
 def test_tables_are_joined_within_the_bounds_of_a_batch_and_not_with_dictionaries(cluster):
-    partition = Partition(Limits(batch_messages=2), object, iter("abcdefgh").__next__)
+    partition = Partitioner(Limits(batch_messages=2), object, iter("abcdefgh").__next__)
     partition.follow(_seen(cluster))
     row = pa.table({"value": ["1"], "_key": [key_in(0)]})
     coded = pa.table({"value": pa.array(["1"]).dictionary_encode(), "_key": [key_in(0)]})
@@ -378,7 +378,7 @@ class Machine(RuleBasedStateMachine):
         self.brokers = Brokers(URLS, lambda: self.now)
         self.route = Route("t", Patience(1e9, lambda: self.now, lambda: 0.0), lambda: f"p{next(ids)}")
         self.limits = Limits(linger_ms=0, batch_messages=3)
-        self.partition = Partition(self.limits, Delivery, self.route.new_id)
+        self.partition = Partitioner(self.limits, Delivery, self.route.new_id)
         self.flights, self.sent, self.looks, self.held = [], [], [], []
         self.values = count()
         self._patch = pytest.MonkeyPatch()
@@ -415,7 +415,7 @@ class Machine(RuleBasedStateMachine):
     def release(self, n, fails):
         if self.held:
             held, key, value = self.held.pop(n % len(self.held))
-            held.release(OSError() if fails else Sent(envelope(value, key), None), self.now)
+            held.release(OSError() if fails else SentLine(envelope(value, key), None), self.now)
             if fails:
                 self.sent.remove((key, value))
 

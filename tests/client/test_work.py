@@ -10,7 +10,7 @@ import pytest
 
 from seaweedq import AsyncClient, Client, Reject, Worked
 from seaweedq.client.core.pulling import Pulling
-from seaweedq.client.core.working import Held
+from seaweedq.client.core.working import HeldMessages
 from seaweedq.client.sync import work as sync_work
 from tests.support.tiers import later
 
@@ -58,7 +58,7 @@ def test_what_is_held_is_looked_at_and_changed_under_the_lock_alone(
         locks.append(work._changed)
         begin(work)
 
-    class Guarded(Held):
+    class Guarded(HeldMessages):
         def __getattribute__(self, name: str) -> Any:
             if not name.startswith("_") and name != "ack_deadline_s" and locks:
                 seen.add(name)
@@ -67,7 +67,7 @@ def test_what_is_held_is_looked_at_and_changed_under_the_lock_alone(
 
     monkeypatch.setattr(sync_work.Work, "_begin", note)
     monkeypatch.setattr(
-        sync_work, "held_of", lambda shown, wanted, most_s: Guarded("shared", wanted.ack_deadline_s, most_s)
+        sync_work, "held_messages", lambda shown, wanted, most_s: Guarded("shared", wanted.ack_deadline_s, most_s)
     )
     fill(real_client, topic, 20)
     done = real_client.work(

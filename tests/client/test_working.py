@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from seaweedq.client.core.pulling import Mode, Pulled
+from seaweedq.client.core.pulling import Mode, PullResult
 from seaweedq.client.core.wire import WireMessage
-from seaweedq.client.core.working import Held, Job, Reject, failure_of, is_reject, without_reject
+from seaweedq.client.core.working import HeldMessages, Job, Reject, failure_of, is_reject, without_reject
 
 
 def wire(offset: int, key: str | None = None, segment: int = 0) -> WireMessage:
@@ -14,14 +14,14 @@ def wire(offset: int, key: str | None = None, segment: int = 0) -> WireMessage:
     return WireMessage(id=f"{segment}-{offset}", key=key, timestamp=moment, segment=segment, offset=offset)
 
 
-def held_with(mode: Mode, *wires: WireMessage) -> Held:
-    held = Held(mode, 30, 100)
+def held_with(mode: Mode, *wires: WireMessage) -> HeldMessages:
+    held = HeldMessages(mode, 30, 100)
     held.begin_pull()
-    assert held.add(Pulled("a", list(wires)), 0) == []
+    assert held.add(PullResult("a", list(wires)), 0) == []
     return held
 
 
-def begun(held: Held, now_s: float = 0) -> list[Job]:
+def begun(held: HeldMessages, now_s: float = 0) -> list[Job]:
     """All that may run now."""
     jobs = []
     while job := held.next(now_s):
@@ -66,10 +66,10 @@ def test_a_pull_under_way_may_bring_what_a_failure_has_ended() -> None:
     held.begin_pull()
     held.fail(first)
     held.done(first)
-    assert ids(held.add(Pulled("b", [wire(2), wire(3), wire(7, segment=1)]), 0)) == ["0-2", "0-3"]
+    assert ids(held.add(PullResult("b", [wire(2), wire(3), wire(7, segment=1)]), 0)) == ["0-2", "0-3"]
     assert ids(begun(held)) == ["1-7"]
     held.begin_pull()
-    assert held.add(Pulled("c", [wire(0), wire(1)]), 0) == []
+    assert held.add(PullResult("c", [wire(0), wire(1)]), 0) == []
     assert ids(begun(held)) == ["0-0"]
 
 
@@ -79,7 +79,7 @@ def test_a_pull_under_way_may_bring_the_failed_message_again() -> None:
     held.begin_pull()
     held.fail(first)
     held.done(first)
-    assert held.add(Pulled("b", [wire(0), wire(1)]), 0) == []
+    assert held.add(PullResult("b", [wire(0), wire(1)]), 0) == []
     assert ids(begun(held)) == ["0-0"]
 
 
@@ -89,7 +89,7 @@ def test_what_comes_again_before_its_failure_is_answered_waits_for_the_answer() 
     (first,) = begun(held)
     held.begin_pull()
     held.fail(first)
-    assert held.add(Pulled("b", [wire(0), wire(1)]), 0) == []
+    assert held.add(PullResult("b", [wire(0), wire(1)]), 0) == []
     assert begun(held) == []
     held.done(first)
     (again,) = begun(held)
@@ -128,15 +128,15 @@ def test_nothing_overtakes_what_was_lost() -> None:
     held = held_with("ordered", wire(5), wire(6))
     held.begin_pull()
     assert begun(held, 30) == []
-    lost = held.take_lost()
+    lost = held.pop_lost()
     assert ids(lost) == ["0-5", "0-6"]
-    assert ids(held.add(Pulled("b", [wire(7), wire(0, segment=1)]), 30)) == ["0-7"]
+    assert ids(held.add(PullResult("b", [wire(7), wire(0, segment=1)]), 30)) == ["0-7"]
     assert ids(begun(held, 30)) == ["1-0"]
     held.begin_pull()
-    assert ids(held.add(Pulled("c", [wire(8)]), 30)) == ["0-8"], "no broker has them back yet"
+    assert ids(held.add(PullResult("c", [wire(8)]), 30)) == ["0-8"], "no broker has them back yet"
     held.returned(lost)
     held.begin_pull()
-    assert held.add(Pulled("d", [wire(5), wire(6)]), 30) == []
+    assert held.add(PullResult("d", [wire(5), wire(6)]), 30) == []
     assert ids(begun(held, 30)) == ["0-5"]
     assert held.clear()[0].wire.id == "0-6"
 
@@ -145,10 +145,10 @@ def test_what_another_message_of_the_lane_does_tells_no_failure() -> None:
     held = held_with("ordered", wire(5))
     begun(held, 30)
     held.begin_pull()
-    assert held.add(Pulled("b", [wire(3)]), 30) == []
+    assert held.add(PullResult("b", [wire(3)]), 30) == []
     (other,) = begun(held, 30)
     held.done(other)
-    assert ids(held.take_lost()) == ["0-5"]
+    assert ids(held.pop_lost()) == ["0-5"]
 
 
 def test_a_slow_lane_leaves_room_for_others() -> None:
@@ -163,7 +163,7 @@ def test_a_slow_lane_leaves_room_for_others() -> None:
     assert [held.waiting, len(held.to_extend(1))] == [3, 5]
     held.returned(crowd)
     held.begin_pull()
-    assert held.add(Pulled("b", [wire(9, "c")]), 0) == []
+    assert held.add(PullResult("b", [wire(9, "c")]), 0) == []
     assert ids(begun(held)) == ["0-9"]
     assert held.pause_s == 0
 
@@ -176,7 +176,7 @@ def test_room_that_helps_nobody_is_made_less_often() -> None:
         crowd = held.make_room(2)
         held.returned(crowd)
         held.begin_pull()
-        held.add(Pulled("b", [job.wire for job in crowd]), 0)
+        held.add(PullResult("b", [job.wire for job in crowd]), 0)
         pauses.append(held.pause_s)
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
 

@@ -39,7 +39,7 @@ from seaweedq.client.core.importing import Format, Imported, Rows, format_given,
 from seaweedq.client.core.message import AsyncMessage, Batch, Make, Page
 from seaweedq.client.core.offload import Offload, type_of
 from seaweedq.client.core.payload_reading import payload
-from seaweedq.client.core.pulling import LeaseNames, Mode, Pulling, Wanted, check_wanted, check_work
+from seaweedq.client.core.pulling import LeaseNames, Mode, Pulling, PullOptions, check_pull_options, check_work
 from seaweedq.client.core.retry import OnRetry, Patience, patiently, unhurried
 from seaweedq.client.core.uploading import ANY_BYTES, Uploading
 from seaweedq.client.core.wire import Published, WireMessage
@@ -317,9 +317,9 @@ class AsyncClient:
         a start above its end.
         """
         with needs("arrow", "read_table"):
-            from seaweedq.client.core.table import Wanted, read_table
+            from seaweedq.client.core.table import ReadOptions, read_table
 
-        wanted = Wanted(columns, live, starting, ending, segments, expired)
+        wanted = ReadOptions(columns, live, starting, ending, segments, expired)
         return await self._run(read_table(topic, wanted, self._patience()))
 
     async def read_batches(
@@ -334,9 +334,9 @@ class AsyncClient:
     ) -> AsyncIterator["pa.RecordBatch"]:
         """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
         with needs("arrow", "read_batches"):
-            from seaweedq.client.core.table import Wanted, next_batch, plan_table
+            from seaweedq.client.core.table import ReadOptions, next_batch, plan_table
 
-        read = await self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments, expired)))
+        read = await self._run(plan_table(topic, ReadOptions(columns, live, starting, ending, segments, expired)))
         batches = read.of_files()
         while (batch := await self._run(next_batch(batches))) is not None:
             yield batch
@@ -399,7 +399,7 @@ class AsyncClient:
             filter=filter,
             expires_after_s=expires_after_s,
         )
-        wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
+        wanted = PullOptions(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
         pulling = self._pulling(topic, subscription, consumer, wanted)
         return self._deliveries(pulling, JSON, self._message(topic))
 
@@ -433,7 +433,7 @@ class AsyncClient:
             filter=filter,
             expires_after_s=expires_after_s,
         )
-        wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
+        wanted = PullOptions(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
         pulling = self._pulling(topic, subscription, consumer, wanted)
         return self._deliveries(pulling, ARROW, Batch)
 
@@ -477,7 +477,7 @@ class AsyncClient:
             filter=filter,
             expires_after_s=expires_after_s,
         )
-        wanted = Wanted(start, ack_deadline_s, mode, settings, most, idle_timeout_s)
+        wanted = PullOptions(start, ack_deadline_s, mode, settings, most, idle_timeout_s)
         pulling = self._pulling(topic, subscription, consumer, wanted)
         work = AsyncWork(pulling, handler, self._message(topic), self._run, workers, max_extension_s)
         self._works.add(work)
@@ -583,8 +583,8 @@ class AsyncClient:
                 raise
             error.add_note(f"moreover, closing the client failed: {failed}")
 
-    def _pulling(self, topic: str, name: str, consumer: str | None, wanted: Wanted) -> Pulling:
-        check_wanted(wanted, consumer)
+    def _pulling(self, topic: str, name: str, consumer: str | None, wanted: PullOptions) -> Pulling:
+        check_pull_options(wanted, consumer)
         return Pulling(topic, name, consumer or self._ids.nonce(), wanted, self._patience(), self._lease_names)
 
     def _deliveries(self, pulling: Pulling, accept: str, made: Callable[[Any, Any], Any]) -> AsyncIterator[Any]:

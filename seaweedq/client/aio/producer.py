@@ -11,13 +11,13 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from seaweedq.client.core.batching import Batch, Limits
+from seaweedq.client.core.batching import Limits, ProducerBatch
 from seaweedq.client.core.delivery import Outcome, Route, shown
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.offload import MOST_UPLOADS, Sent, file_job
+from seaweedq.client.core.offload import MOST_UPLOADS, SentLine, file_job
 from seaweedq.client.core.rows import MOST_BYTES, row_of
 from seaweedq.client.core.segment_map import MapRefresh
-from seaweedq.client.core.streams import Partition, Placeholder, Stream
+from seaweedq.client.core.streams import Partitioner, Placeholder, ProducerStream
 from seaweedq.client.core.wire import Published, envelope
 from seaweedq.client.files import Progress
 from seaweedq.errors import ClientError
@@ -117,7 +117,7 @@ class AsyncProducer:
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
         self._now_s = route.patience.monotonic_s
-        self._partition: Partition[AsyncDelivery] = Partition(limits, AsyncDelivery, route.new_id)
+        self._partition: Partitioner[AsyncDelivery] = Partitioner(limits, AsyncDelivery, route.new_id)
         self._map_refresh = MapRefresh()
         self._wake = asyncio.Event()
         self._settled = asyncio.Condition()
@@ -182,7 +182,7 @@ class AsyncProducer:
         assert self._route.offload is not None
         return await self._hold(key, b"", self._route.offload.file(job))
 
-    async def _hold(self, key: str | None, line: bytes, steps: Steps[Sent]) -> AsyncReceipt:
+    async def _hold(self, key: str | None, line: bytes, steps: Steps[SentLine]) -> AsyncReceipt:
         await self._wait_for_room(len(line))
         held = self._partition.hold(key, line, self._now_s())
         task = asyncio.create_task(self._upload(held, steps), name=f"upload-{self._route.topic}")
@@ -191,8 +191,8 @@ class AsyncProducer:
         self._start()
         return AsyncReceipt(held.batch.delivery, 0)
 
-    async def _upload(self, held: Placeholder[AsyncDelivery], steps: Steps[Sent]) -> None:
-        sent: Sent | Exception = ClientError("the upload was cancelled")
+    async def _upload(self, held: Placeholder[AsyncDelivery], steps: Steps[SentLine]) -> None:
+        sent: SentLine | Exception = ClientError("the upload was cancelled")
         try:
             async with self._upload_slots:
                 sent = await self._run(steps)
@@ -294,7 +294,7 @@ class AsyncProducer:
         if self._fetching:
             self._fetching.cancel()
 
-    async def _send_batch(self, stream: Stream[AsyncDelivery], batch: Batch[AsyncDelivery]) -> None:
+    async def _send_batch(self, stream: ProducerStream[AsyncDelivery], batch: ProducerBatch[AsyncDelivery]) -> None:
         outcome = await self._deliver(stream, batch)
         batch.delivery.settle(outcome)
         self._partition.finish(stream, batch)
@@ -306,7 +306,7 @@ class AsyncProducer:
         async with self._settled:
             self._settled.notify_all()
 
-    async def _deliver(self, stream: Stream[AsyncDelivery], batch: Batch[AsyncDelivery]) -> Outcome:
+    async def _deliver(self, stream: ProducerStream[AsyncDelivery], batch: ProducerBatch[AsyncDelivery]) -> Outcome:
         try:
             outcome: Outcome = await self._run(self._route.deliver(stream, batch))
         except Exception as error:  # the producer must live on; whoever sends learns of it

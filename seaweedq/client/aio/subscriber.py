@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from seaweedq.client.core.answers import Item, Origin
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulled, Pulling, ids_of
+from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulling, PullResult, ids_of
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class AsyncDeliveries(Generic[T]):
         self._pulling, self._accept, self._run, self._acker, self._made = pulling, accept, run, acker, made
         self._waiting: deque[Any] = deque()
         self._origin = Origin(acker.answer)
-        self._pull: asyncio.Task[Pulled | None] | None = None
+        self._pull: asyncio.Task[PullResult | None] | None = None
         self._begun = self._ended = False
 
     def __aiter__(self) -> "AsyncDeliveries[T]":
@@ -141,11 +141,11 @@ class AsyncDeliveries(Generic[T]):
 
 async def _pull(
     pulling: Pulling, accept: str, run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]], acker: AsyncAcker
-) -> Pulled | None:
+) -> PullResult | None:
     """Returns what the next pull brings, or None at the end. It refers to no AsyncDeliveries, which may be dropped."""
     is_settled = acker.is_settled()
-    pulled: Pulled | None = await run(pulling.pull(accept=accept))
+    pulled: PullResult | None = await run(pulling.pull(accept=accept))
     if pulled is None and not is_settled:
         await acker.flush()
-        pulled = await run(pulling.look(accept))
+        pulled = await run(pulling.pull_now(accept))
     return pulled

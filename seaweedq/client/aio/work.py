@@ -21,11 +21,11 @@ from seaweedq.client.core.pulling import Pulling
 from seaweedq.client.core.working import (
     Job,
     Worked,
-    by_lease,
     failure_of,
-    held_of,
+    failure_text,
+    held_messages,
+    ids_by_lease,
     is_reject,
-    told_of,
     without_reject,
 )
 from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
@@ -50,7 +50,7 @@ class AsyncWork:
         self._acker = AsyncAcker(lambda items: run(pulling.answer(items)))
         self._monotonic_s = pulling.patience.monotonic_s
         self._shown: dict[str, Any] = {}
-        self._held = held_of({}, pulling.wanted, max_extension_s)
+        self._held = held_messages({}, pulling.wanted, max_extension_s)
         self._max_extension_s = max_extension_s
         self._is_ending = False
         self._error: BaseException | None = None
@@ -64,7 +64,7 @@ class AsyncWork:
         """Handles messages until none came for `idle_timeout_s`, or until `stop`."""
         try:
             self._shown = await self._run(self._pulling.shown())
-            self._held = held_of(self._shown, self._pulling.wanted, self._max_extension_s)
+            self._held = held_messages(self._shown, self._pulling.wanted, self._max_extension_s)
             await self._pull_and_handle()
             if self._error:
                 raise self._error
@@ -163,7 +163,7 @@ class AsyncWork:
             task = asyncio.create_task(self._work(job), name=f"work on {job.wire.id}")
             self._running.add(task)
             task.add_done_callback(self._end_job)
-        if lost := self._held.take_lost():
+        if lost := self._held.pop_lost():
             task = asyncio.create_task(self._return_lost(lost), name="return what was lost")
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
@@ -184,32 +184,32 @@ class AsyncWork:
         self._begin_jobs()
 
     async def _give_back(self, jobs: list[Job]) -> None:
-        for lease, ids in by_lease(jobs):
+        for lease, ids in ids_by_lease(jobs):
             await self._run(self._pulling.give_back(lease, ids))
 
     async def _work(self, job: Job) -> None:
         try:
-            done = self._handler(self._message(job.wire, Origin(partial(self._said, job), job.lease)))
+            done = self._handler(self._message(job.wire, Origin(partial(self._on_answer, job), job.lease)))
             if inspect.isawaitable(done):
                 await done
             verdict = job.verdict
         except Exception as error:
             verdict = failure_of(job, error)
             if not is_reject(verdict):
-                logger.warning("%s", told_of(job, self._pulling, self._shown), exc_info=True)
+                logger.warning("%s", failure_text(job, self._pulling, self._shown), exc_info=True)
         except asyncio.CancelledError:
-            await self._settle(job, nack_of(job.wire.id, job.lease, 0))
+            await self._finish(job, nack_of(job.wire.id, job.lease, 0))
             raise
-        await self._settle(job, verdict)
+        await self._finish(job, verdict)
 
-    def _said(self, job: Job, item: Item) -> None:
+    def _on_answer(self, job: Job, item: Item) -> None:
         """Takes what a handler says itself of its message: a nack counts once it returns."""
         if isinstance(item, Answer) and item.verb == "nack":
             job.verdict = item
         elif isinstance(item, Answer):
             self._acker.answer(item)
 
-    async def _settle(self, job: Job, verdict: Answer | None) -> None:
+    async def _finish(self, job: Job, verdict: Answer | None) -> None:
         if verdict is None:
             self._acker.answer(job.wire.id)
             self._worked.acked += 1

@@ -42,7 +42,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Batch(Generic[D]):
+class ProducerBatch(Generic[D]):
     """Messages of one request. `delivery` is the shell's object that waits for the outcome.
 
     Its messages are `lines`, or as long as `rows` is set those rows; they are sent as `content_type`.
@@ -89,9 +89,9 @@ class Batcher(Generic[D]):
 
     def __init__(self, limits: Limits, new_delivery: Callable[[], D]) -> None:
         self._limits, self._new_delivery = limits, new_delivery
-        self._closed: deque[Batch[D]] = deque()
-        self._open: Batch[D] | None = None
-        self._in_flight: Batch[D] | None = None
+        self._closed: deque[ProducerBatch[D]] = deque()
+        self._open: ProducerBatch[D] | None = None
+        self._in_flight: ProducerBatch[D] | None = None
         self._next_sequence = 0
         self._released_s = -inf
         self.accepted = self.finished = 0
@@ -133,17 +133,17 @@ class Batcher(Generic[D]):
             batch.lines.append(line_of(key, value, is_binary))
         return self._added(batch, size)
 
-    def _with_room(self, size: int, now_s: float, is_binary: bool | None) -> Batch[D]:
+    def _with_room(self, size: int, now_s: float, is_binary: bool | None) -> ProducerBatch[D]:
         batch = self._open
         if batch is not None and batch.size + size > self._limits.batch_bytes:
             self.close_open()
             batch = None
         if batch is None:
             rows = None if is_binary is None else Rows(is_binary)
-            batch = self._open = Batch(NDJSON, self._new_delivery(), now_s, rows=rows)
+            batch = self._open = ProducerBatch(NDJSON, self._new_delivery(), now_s, rows=rows)
         return batch
 
-    def _added(self, batch: Batch[D], size: int) -> tuple[D, int]:
+    def _added(self, batch: ProducerBatch[D], size: int) -> tuple[D, int]:
         batch.size += size
         index = batch.count
         batch.count = index + 1
@@ -172,19 +172,19 @@ class Batcher(Generic[D]):
             last.size += len(stream)
             last.count += rows
             return last.delivery
-        batch = Batch(ARROW, self._new_delivery(), now_s, [stream], size=len(stream), count=rows, head=head)
+        batch = ProducerBatch(ARROW, self._new_delivery(), now_s, [stream], size=len(stream), count=rows, head=head)
         self._closed.append(batch)
         return batch.delivery
 
-    def hold(self, size: int, now_s: float) -> Batch[D]:
+    def hold(self, size: int, now_s: float) -> ProducerBatch[D]:
         """Reserves the position of a message of which `size` bytes are buffered: a batch of its own, to be released."""
         self.close_open()
         self.accepted += 1
-        batch = Batch(NDJSON, self._new_delivery(), now_s, size=size, count=1, held=True)
+        batch = ProducerBatch(NDJSON, self._new_delivery(), now_s, size=size, count=1, held=True)
         self._closed.append(batch)
         return batch
 
-    def release(self, batch: Batch[D], now_s: float) -> None:
+    def release(self, batch: ProducerBatch[D], now_s: float) -> None:
         """Lets a held batch be sent when it is its turn. The timeout of this batch, and of those that waited for it,
         starts now."""
         batch.held = False
@@ -206,7 +206,7 @@ class Batcher(Generic[D]):
             return None
         return max(0.0, self._open.opened_s + self._limits.linger_ms / 1000 - now_s)
 
-    def next_batch(self) -> Batch[D]:
+    def next_batch(self) -> ProducerBatch[D]:
         """Returns the batch whose turn it is, with its sequence. Call it only when `ready_in_s` is 0."""
         if not self._closed:
             self.close_open()

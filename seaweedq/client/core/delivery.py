@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seaweedq.client.core.batching import Batch
+from seaweedq.client.core.batching import ProducerBatch
 from seaweedq.client.core.calls import publish_request
 from seaweedq.client.core.effects import ARROW, Steps
 from seaweedq.client.core.offload import Offload
 from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.segment_map import KeyRule, SegmentMap, fetch_map, fetch_rule
-from seaweedq.client.core.streams import Stream
+from seaweedq.client.core.streams import ProducerStream
 from seaweedq.client.core.uploading import abort
 from seaweedq.client.core.wire import Published, decode_published
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, SeaweedqError
@@ -75,7 +75,7 @@ class Route:
         seen = yield from fetch_map(self.topic)
         return seen, (yield from fetch_rule(self.topic))
 
-    def deliver(self, stream: Stream[Any], batch: Batch[Any]) -> Steps[Outcome]:
+    def deliver(self, stream: ProducerStream[Any], batch: ProducerBatch[Any]) -> Steps[Outcome]:
         """Publishes a batch until a broker accepts it. Every attempt has the same id and sequence, so that none is
         appended twice.
 
@@ -104,7 +104,7 @@ class Route:
                 yield from abort(self.topic, batch.upload_id)
             raise
 
-    def _publish_valid(self, stream: Stream[Any], batch: Batch[Any]) -> Steps[Outcome]:
+    def _publish_valid(self, stream: ProducerStream[Any], batch: ProducerBatch[Any]) -> Steps[Outcome]:
         """Publishes the batch's lines, apart from those that brokers refuse. Brokers count the lines of a request, so
         what they name is looked up among those that it had."""
         kept = dict(enumerate(batch.lines))
@@ -151,7 +151,11 @@ class Route:
         return {index, *(at for at, line in enumerate(lines) if self.offload.exceeds(line, limit))}
 
     def _publish(
-        self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes], params: Mapping[str, str] | None = None
+        self,
+        stream: ProducerStream[Any],
+        batch: ProducerBatch[Any],
+        lines: list[bytes],
+        params: Mapping[str, str] | None = None,
     ) -> Steps[Outcome]:
         identity = {"Producer-Id": stream.producer_id, "Producer-Sequence": str(batch.sequence)}
         request = publish_request(self.topic, batch.content_type, batch.content(lines), identity, params)

@@ -62,7 +62,7 @@ class FileJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentLine:
     """The line that names an upload, and the upload; None if the value is sent inline after all."""
 
     line: bytes
@@ -103,14 +103,14 @@ class Offload:
         """Tells whether the value of a message is over the limit."""
         return len(line) > self.limit_bytes and len(_decode(line).content) > self.limit_bytes
 
-    def file(self, job: FileJob) -> Steps[Sent]:
+    def file(self, job: FileJob) -> Steps[SentLine]:
         """Uploads a file. Raises as `Uploading.run` does."""
         source: Source = yield Work(lambda: Source.of(job.path))
         upload_id = yield from self._upload(source, job.content_type, job.progress)
         more = (job.key, job.headers, job.timestamp, job.expires_in_s)
-        return Sent(reference_envelope(upload_id, *more), upload_id)
+        return SentLine(reference_envelope(upload_id, *more), upload_id)
 
-    def line(self, line: bytes, make: bool = False) -> Steps[Sent]:
+    def line(self, line: bytes, make: bool = False) -> Steps[SentLine]:
         """Uploads the value of a message, unless the topic is typed: such a topic takes no references, so the broker
         decides about the line as it is. The same goes for a missing topic, unless `make` asks to create it: a 413 of a
         broker that would have created the topic does."""
@@ -119,17 +119,19 @@ class Offload:
             rule = yield from fetch_rule(self._topic)
         except TopicNotFound:
             if not make:
-                return Sent(line, None)
+                return SentLine(line, None)
             rule = KeyRule.of((yield from call("PUT", topic_path(self._topic), {})))
         if rule.typed:
-            return Sent(line, None)
+            return SentLine(line, None)
         found = _decode(line)
         key = found.key
         if key is None and rule.field is not None:
             key = Keys(rule).of_line(None, line)
         content_type = JSON if isinstance(found.value_base64, UnsetType) else ANY_BYTES
         upload_id = yield from self._upload(Source.of(found.content), content_type, None)
-        return Sent(reference_envelope(upload_id, key, found.headers, found.timestamp, found.expires_in_s), upload_id)
+        return SentLine(
+            reference_envelope(upload_id, key, found.headers, found.timestamp, found.expires_in_s), upload_id
+        )
 
     def again(self, lines: list[bytes], error: MessageTooLarge) -> Steps[list[bytes]]:
         """Returns the same messages, with the values over the broker's limit uploaded."""
@@ -138,7 +140,7 @@ class Offload:
             self.limit_bytes = min(self.limit_bytes, limit)
         found = []
         for line in lines:
-            sent = (yield from self.line(line, make=True)) if self.is_large(line) else Sent(line, None)
+            sent = (yield from self.line(line, make=True)) if self.is_large(line) else SentLine(line, None)
             found.append(sent.line)
         return found
 

@@ -23,7 +23,7 @@ from seaweedq.client.core.calls import MAX_WAIT_S, subscription_path
 from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
 from seaweedq.client.core.problems import check
 from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.wire import Answered, decode_answered, decode_pull, encode
+from seaweedq.client.core.wire import AckResult, decode_ack_result, decode_pull, encode
 from seaweedq.errors import InvalidRequest, LeaseEnded, NeedsLevel, SeaweedqError, SubscriptionConflict
 
 REFUSED_S = 300.0
@@ -69,7 +69,7 @@ class LateAcks:
     total: int = 0
     _reported_s: float = -inf
 
-    def note(self, late: Sequence[str], now_s: float) -> int:
+    def count_late(self, late: Sequence[str], now_s: float) -> int:
         """Adds acks by their ids. Returns how many are to be reported now."""
         self.count += len(late)
         self.total += len(late)
@@ -81,7 +81,7 @@ class LateAcks:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PullOptions:
     """The wishes of a subscriber: the subscription's configuration if it is new, and the size of its pulls. `mode` and
     `settings` are those that it named."""
 
@@ -94,7 +94,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullResult:
     """The answer to a pull: messages, or one Arrow stream, and the lease under which they are."""
 
     lease: str | None
@@ -109,7 +109,7 @@ class Pulling:
     topic: str
     subscription: str
     consumer: str
-    wanted: Wanted
+    wanted: PullOptions
     patience: Patience
     names: LeaseNames
     late: LateAcks = field(default_factory=LateAcks, init=False)
@@ -143,7 +143,9 @@ class Pulling:
             found = msgspec.json.decode(reply.body)
         return found
 
-    def pull(self, most: int | None = None, longest_s: float = MAX_WAIT_S, accept: str = JSON) -> Steps[Pulled | None]:
+    def pull(
+        self, most: int | None = None, longest_s: float = MAX_WAIT_S, accept: str = JSON
+    ) -> Steps[PullResult | None]:
         """Waits for messages, at most `most`. Returns at least one, or None once brokers had none for `idle_timeout_s`.
 
         Only waits that a broker answered count as idle; an outage raises an error after the timeout.
@@ -159,13 +161,13 @@ class Pulling:
                 if left_s <= 0:
                     return None
 
-    def look(self, accept: str = JSON) -> Steps[Pulled | None]:
+    def pull_now(self, accept: str = JSON) -> Steps[PullResult | None]:
         """Returns messages that are there now, or None. It comes before the end where answers were on their way while
         the last pull found nothing: what is behind them may be held up until a broker has them."""
         pulled = yield from self.pull_once(self.wanted.max_messages, 0, accept)
         return pulled if pulled.items else None
 
-    def pull_once(self, most: int, wait_s: float, accept: str = JSON) -> Steps[Pulled]:
+    def pull_once(self, most: int, wait_s: float, accept: str = JSON) -> Steps[PullResult]:
         """Waits up to `wait_s` for messages. A pull whose answer was lost is repeated under its name; where that lease
         has ended, its messages come again anyway."""
         while True:
@@ -188,7 +190,7 @@ class Pulling:
             self.is_ahead |= bool(pulled.items)
             return pulled
 
-    def answer(self, items: Iterable[Item]) -> Steps[Answered]:
+    def answer(self, items: Iterable[Item]) -> Steps[AckResult]:
         """Sends acks, nacks and extensions; once a broker answers 200, the acks are durable, but for those of ended
         leases, which it logs. Sends all of them before it raises the first error."""
         unknown: list[str] = []
@@ -196,17 +198,17 @@ class Pulling:
         for verb, body in bodies(items, self.consumer):
             try:
                 reply = yield from self.patience.send(self._post(verb, body))
-                found = decode_answered(reply.body).unknown
+                found = decode_ack_result(reply.body).unknown
             except LeaseEnded as error:
                 found = body.get("ids") or [str(error.fields.get("lease"))]
             except SeaweedqError as error:
                 failed = failed or error
                 continue
             unknown += found
-            self._note(verb, found)
+            self._log_late(verb, found)
         if failed:
             raise failed
-        return Answered(unknown=unknown)
+        return AckResult(unknown=unknown)
 
     def give_back(self, lease: str | None, ids: Sequence[str] | None) -> Steps[None]:
         """Lets others have what nobody works on, as if it had not been delivered: these messages of a lease, None for
@@ -225,10 +227,10 @@ class Pulling:
         lease, self.lease = self.lease, None
         yield from self.give_back(lease, None)
 
-    def _note(self, verb: Verb, unknown: Sequence[str]) -> None:
+    def _log_late(self, verb: Verb, unknown: Sequence[str]) -> None:
         if verb != "ack":
             return
-        if late := self.late.note(unknown, self.patience.monotonic_s()):
+        if late := self.late.count_late(unknown, self.patience.monotonic_s()):
             logger.warning(
                 "%d acks of subscription %s of topic %s came after their leases had ended, so these messages come "
                 "again, for example %s; ack sooner, pull fewer (max_messages=%d), or give ack_deadline_s more time",
@@ -253,14 +255,14 @@ def ids_of(items: Iterable[Any]) -> list[str] | None:
     return None if rest and isinstance(rest[0], bytes) else [one.id for one in rest]
 
 
-def _pulled(reply: Reply, accept: str) -> Pulled:
+def _pulled(reply: Reply, accept: str) -> PullResult:
     if accept == ARROW:
         if not reply.headers.get("content-type", "").startswith(ARROW):
             raise NeedsLevel("this broker answers pulls as JSON alone; a newer one is needed for batches")
         lease = reply.headers.get("lease")
-        return Pulled(lease, [reply.body] if lease else [])
+        return PullResult(lease, [reply.body] if lease else [])
     found = decode_pull(reply.body)
-    return Pulled(found.lease, found.messages)
+    return PullResult(found.lease, found.messages)
 
 
 MAX_PULL = 10_000  # messages that a broker gives at a time
@@ -268,7 +270,7 @@ MOST_WORKERS = 10_000
 CONSUMER_CHARS = 255
 
 
-def check_wanted(wanted: Wanted, consumer: str | None) -> None:
+def check_pull_options(wanted: PullOptions, consumer: str | None) -> None:
     """Raises TypeError or ValueError for a subscriber's wishes that no broker could fulfil."""
     _check_whole("max_messages", wanted.max_messages, MAX_PULL)
     if wanted.idle_timeout_s is not None:

@@ -18,9 +18,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from seaweedq.client.core.batching import Batch, Batcher, Limits
+from seaweedq.client.core.batching import Batcher, Limits, ProducerBatch
 from seaweedq.client.core.effects import ARROW
-from seaweedq.client.core.offload import Sent
+from seaweedq.client.core.offload import SentLine
 from seaweedq.client.core.rows import FEWEST
 from seaweedq.client.core.segment_map import KeyRule, Keys, SegmentMap
 from seaweedq.segments.keyhash import hash_key
@@ -39,16 +39,16 @@ STREAMS_PER_OWNER = 2
 class RoutedRows(Generic[D]):
     """Rows of a table as an Arrow stream, and the stream that sends them. With a `head` they may join others."""
 
-    through: "Stream[D]"
+    through: "ProducerStream[D]"
     content: bytes
     rows: int
     head: bytes = b""
 
 
-class Stream(Generic[D]):
+class ProducerStream(Generic[D]):
     """One producer id and its messages. `urls` are the preferred brokers, `segments` those that should get its rows."""
 
-    def __init__(self, producer_id: str, batcher: Batcher[D], after: Iterable["Stream[D]"] = ()) -> None:
+    def __init__(self, producer_id: str, batcher: Batcher[D], after: Iterable["ProducerStream[D]"] = ()) -> None:
         self.producer_id = producer_id
         self.batcher = batcher
         self.urls: tuple[str, ...] = ()
@@ -75,11 +75,11 @@ class Placeholder(Generic[D]):
     """The reserved position of a message whose payload is being uploaded."""
 
     batcher: Batcher[D]
-    batch: Batch[D]
+    batch: ProducerBatch[D]
 
-    def release(self, sent: Sent | Exception, now_s: float) -> None:
+    def release(self, sent: SentLine | Exception, now_s: float) -> None:
         """Releases the message, now that its payload is uploaded or has failed."""
-        if isinstance(sent, Sent):
+        if isinstance(sent, SentLine):
             self.batch.lines, self.batch.upload_id = [sent.line], sent.upload_id
         else:
             self.batch.error = sent
@@ -91,16 +91,16 @@ class Routing(Generic[D]):
     """The stream of each key: `streams[n]` sends those from `bounds[n]` on. Never changed, only replaced."""
 
     bounds: tuple[int, ...]
-    streams: tuple[Stream[D], ...]
-    keyless: Stream[D]
+    streams: tuple[ProducerStream[D], ...]
+    keyless: ProducerStream[D]
     keys: Keys | None
 
-    def of_line(self, key: str | None, line: bytes) -> Stream[D]:
+    def of_line(self, key: str | None, line: bytes) -> ProducerStream[D]:
         """Returns the stream of a message."""
         key_hash = None if self.keys is None else self.keys.hash_of_line(key, line)
         return self.keyless if key_hash is None else self.streams[bisect_right(self.bounds, key_hash) - 1]
 
-    def of_row(self, key: str | None, value: bytes, is_binary: bool) -> Stream[D]:
+    def of_row(self, key: str | None, value: bytes, is_binary: bool) -> ProducerStream[D]:
         """Returns the stream of a message that is a key and a value alone."""
         if key is None:
             key = None if self.keys is None or is_binary else self.keys.of_value(value)
@@ -124,12 +124,12 @@ class Routing(Generic[D]):
         ]
 
 
-class Partition(Generic[D]):
+class Partitioner(Generic[D]):
     """A producer's streams. Not thread-safe by itself: the shell locks; only `routing` may be read at any time."""
 
     def __init__(self, limits: Limits, new_delivery: Callable[[], D], new_id: Callable[[], str]) -> None:
         self._limits, self._new_delivery, self._new_id = limits, new_delivery, new_id
-        self._streams: list[Stream[D]] = []  # the living ones, and the retired ones that have something left
+        self._streams: list[ProducerStream[D]] = []  # the living ones, and the retired ones that have something left
         whole = self._stream()
         self.routing: Routing[D] = Routing((0,), (whole,), whole, None)
         self.pending_bytes = 0
@@ -181,7 +181,7 @@ class Partition(Generic[D]):
         waits = [wait_s for stream in self._streams if (wait_s := stream.ready_in_s(now_s)) is not None]
         return min(waits, default=None)
 
-    def next_batch(self, now_s: float) -> tuple[Stream[D], Batch[D]]:
+    def next_batch(self, now_s: float) -> tuple[ProducerStream[D], ProducerBatch[D]]:
         """Returns the next batch and its stream. Call it only when `ready_in_s` is 0."""
         stream = next(stream for stream in self._streams if stream.ready_in_s(now_s) == 0)
         self._streams.remove(stream)
@@ -193,7 +193,7 @@ class Partition(Generic[D]):
             batch.content_type = ARROW
         return stream, batch
 
-    def finish(self, stream: Stream[D], batch: Batch[D]) -> None:
+    def finish(self, stream: ProducerStream[D], batch: ProducerBatch[D]) -> None:
         """Records that a batch succeeded or failed."""
         stream.batcher.finish()
         self.pending_bytes -= batch.size
@@ -224,8 +224,8 @@ class Partition(Generic[D]):
         self._aim(seen)
         self._forget_idle()
 
-    def _stream(self, after: Iterable[Stream[D]] = ()) -> Stream[D]:
-        stream = Stream(self._new_id(), Batcher(self._limits, self._new_delivery), after)
+    def _stream(self, after: Iterable[ProducerStream[D]] = ()) -> ProducerStream[D]:
+        stream = ProducerStream(self._new_id(), Batcher(self._limits, self._new_delivery), after)
         self._streams.append(stream)
         return stream
 
@@ -244,7 +244,7 @@ class Partition(Generic[D]):
         parts = dict.fromkeys((stream, owner) for _, stream, owner in ranges)
         anew = len(parts) > STREAMS_PER_OWNER * len(seen.owners)
         owners = Counter(stream for stream, _ in parts)
-        next_of: dict[tuple[Stream[D], str | None], Stream[D]] = {}
+        next_of: dict[tuple[ProducerStream[D], str | None], ProducerStream[D]] = {}
         if anew:
             for owner in dict.fromkeys(owner for _, owner in parts):
                 olds = [old for old, whose in parts if whose == owner]
@@ -279,7 +279,7 @@ class Partition(Generic[D]):
         self._streams = [stream for stream in self._streams if stream in living or not stream.idle]
 
 
-def _overlay(routing: Routing[D], seen: SegmentMap) -> list[tuple[int, Stream[D], str | None]]:
+def _overlay(routing: Routing[D], seen: SegmentMap) -> list[tuple[int, ProducerStream[D], str | None]]:
     """Cuts the key space by both: the low end of each range, its stream, its owner (None where the map has a gap)."""
     owners: dict[int, str | None] = {0: None}
     for segment in seen.segments:

@@ -31,7 +31,7 @@ COUNTED_ROWS = 100_000  # of a batch without columns
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadOptions:
     """The rows of a topic to read: its columns, half-open bounds by segment or by time, segments, and whether those
     that have expired are among them. Raises ValueError for an unknown `expired`, and bounds that are reversed."""
 
@@ -115,7 +115,7 @@ def table_schema(facts: Mapping[str, Any]) -> pa.Schema:
     return Layout.of(Format(facts["format"]), fields).table.append(SEGMENT).remove_metadata()
 
 
-def plan_table(topic: str, wanted: Wanted) -> Steps[TableRead]:
+def plan_table(topic: str, wanted: ReadOptions) -> Steps[TableRead]:
     """Plans a read. Raises ValueError for an unknown column, segment or offset."""
     facts, answer = yield from described(topic)
     there = answer["segments"]
@@ -177,7 +177,7 @@ def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([schema.field(name) for name in columns])
 
 
-def read_table(topic: str, wanted: Wanted, patience: Patience) -> Steps[pa.Table]:
+def read_table(topic: str, wanted: ReadOptions, patience: Patience) -> Steps[pa.Table]:
     """Returns a topic's rows, in no particular order."""
     read = yield from plan_table(topic, wanted)
     batches: list[pa.RecordBatch] = yield Work(lambda: list(read.of_files()))

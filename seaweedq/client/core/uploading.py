@@ -37,7 +37,7 @@ class Url(msgspec.Struct):
     number: int = 0
 
 
-class _Begun(msgspec.Struct):
+class _NewUpload(msgspec.Struct):
     upload_id: str
     url: str | None = None
     method: str = "PUT"
@@ -50,7 +50,7 @@ class _Part(msgspec.Struct):
     size: int
 
 
-class _Found(msgspec.Struct):
+class _UploadState(msgspec.Struct):
     size: int
     sha256: str | None = None
     url: str | None = None
@@ -64,7 +64,7 @@ class _Urls(msgspec.Struct):
     parts: list[Url]
 
 
-_begun, _found = msgspec.json.Decoder(_Begun), msgspec.json.Decoder(_Found)
+_new_upload, _upload_state = msgspec.json.Decoder(_NewUpload), msgspec.json.Decoder(_UploadState)
 _urls = msgspec.json.Decoder(_Urls)
 
 
@@ -113,10 +113,10 @@ class Uploading:
             raise
         return begun.upload_id
 
-    def _begin(self, sha256: str) -> Steps[_Begun]:
+    def _begin(self, sha256: str) -> Steps[_NewUpload]:
         body = {"size": self.source.size, "content_type": self.content_type, "sha256": sha256}
         reply = yield from self._call("POST", "", body)
-        begun = _begun.decode(reply.body)
+        begun = _new_upload.decode(reply.body)
         if begun.url:
             begun.url = urljoin(reply.url, begun.url)
         return begun
@@ -129,7 +129,7 @@ class Uploading:
             raise UploadMismatch(detail, upload_id=upload_id)
         yield from self._send(upload_id, found.part_bytes, None)
 
-    def _send(self, upload_id: str, part_bytes: int | None, begun: _Begun | None) -> Steps[None]:
+    def _send(self, upload_id: str, part_bytes: int | None, begun: _NewUpload | None) -> Steps[None]:
         """Puts the missing bytes, and completes the upload; `begun`: nothing was put before."""
         fresh = begun
         for last in (False,) * (_ROUNDS - 1) + (True,):
@@ -213,9 +213,9 @@ class Uploading:
         reply = yield from self._call("POST", f"/{quote(upload_id, safe='')}/parts", {"numbers": [number]})
         return _urls.decode(reply.body).parts[0]
 
-    def _find(self, upload_id: str) -> Steps[_Found]:
+    def _find(self, upload_id: str) -> Steps[_UploadState]:
         reply = yield from self._call("GET", f"/{quote(upload_id, safe='')}")
-        found = _found.decode(reply.body)
+        found = _upload_state.decode(reply.body)
         if found.url:
             found.url = urljoin(reply.url, found.url)
         return found

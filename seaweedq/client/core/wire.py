@@ -88,7 +88,7 @@ class Published(msgspec.Struct, dict=True):
         return f"Published(count={self.count}, ids={shown}, duplicate={self.duplicate})"
 
 
-class Answered(msgspec.Struct, frozen=True):
+class AckResult(msgspec.Struct, frozen=True):
     """The answer to an ack, a nack or an extend; `unknown` ids were no longer leased, `late` ones neither, but nobody
     else had got them."""
 
@@ -136,7 +136,7 @@ decode_page = msgspec.json.Decoder(PageAnswer).decode
 decode_pull = msgspec.json.Decoder(PullAnswer).decode
 _decode_ids = msgspec.json.Decoder(list[str] | None).decode
 decode_published = msgspec.json.Decoder(Published).decode
-decode_answered = msgspec.json.Decoder(Answered).decode
+decode_ack_result = msgspec.json.Decoder(AckResult).decode
 encode = msgspec.json.Encoder().encode
 
 

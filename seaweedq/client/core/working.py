@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import UnsetType
 
 from seaweedq.client.core.answers import Answer, nack_of
-from seaweedq.client.core.pulling import Mode, Pulled, Pulling, Wanted
+from seaweedq.client.core.pulling import Mode, Pulling, PullOptions, PullResult
 from seaweedq.client.core.wire import WireMessage
 
 REASON_CHARS = 255
@@ -68,7 +68,7 @@ class Failure:
     is_told: bool = False
 
 
-class Held:
+class HeldMessages:
     """All messages that are held: `running` ones, and `waiting` many others. Room is made `pause_s` after it was made
     in vain."""
 
@@ -107,7 +107,7 @@ class Held:
         """Notes that a pull is sent: one at a time. It brings nothing that a failure has ended that is told already."""
         self._failures = {lane: one for lane, one in self._failures.items() if not one.is_told}
 
-    def add(self, pulled: Pulled, now_s: float) -> list[Job]:
+    def add(self, pulled: PullResult, now_s: float) -> list[Job]:
         """Takes in what the last pull has brought. Returns what is dropped of it."""
         stale = []
         for wire in pulled.items:
@@ -136,7 +136,7 @@ class Held:
                 self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
         return None
 
-    def take_lost(self) -> list[Job]:
+    def pop_lost(self) -> list[Job]:
         """Returns what is to be given back, since `next` found that its leases were over."""
         lost, self._lost = self._lost, []
         self._leaving |= dict.fromkeys(lost)
@@ -234,9 +234,11 @@ class Held:
         return False
 
 
-def held_of(shown: Mapping[str, Any], wanted: Wanted, max_extension_s: float) -> Held:
+def held_messages(shown: Mapping[str, Any], wanted: PullOptions, max_extension_s: float) -> HeldMessages:
     """Returns an empty one for a subscription, as a broker shows it."""
-    return Held(shown.get("mode", "ordered"), shown.get("ack_deadline_s", wanted.ack_deadline_s), max_extension_s)
+    return HeldMessages(
+        shown.get("mode", "ordered"), shown.get("ack_deadline_s", wanted.ack_deadline_s), max_extension_s
+    )
 
 
 def failure_of(job: Job, error: BaseException) -> Answer:
@@ -246,7 +248,7 @@ def failure_of(job: Job, error: BaseException) -> Answer:
     return nack_of(job.wire.id, job.lease, reason=f"{type(error).__name__}: {error}"[:REASON_CHARS])
 
 
-def told_of(job: Job, pulling: Pulling, shown: Mapping[str, Any]) -> str:
+def failure_text(job: Job, pulling: Pulling, shown: Mapping[str, Any]) -> str:
     """Returns the words for a handler's failure; `shown` is the subscription as a broker shows it."""
     attempt = 1 if isinstance(job.wire.attempt, UnsetType) else job.wire.attempt
     most, backoff_s = shown.get("max_attempts") or 0, shown.get("backoff_s") or [0]
@@ -269,7 +271,7 @@ def is_reject(verdict: Answer) -> bool:
     return ("reject", True) in verdict.more
 
 
-def by_lease(jobs: Sequence[Job]) -> Iterator[tuple[str | None, list[str]]]:
+def ids_by_lease(jobs: Sequence[Job]) -> Iterator[tuple[str | None, list[str]]]:
     """Yields each lease of messages with their ids."""
     for lease in {job.lease: None for job in jobs}:
         yield lease, [job.wire.id for job in jobs if job.lease == lease]

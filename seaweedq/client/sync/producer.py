@@ -14,13 +14,13 @@ from weakref import WeakSet
 
 import msgspec
 
-from seaweedq.client.core.batching import Batch, Limits
+from seaweedq.client.core.batching import Limits, ProducerBatch
 from seaweedq.client.core.delivery import Outcome, Route, shown
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.offload import MOST_UPLOADS, Sent, file_job
+from seaweedq.client.core.offload import MOST_UPLOADS, SentLine, file_job
 from seaweedq.client.core.rows import MOST_BYTES, row_of
 from seaweedq.client.core.segment_map import MapRefresh
-from seaweedq.client.core.streams import Partition, Placeholder, Stream
+from seaweedq.client.core.streams import Partitioner, Placeholder, ProducerStream
 from seaweedq.client.core.wire import Published, envelope
 from seaweedq.client.files import Progress
 from seaweedq.client.sync.stop import Stop, Stopped
@@ -97,14 +97,14 @@ _LEAVE_S = 2.0
 class Uploads:
     """Runs uploads; the thread of each one calls `done` with its result."""
 
-    def __init__(self, run: Callable[..., Any], done: Callable[[Placeholder[Any], Sent | Exception], None]) -> None:
+    def __init__(self, run: Callable[..., Any], done: Callable[[Placeholder[Any], SentLine | Exception], None]) -> None:
         self._run, self._done = run, done
         self._lock = threading.Lock()
-        self._todo: deque[tuple[Placeholder[Any], Steps[Sent]]] = deque()
+        self._todo: deque[tuple[Placeholder[Any], Steps[SentLine]]] = deque()
         self._threads: set[threading.Thread] = set()
         self._stop = Stop()
 
-    def add(self, held: Placeholder[Any], steps: Steps[Sent]) -> None:
+    def add(self, held: Placeholder[Any], steps: Steps[SentLine]) -> None:
         """Adds an upload; it begins when its turn comes."""
         with self._lock:
             self._todo.append((held, steps))
@@ -124,7 +124,7 @@ class Uploads:
     def _upload_all(self) -> None:
         while job := self._next():
             held, steps = job
-            sent: Sent | Exception
+            sent: SentLine | Exception
             try:
                 self._stop.check()
                 sent = self._run(steps, self._stop)
@@ -134,7 +134,7 @@ class Uploads:
                 sent = error
             self._done(held, sent)
 
-    def _next(self) -> tuple[Placeholder[Any], Steps[Sent]] | None:
+    def _next(self) -> tuple[Placeholder[Any], Steps[SentLine]] | None:
         with self._lock:
             if self._todo:
                 return self._todo.popleft()
@@ -170,7 +170,7 @@ class Producer:
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
         self._now_s = route.patience.monotonic_s
-        self._partition: Partition[Delivery] = Partition(limits, Delivery, route.new_id)
+        self._partition: Partitioner[Delivery] = Partitioner(limits, Delivery, route.new_id)
         self._map_refresh = MapRefresh()
         self._lock = lock = threading.RLock()
         self._changed = threading.Condition(lock)  # for those who send, flush and close
@@ -248,14 +248,14 @@ class Producer:
         assert self._route.offload is not None
         return self._hold(key, b"", self._route.offload.file(job))
 
-    def _hold(self, key: str | None, line: bytes, steps: Steps[Sent]) -> Receipt:
+    def _hold(self, key: str | None, line: bytes, steps: Steps[SentLine]) -> Receipt:
         with self._changed:
             self._wait_for_room(len(line))
             held = self._partition.hold(key, line, self._now_s())
             self._uploads.add(held, steps)
         return Receipt(held.batch.delivery, 0)
 
-    def _uploaded(self, held: Placeholder[Delivery], sent: Sent | Exception) -> None:
+    def _uploaded(self, held: Placeholder[Delivery], sent: SentLine | Exception) -> None:
         with self._work:
             held.release(sent, self._now_s())
             self._work.notify()
@@ -381,14 +381,14 @@ class Producer:
                 self._error = self._error or outcome.error
                 self._changed.notify_all()
 
-    def _deliver(self, stream: Stream[Delivery], batch: Batch[Delivery]) -> Outcome:
+    def _deliver(self, stream: ProducerStream[Delivery], batch: ProducerBatch[Delivery]) -> Outcome:
         try:
             outcome: Outcome = self._run(self._route.deliver(stream, batch))
         except Exception as error:  # the thread must live on; whoever sends learns of it
             return Outcome(error=error)
         return outcome
 
-    def _next_turn(self) -> tuple[Stream[Delivery], Batch[Delivery]] | None:
+    def _next_turn(self) -> tuple[ProducerStream[Delivery], ProducerBatch[Delivery]] | None:
         """Waits for the next batch. One thread at a time waits; as it leaves, it wakes another."""
         with self._work:
             while True:

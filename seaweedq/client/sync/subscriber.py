@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from seaweedq.client.core.answers import Item, Origin
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulled, Pulling, ids_of
+from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulling, PullResult, ids_of
 
 T = TypeVar("T")
 Run = Callable[[Steps[Any]], Any]
@@ -127,11 +127,11 @@ def _deliveries(pulling: Pulling, accept: str, run: Run, acker: Acker, made: Cal
             run(pulling.give_back_pull())
 
 
-def _pull(pulling: Pulling, accept: str, run: Run, acker: Acker) -> Pulled | None:
+def _pull(pulling: Pulling, accept: str, run: Run, acker: Acker) -> PullResult | None:
     """Returns what the next pull brings, or None at the end."""
     is_settled = acker.is_settled()
-    pulled: Pulled | None = run(pulling.pull(accept=accept))
+    pulled: PullResult | None = run(pulling.pull(accept=accept))
     if pulled is None and not is_settled:
         acker.flush()
-        pulled = run(pulling.look(accept))
+        pulled = run(pulling.pull_now(accept))
     return pulled

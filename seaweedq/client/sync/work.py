@@ -18,11 +18,11 @@ from seaweedq.client.core.working import (
     WAIT_S,
     Job,
     Worked,
-    by_lease,
     failure_of,
-    held_of,
+    failure_text,
+    held_messages,
+    ids_by_lease,
     is_reject,
-    told_of,
     without_reject,
 )
 from seaweedq.client.sync.subscriber import Acker, Run
@@ -48,7 +48,7 @@ class Work:
         self._acker = Acker(lambda items: run(pulling.answer(items)))
         self._monotonic_s = pulling.patience.monotonic_s
         self._shown: dict[str, Any] = {}
-        self._held = held_of({}, pulling.wanted, max_extension_s)
+        self._held = held_messages({}, pulling.wanted, max_extension_s)
         self._max_extension_s = max_extension_s
         self._changed = threading.Condition()
         self._is_ending = False
@@ -61,7 +61,7 @@ class Work:
         """Handles messages until none came for `idle_timeout_s`, or until `stop`."""
         try:
             self._shown = self._run(self._pulling.shown())
-            self._held = held_of(self._shown, self._pulling.wanted, self._max_extension_s)
+            self._held = held_messages(self._shown, self._pulling.wanted, self._max_extension_s)
             self._begin()
             try:
                 self._pull_all()
@@ -156,7 +156,7 @@ class Work:
             self._fail(error)
 
     def _give_back(self, jobs: list[Job]) -> None:
-        for lease, ids in by_lease(jobs):
+        for lease, ids in ids_by_lease(jobs):
             self._run(self._pulling.give_back(lease, ids))
 
     def _return(self, jobs: list[Job]) -> None:
@@ -169,22 +169,22 @@ class Work:
     def _work(self) -> None:
         while job := self._next():
             try:
-                self._handler(self._message(job.wire, Origin(partial(self._said, job), job.lease)))
+                self._handler(self._message(job.wire, Origin(partial(self._on_answer, job), job.lease)))
                 verdict = job.verdict
             except Exception as error:
                 verdict = failure_of(job, error)
                 if not is_reject(verdict):
-                    logger.warning("%s", told_of(job, self._pulling, self._shown), exc_info=True)
+                    logger.warning("%s", failure_text(job, self._pulling, self._shown), exc_info=True)
             except BaseException as error:
                 verdict = failure_of(job, error)
                 self._fail(error)
-            self._settle(job, verdict)
+            self._finish(job, verdict)
 
     def _next(self) -> Job | None:
         while True:
             with self._changed:
                 job = None if self._is_ending else self._held.next(self._monotonic_s())
-                lost = self._held.take_lost()
+                lost = self._held.pop_lost()
                 if job or lost:
                     self._changed.notify_all()  # there may be room for a pull
                 elif self._is_ending:
@@ -205,14 +205,14 @@ class Work:
         except Exception as error:
             self._fail(error)
 
-    def _said(self, job: Job, item: Item) -> None:
+    def _on_answer(self, job: Job, item: Item) -> None:
         """Takes what a handler says itself of its message: a nack counts once it returns."""
         if isinstance(item, Answer) and item.verb == "nack":
             job.verdict = item
         elif isinstance(item, Answer):
             self._acker.answer(item)
 
-    def _settle(self, job: Job, verdict: Answer | None) -> None:
+    def _finish(self, job: Job, verdict: Answer | None) -> None:
         if verdict is None:
             self._acker.answer(job.wire.id)
             with self._changed:

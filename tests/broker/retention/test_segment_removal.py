@@ -11,7 +11,7 @@ import pytest
 from seaweedq import AsyncClient
 from seaweedq.broker.retention.segment_removal import near_ancestors
 from seaweedq.broker.streams.topic_streams import Positions
-from seaweedq.client.core.table import Wanted, plan_table
+from seaweedq.client.core.table import ReadOptions, plan_table
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import SegmentRecord, TombstoneRecord
 from seaweedq.coordination.records.versioned import Versioned
@@ -132,14 +132,14 @@ async def test_tables_pass_over_a_removed_segment_and_a_file_put_late_in_its_fol
         url = world.broker.process.url
         async with AsyncClient(url, transport=httpx.ASGITransport(world.together.apps[url])) as client:
             for bounds in ({"starting": {0: 6}}, {"starting": {0: 3}}, {"ending": {0: 6}}):
-                read = await client._run(plan_table("t", Wanted(live=True, **bounds)))
+                read = await client._run(plan_table("t", ReadOptions(live=True, **bounds)))
                 assert {part.file.segment for part in read.files} <= set(successors)
                 assert sum(part.end - part.start for part in read.files) == 2
-            read = await client._run(plan_table("t", Wanted(live=True, only=[0])))
+            read = await client._run(plan_table("t", ReadOptions(live=True, only=[0])))
             assert (read.files, read.tail) == ([], ())
             for wrong in ({99: 0}, {0: 7}, {-1: 0}, {10**12: 0}, {"0": 0}):
                 with pytest.raises(ValueError, match="starting"):
-                    await client._run(plan_table("t", Wanted(starting=wrong)))
+                    await client._run(plan_table("t", ReadOptions(starting=wrong)))
 
 
 @pytest.mark.brokers

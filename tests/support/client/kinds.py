@@ -9,11 +9,11 @@ from seaweedq.client.core.segment_map import KeyRule
 def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has producers send `lines` alone, or `rows` from their first message on, however few they are."""
     monkeypatch.setattr(streams, "FEWEST", 1 if kind == "rows" else 1 << 60)
-    made = streams.Partition.__init__
+    made = streams.Partitioner.__init__
 
     def knows(partition, *arguments):
         made(partition, *arguments)
         partition._rule = KeyRule()
 
     if kind == "rows":
-        monkeypatch.setattr(streams.Partition, "__init__", knows)
+        monkeypatch.setattr(streams.Partitioner, "__init__", knows)
