@@ -27,6 +27,7 @@ class MemoryStore(Unsigned):
     create" (create, read, size, age, list, delete, open, receive; for list the name is the prefix). The caller gets the
     error that it raises: StoreUnavailable at "after create" stands for a connection reset after the create took effect.
     `clock` is the store's own, by which objects have their times.
+    `objects` is what it holds.
     """
 
     def __init__(self, faults: Callable[[str, str], None] = _no_faults, clock: Clock | None = None) -> None:
@@ -34,16 +35,16 @@ class MemoryStore(Unsigned):
         self.clock = clock or SystemClock()
         self.readers = Pool("store reads", READS)
         self.worked = Signal()
-        self._objects: dict[str, bytes] = {}
+        self.objects: dict[str, bytes] = {}
         self.ages_s: dict[str, float] = {}
         self._times_us: dict[str, int] = {}
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore."""
         with self._act("create", check_name(name)):
-            if name in self._objects:
+            if name in self.objects:
                 return False
-            self._objects[name] = bytes(data)
+            self.objects[name] = bytes(data)
             self._times_us[name] = self.clock.now_us()
             return True
 
@@ -68,7 +69,7 @@ class MemoryStore(Unsigned):
     async def delete(self, name: str) -> None:
         """As ObjectStore."""
         with self._act("delete", check_name(name)):
-            self._objects.pop(name, None)
+            self.objects.pop(name, None)
 
     def open(self, name: str) -> BinaryIO:
         """As ObjectStore."""
@@ -80,13 +81,13 @@ class MemoryStore(Unsigned):
         check_place(prefix, after)
         with self._act("list", check_prefix(prefix)):
             place = by_parts(after)
-            found = (n for n in self._objects if n.startswith(prefix) and by_parts(n) > place)
+            found = (n for n in self.objects if n.startswith(prefix) and by_parts(n) > place)
             return heapq.nsmallest(limit, found, key=by_parts)
 
     async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
         """As ObjectStore."""
         names = await self.list(prefix, after, limit)
-        there = ((name, self._objects.get(name)) for name in names)
+        there = ((name, self.objects.get(name)) for name in names)
         return [Listed(name, len(data), self._times_us.get(name, 0)) for name, data in there if data is not None]
 
     def uri(self, name: str) -> str:
@@ -103,16 +104,16 @@ class MemoryStore(Unsigned):
                     break
             check_size(len(data), size)
             check_digest(digest := hashlib.sha256(data).hexdigest(), sha256)
-            if name in self._objects:
+            if name in self.objects:
                 return None
-            self._objects[name] = bytes(data)
+            self.objects[name] = bytes(data)
             self._times_us[name] = self.clock.now_us()
             return digest
 
     async def copy(self, name: str, to: str) -> None:
         """As PayloadStore."""
         with self._act("copy", check_name(to)):
-            self._objects.setdefault(to, self._get(name))
+            self.objects.setdefault(to, self._get(name))
             self._times_us.setdefault(to, self.clock.now_us())
 
     async def digest(self, name: str) -> tuple[int, str | None]:
@@ -121,7 +122,7 @@ class MemoryStore(Unsigned):
 
     def _get(self, name: str) -> bytes:
         try:
-            return self._objects[name]
+            return self.objects[name]
         except KeyError:
             raise FileNotFoundError(name) from None
 

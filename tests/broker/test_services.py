@@ -14,6 +14,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.context import Context
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Topic
+from tests.support import privates
 from tests.support.brokers.in_process import make_topic, running
 
 
@@ -64,14 +65,14 @@ async def test_a_service_is_its_class_and_one_line(tmp_path: Path, toys: list[To
         await broker.deletion.delete(await make_topic(broker))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(Application(broker)), base_url="http://x") as http:
             assert "\ntoy_games 3.0\n" in (await http.get("/metrics")).text
-        assert [task.get_name() for task in broker._tasks][-1] == "playing"
+        assert [task.get_name() for task in privates.tasks(broker)][-1] == "playing"
     (toy,) = toys
     assert toy.said == ["run", "forget t", "begin_stop", "stop with a lease"]
 
 
 async def test_the_life_ends_with_the_task_of_any_service(tmp_path: Path, toys: list[Toy]) -> None:
     async with running(tmp_path) as broker:
-        (task,) = [task for task in broker._tasks if task.get_name() == "playing"]
+        (task,) = [task for task in privates.tasks(broker) if task.get_name() == "playing"]
         task.cancel()
         async with asyncio.timeout(10):
             await broker.lost.wait()

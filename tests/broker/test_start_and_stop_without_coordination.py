@@ -18,6 +18,7 @@ from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.errors import CoordinationUnavailable, Damaged
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, Held, ack, held, make_topic, publish, pull, starting, subscribe
 from tests.support.brokers.in_process_cluster import in_loop, until
@@ -43,7 +44,7 @@ async def test_a_stop_leaves_in_order_where_coordination_refuses(tmp_path: Path,
         await ack(inside.dispatcher(broker), topic, "s", {0: [0]}, None)
         refuse_writes_of(broker, kind)
         await broker.stop()
-        assert not [task for task in broker._tasks if not task.done()]
+        assert not [task for task in privates.tasks(broker) if not task.done()]
         assert (tmp_path / "journals" / broker.id).exists()
         assert await held(broker).get(f"brokers/{broker.id}") is None
         broker.lock()  # it was given back
@@ -80,7 +81,7 @@ async def test_a_stop_waits_for_no_deletions_and_the_next_broker_ends_them(tmp_p
         store.slow = False
         await until(lambda: two.id not in inside.roster(one).journals)
         assert len(await store.list(f"_journals/{two.id}/")) == 1, "the fence"
-        assert not [task for task in two._tasks if not task.done()]
+        assert not [task for task in privates.tasks(two) if not task.done()]
 
 
 async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
         await gate.reached.wait()
         await coordination.leases.revoke(inside.membership(broker).lease)
         await inside.membership(broker).renew()
-        broker._lose()
+        privates.lose(broker)()
         assert await asyncio.wait_for(beginning, 5) is False
         assert broker.lost.is_set()
 

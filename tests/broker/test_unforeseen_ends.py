@@ -15,6 +15,7 @@ from seaweedq.errors import Fenced
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.segments.chain import Chain
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
 
@@ -23,11 +24,11 @@ WITHIN_S = 10
 
 async def test_each_task_of_a_life_ends_it_also_by_a_cancellation_from_inside(tmp_path: Path) -> None:
     async with running(tmp_path / "names") as broker:
-        names = [task.get_name() for task in broker._tasks]
+        names = [task.get_name() for task in privates.tasks(broker)]
     assert {"catalog", "group commit", "election", "leader", "ticks", "checkpoints", "loads", "imports"} <= set(names)
     for name in names:
         async with running(tmp_path / name) as broker:
-            (task,) = [task for task in broker._tasks if task.get_name() == name]
+            (task,) = [task for task in privates.tasks(broker) if task.get_name() == name]
             task.cancel()
             await asyncio.wait_for(broker.lost.wait(), WITHIN_S)
 

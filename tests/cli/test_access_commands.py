@@ -16,6 +16,7 @@ from seaweedq.cli.shared.common import complain
 from seaweedq.cli.topic import tail
 from seaweedq.client.core.calls import access_path
 from seaweedq.errors import Forbidden, Unauthenticated
+from tests.support import privates
 from tests.support.processes.broker_process import BrokerProcess
 
 
@@ -135,11 +136,11 @@ def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., Bro
     assert run("principal", "put", "*", "--limit", "changes=50", **admin) == "* may do nothing, at most changes=50\n"
     with pytest.MonkeyPatch.context() as patched:
         with pytest.raises(Unauthenticated):
-            next(tail._coming(broker.url, "a1", "0-0", None))
+            next(privates.coming(tail)(broker.url, "a1", "0-0", None))
         patched.setenv("SEAWEEDQ_TOKEN", mine["SEAWEEDQ_TOKEN"])
         with Client(broker.url, token_file=drawn) as client:
             client.publish("a1", {"value": 7})
-        assert msgspec.json.decode(next(tail._coming(broker.url, "a1", "0-0", None)))["value"] == 7
+        assert msgspec.json.decode(next(privates.coming(tail)(broker.url, "a1", "0-0", None)))["value"] == 7
     assert run("token", "revoke", token, **mine) == f"revoked {token}\n"
     with pytest.raises(Unauthenticated):
         run("whoami", **mine)

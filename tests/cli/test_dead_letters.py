@@ -12,6 +12,7 @@ from seaweedq import Client
 from seaweedq.cli.dead_letters import _all
 from seaweedq.cli.main import main
 from seaweedq.cli.redriving import Redriving
+from tests.support import privates
 
 Run = Callable[..., str]
 BYTES = b"payload" * 100
@@ -21,7 +22,7 @@ BYTES = b"payload" * 100
 def run(real_client: Client, capfd: pytest.CaptureFixture[str]) -> Run:
     def command(*arguments: str, code: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:
-            main(["dead-letters", *arguments, "--url", real_client._urls[0]])
+            main(["dead-letters", *arguments, "--url", privates.urls(real_client)[0]])
         out, err = capfd.readouterr()
         assert (ended.value.code or 0) == code, err
         return out + err

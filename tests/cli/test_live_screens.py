@@ -18,6 +18,7 @@ from rich.console import Console
 from seaweedq import Client
 from seaweedq.cli import sql
 from seaweedq.cli.sql_database import Database
+from tests.support import privates
 from tests.support.processes.broker_process import BrokerProcess
 
 OWN_SCREEN, USUAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -76,5 +77,5 @@ def test_a_watch_that_ends_before_its_first_look_shows_nothing(monkeypatch: pyte
     screen = StringIO()
     monkeypatch.setattr(sql, "drawing", lambda: Console(file=screen, force_terminal=True))
     monkeypatch.setattr(sql, "_looks", lambda *given: iter(()))
-    sql._watch(cast(Database, None), "SELECT 1", 10, 1.0, wide=False)
+    privates.watch(sql)(cast(Database, None), "SELECT 1", 10, 1.0, wide=False)
     assert "SELECT" not in screen.getvalue()

@@ -8,6 +8,7 @@ import pytest
 
 from seaweedq import Client
 from seaweedq.cli.main import main
+from tests.support import privates
 
 pytestmark = pytest.mark.process
 
@@ -20,7 +21,7 @@ def run(real_client: Client, capfd: pytest.CaptureFixture[str], monkeypatch: pyt
 
     def command(*arguments: str, code: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:
-            main([*arguments, "--url", real_client._urls[0]])
+            main([*arguments, "--url", privates.urls(real_client)[0]])
         out, err = capfd.readouterr()
         assert (ended.value.code or 0) == code, err
         return out + err

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from seaweedq.errors import ClientError
+from tests.support import privates
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")]
 
@@ -35,12 +36,12 @@ def _in_fork(work: Callable[[], str]) -> str:
 def test_a_fork_talks_over_connections_of_its_own(real_client):
     for name in ("fork-a", "fork-b"):
         real_client.create_topic(name)
-    transport = real_client._transport
-    inherited = transport._http
+    transport = privates.transport(real_client)
+    inherited = privates.http(transport)
     said = _in_fork(lambda: f"{real_client.topic('fork-a')['name']} {transport._http is inherited}")
     assert said == "fork-a False"
     assert real_client.topic("fork-b")["name"] == "fork-b"
-    assert transport._http is inherited
+    assert privates.http(transport) is inherited
 
 
 def test_a_producer_refuses_to_work_in_a_fork_and_its_parent_goes_on(real_client):

@@ -13,6 +13,7 @@ from seaweedq import AsyncClient
 from seaweedq.client.core.message import AsyncMessage, Message
 from seaweedq.client.core.wire import decode_pull
 from seaweedq.errors import ConnectionFailed, Damaged, PayloadNotFound
+from tests.support import privates
 from tests.support.client.fake_store import SECRET, Cut, FakeStore, problem, sends, xml
 
 DATA = Random(0).randbytes(700_000)
@@ -41,7 +42,7 @@ def stored(store: FakeStore) -> FakeStore:
 @pytest.fixture
 def message(stored, payload_client) -> Message:
     """That message."""
-    return payload_client._message("t")(_wire(stored), print)
+    return privates.message(payload_client)("t")(_wire(stored), print)
 
 
 def _hosts(store):
@@ -74,7 +75,7 @@ def test_it_is_read_from_the_store_in_any_way_a_file_is(message, stored):
 
 def test_a_value_that_is_inline_can_be_opened_as_well(payload_client, stored, tmp_path):
     stored.messages = [{"value": {"a": 1}}]
-    message = payload_client._message("t")(_wire(stored), print)
+    message = privates.message(payload_client)("t")(_wire(stored), print)
     assert message.reference is None
     assert message.open().read() == b'{"a": 1}'
     message.download(tmp_path / "value")
@@ -127,7 +128,7 @@ def test_where_the_store_does_not_give_it_a_broker_does(message, stored, fault):
 
 def test_one_without_a_url_comes_through_a_broker(stored, payload_client):
     reference = stored.message(0)["reference"] | {"url": None}
-    message = payload_client._message("t")(_wire(stored, reference=reference), print)
+    message = privates.message(payload_client)("t")(_wire(stored, reference=reference), print)
     with message.open() as file:
         assert file.read() == DATA
     assert _hosts(stored) == ["broker"]
@@ -167,7 +168,7 @@ def test_a_download_appears_whole(message, tmp_path):
 
 def test_an_empty_payload_needs_no_request(message, stored, payload_client):
     empty = stored.message(0)["reference"] | {"size": 0, "sha256": hashlib.sha256().hexdigest()}
-    made = payload_client._message("t")
+    made = privates.message(payload_client)("t")
     assert made(_wire(stored, reference=empty), print).open().read() == b""
     with pytest.raises(Damaged):
         made(_wire(stored, reference=empty | {"sha256": "0" * 64}), print).open().read()
@@ -187,7 +188,7 @@ def test_what_is_nowhere_is_said_clearly_and_without_secrets(message, stored, ca
 
 async def test_the_async_client_reads_the_same_way(stored, tmp_path):
     async with AsyncClient("http://broker", transport=httpx.MockTransport(stored.async_call)) as client:
-        message: AsyncMessage = client._message("t")(_wire(stored), print)
+        message: AsyncMessage = privates.message(client)("t")(_wire(stored), print)
         stored.faults["GET", "/u0"] = [lambda _: httpx.Response(200, stream=Cut(DATA[:300_000])), _refused]
         async with message.open() as payload:
             assert (await payload.read(10), await payload.read(), await payload.read()) == (DATA[:10], DATA[10:], b"")
@@ -218,6 +219,6 @@ def test_pyarrow_reads_it_as_a_stream(stored, payload_client):
         writer.write_table(table)
     stored.objects["u0"] = data = sink.getvalue()
     reference = stored.message(0)["reference"] | {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    message = payload_client._message("t")(_wire(stored, reference=reference), print)
+    message = privates.message(payload_client)("t")(_wire(stored, reference=reference), print)
     with message.open() as file:
         assert pa.ipc.open_stream(file).read_all().equals(table)

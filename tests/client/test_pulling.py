@@ -15,6 +15,7 @@ import pytest
 from seaweedq import AsyncClient, Client
 from seaweedq.client.core.pulling import REFUSED_S
 from seaweedq.errors import InvalidRequest, NeedsLevel, SubscriptionConflict
+from tests.support import privates
 from tests.support.client.fake_cluster import FakeCluster, problem
 
 NOWHERE = "http://127.0.0.1:1"
@@ -206,10 +207,10 @@ async def test_the_async_client_gives_back_what_nobody_got(cluster: FakeCluster)
         cluster.delivered = 0
         others: Any = client.subscribe("t", "s", max_messages=10)
         waiting = asyncio.create_task(anext(others))
-        while others._pull is None:
+        while privates.pull(others) is None:
             await asyncio.sleep(0)
         waiting.cancel()
-        await asyncio.wait([others._pull])
+        await asyncio.wait([privates.pull(others)])
         await others.aclose()
     first, second = (body for _, body in cluster.answers)
     assert first["ids"] == [f"0-{n}" for n in range(1, 10)]

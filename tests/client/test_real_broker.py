@@ -19,10 +19,10 @@ from seaweedq import AsyncBatch, AsyncClient, AsyncMessage, Batch, Client, Messa
 from seaweedq.cli.shared import common
 from seaweedq.client.http import DEFAULT_URL
 from seaweedq.errors import InvalidMessages, OffsetOutOfRange, SubscriptionNotFound, TopicConflict, TopicNotFound
+from tests.support import privates
 
-pytestmark = pytest.mark.process
 
-
+@pytest.mark.process
 def test_topics_come_change_and_go(real_client):
     made = real_client.create_topic("life", key_field="k", initial_segments=2)
     assert made["key_field"] == "k"
@@ -40,6 +40,7 @@ def test_topics_come_change_and_go(real_client):
         real_client.topic("life")
 
 
+@pytest.mark.process
 def test_publish_fetch_and_the_fields_of_a_message(real_client):
     at = datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     one = {"value": {"a": [1, None]}, "key": "k", "headers": {"h": "x"}, "timestamp": at}
@@ -61,6 +62,7 @@ def test_publish_fetch_and_the_fields_of_a_message(real_client):
         real_client.fetch("fields", 0, 4)
 
 
+@pytest.mark.process
 def test_receipts_name_every_message_and_a_wrong_kind_of_value_is_refused(real_client):
     with real_client.producer("ids") as producer:
         receipts = [producer.send(n, key=str(n)) for n in range(1000)]
@@ -70,6 +72,7 @@ def test_receipts_name_every_message_and_a_wrong_kind_of_value_is_refused(real_c
         producer.send(b"no bytes here")
 
 
+@pytest.mark.process
 def test_subscriptions_keep_their_place_and_show_lag(real_client):
     real_client.publish("place", [{"value": n} for n in range(10)])
     for message in real_client.subscribe("place", "s", start="earliest", idle_timeout_s=2):
@@ -83,6 +86,7 @@ def test_subscriptions_keep_their_place_and_show_lag(real_client):
         real_client.subscription("place", "s")
 
 
+@pytest.mark.process
 def test_a_live_table_has_what_is_flushed_and_what_is_not(real_client):
     real_client.create_topic("table", initial_segments=3)
     with real_client.producer("table") as producer:
@@ -100,6 +104,7 @@ def test_a_live_table_has_what_is_flushed_and_what_is_not(real_client):
     assert real_client.read_table("table", live=True).schema.names == real_client.read_table("table").schema.names
 
 
+@pytest.mark.process
 def test_tables_go_to_typed_and_bytes_topics_in_pieces(real_client):
     fields = [
         {"id": 1, "name": "n", "required": False, "type": "long"},
@@ -124,6 +129,7 @@ def test_tables_go_to_typed_and_bytes_topics_in_pieces(real_client):
     assert real_client.fetch("typed", 0, 7, limit=1).messages[0].value == {"n": 7, "s": "x7"}
 
 
+@pytest.mark.process
 def test_a_kill_under_producer_and_subscriber_loses_and_doubles_nothing(real_broker, real_client):
     """The broker dies twice while messages go in and out: all are there once, in order, and every one is delivered."""
     values, delivered = 30_000, []
@@ -151,6 +157,7 @@ def test_a_kill_under_producer_and_subscriber_loses_and_doubles_nothing(real_bro
     assert set(delivered) == set(range(values))
 
 
+@pytest.mark.process
 async def test_the_async_client_does_the_same(real_broker):
     async with AsyncClient(real_broker.url) as client:
         await client.create_topic("async", initial_segments=2)
@@ -167,12 +174,14 @@ async def test_the_async_client_does_the_same(real_broker):
         assert (await client.read_table("async", live=True)).num_rows == 3000
 
 
+@pytest.mark.process
 def test_a_program_that_forgets_to_close_still_sends(real_broker, real_client):
     program = "from seaweedq import Client; import sys; Client(sys.argv[1]).producer('forgot', linger_ms=60000).send(7)"
     subprocess.run([sys.executable, "-W", "error", "-c", program, real_broker.url], check=True, timeout=60)
     assert real_client.fetch("forgot", 0, 0).messages[0].value == 7
 
 
+@pytest.mark.process
 def test_the_example_of_the_api_page(real_client):
     real_client.create_topic("flights", key_field="carrier")
     with real_client.producer("flights") as producer:
@@ -186,6 +195,7 @@ def test_the_example_of_the_api_page(real_client):
     assert table.to_pylist() == [{"value": '{"carrier":"UA","delay":12}'}]
 
 
+@pytest.mark.process
 def test_a_process_that_crashed_gets_under_its_name_what_it_held_before_what_lies_behind(real_broker, real_client):
     """10 and on were handled before 0 to 9."""
     with real_client.producer("crashing") as producer:
@@ -274,7 +284,7 @@ def test_a_repr_has_ids_and_values(real_client: Client) -> None:
 
 @pytest.mark.process
 async def test_the_async_reprs_too(real_client: Client) -> None:
-    async with AsyncClient(real_client._urls) as client:
+    async with AsyncClient(privates.urls(real_client)) as client:
         async with client.producer("awaited") as producer:
             receipt = await producer.send({"a": 1})
             await receipt
@@ -305,7 +315,7 @@ def test_a_failed_handlers_line_says_where_and_what_comes(
         if is_async:
 
             async def work() -> None:
-                async with AsyncClient(real_client._urls) as client:
+                async with AsyncClient(privates.urls(real_client)) as client:
                     await client.work(topic, "billing", failing, start="earliest", idle_timeout_s=0.2, **settings)
 
             asyncio.run(work())

@@ -19,6 +19,7 @@ from seaweedq.client.core.rows import FEWEST, MOST_BYTES, Rows, line_of, row_of
 from seaweedq.client.core.segment_map import STALE_S
 from seaweedq.client.core.wire import envelope
 from seaweedq.errors import InvalidMessages, MessageTooLarge
+from tests.support import privates
 from tests.support.client import kinds
 from tests.support.client.fake_cluster import FakeCluster, lines_of, problem
 
@@ -124,7 +125,7 @@ def sent(monkeypatch: pytest.MonkeyPatch, value: object, facts: dict[str, str], 
     with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
         producer = client.producer("t", linger_ms=10_000)
         producer._partition._rule = None
-        producer._follow()
+        privates.follow(producer)()
         for n in range(count):
             producer.send(value, key=str(n))
         producer.close()
@@ -153,7 +154,7 @@ def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known(monkeypa
     cluster = FakeCluster(facts={"format": "bytes"})
     with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
         producer = client.producer("t", linger_ms=10_000)
-        producer._follow()
+        privates.follow(producer)()
         monkeypatch.setattr(producer, "_refresh_map", lambda now_s: None)
         cluster.facts = {"format": "json"}
         cluster.faults = [lambda request: problem(422, "invalid-request", "the column 'value' is binary")]
@@ -164,7 +165,7 @@ def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known(monkeypa
         assert types(cluster) == [ARROW, NDJSON, NDJSON, NDJSON]
         assert producer._map_refresh.due(producer._now_s() + STALE_S), "its rule is asked for at once"
         assert len(cluster.messages) == 3 * FEWEST
-        producer._follow()
+        privates.follow(producer)()
         for _ in range(FEWEST):
             producer.send("x")
         producer.close()
@@ -220,7 +221,7 @@ def test_a_broker_stores_rows_as_it_stores_lines_and_names_them(real_client: Cli
     real_client.create_topic(name, format=topic_format, initial_segments=2)
     value = {"n": 1, "text": "\u00e4 \u2028"} if topic_format == "json" else b"\x00\xff"
     with real_client.producer(name) as producer:
-        producer._follow()
+        privates.follow(producer)()
         receipts = [producer.send(value, key=f"k{n}" if n % 3 else None) for n in range(3 * FEWEST)]
     ids = [receipt.result() for receipt in receipts]
     assert len(set(ids)) == len(ids)
@@ -235,7 +236,7 @@ def test_a_broker_stores_rows_as_it_stores_lines_and_names_them(real_client: Cli
 def test_one_row_that_a_broker_refuses_fails_alone(real_client: Client) -> None:
     real_client.create_topic("some-rows")
     producer = real_client.producer("some-rows", linger_ms=10_000)
-    producer._follow()
+    privates.follow(producer)()
     receipts = [producer.send(n, key="x" * (2 << 20) if n == 7 else None) for n in range(2 * FEWEST)]
     with pytest.raises((InvalidMessages, MessageTooLarge)):
         producer.close()
@@ -249,7 +250,7 @@ async def test_the_async_producer_sends_rows_too(real_broker) -> None:
     async with AsyncClient(real_broker.url) as client:
         await client.create_topic("async-rows", format="bytes")
         async with client.producer("async-rows") as producer:
-            await producer._follow()
+            await privates.follow(producer)()
             receipts = [await producer.send(b"%d" % n) for n in range(3 * FEWEST)]
         assert [await receipt for receipt in receipts] == [f"0-{n}" for n in range(3 * FEWEST)]
 
@@ -276,7 +277,7 @@ def test_arrow_is_answered_with_ids_where_they_are_asked_for(real_broker) -> Non
 def test_a_topic_that_was_made_anew_as_bytes_takes_no_json_texts(real_client: Client) -> None:
     real_client.create_topic("anew")
     producer = real_client.producer("anew", linger_ms=10_000)
-    producer._follow()
+    privates.follow(producer)()
     real_client.delete_topic("anew")
     real_client.create_topic("anew", format="bytes")
     receipts = [producer.send({"n": n}) for n in range(FEWEST)]

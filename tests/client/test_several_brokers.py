@@ -23,6 +23,7 @@ from seaweedq.client.core.effects import ARROW, NDJSON, Attempt, Reply, Request
 from seaweedq.clock import SystemIds
 from seaweedq.errors import ConnectionFailed, Forbidden, PartlyTaken, Unavailable
 from seaweedq.storage.local import LocalStore
+from tests.support import privates
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import beside, change_all, make, opened, publishing, records, replace
 from tests.support.client import kinds
@@ -316,9 +317,6 @@ def test_unavailable_everywhere_is_raised_at_the_end_of_patience(cluster, client
         producer.close()
 
 
-pytestmark = pytest.mark.brokers
-
-
 class ByHost(httpx.AsyncBaseTransport):
     """Requests go to the broker that their URL names. `kinds` are those of the publishes; of those each seventh is
     handled, and its answer lost."""
@@ -366,6 +364,7 @@ async def read_all(client: AsyncClient, taken: dict[str, int], changed: asyncio.
     return times
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("arrow", [False, True], ids=["json", "arrow"])
 async def test_a_live_table_is_whole_amid_changes(tmp_path: Path, arrow: bool) -> None:
     store: Any = LocalStore(tmp_path / "store", SystemIds())
@@ -387,6 +386,7 @@ async def test_a_live_table_is_whole_amid_changes(tmp_path: Path, arrow: bool) -
         assert by_key(table) == {key: [*range(n)] for key, n in published.taken.items()}
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize(("kind", "key_field"), [("lines", None), ("rows", None), ("rows", "k")])
 async def test_producer_and_subscriber_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, key_field: str | None
@@ -418,12 +418,13 @@ async def test_producer_and_subscriber_go_on(
             await change_all(together)
             done.set()
         assert received.result() == {key: [*range(n)] for key, n in sent.result().items()}
-        assert set(client._transport._mock.kinds) == {ARROW if kind == "rows" else NDJSON}
+        assert set(privates.transport(client)._mock.kinds) == {ARROW if kind == "rows" else NDJSON}
         left = (await client.subscription("t", "s"))["lag"]
         assert {one["segment"] for one in left} == set(opened(together.brokers[0]))
         assert sum(one["messages"] for one in left) == 0
 
 
+@pytest.mark.brokers
 async def test_the_segment_map_and_pages_of_a_split_topic(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together, client_of(together) as client:
         one = together.brokers[0]

@@ -12,6 +12,7 @@ from seaweedq import AsyncClient, Client, Reject, Worked
 from seaweedq.client.core.pulling import Pulling
 from seaweedq.client.core.working import HeldMessages
 from seaweedq.client.sync import work as sync_work
+from tests.support import privates
 from tests.support.tiers import later
 
 pytestmark = pytest.mark.process
@@ -52,7 +53,7 @@ def test_what_is_held_is_looked_at_and_changed_under_the_lock_alone(
 ) -> None:
     locks: list[Any] = []
     seen: set[str] = set()
-    begin = sync_work.Work._begin
+    begin = privates.begin(sync_work.Work)
 
     def note(work: sync_work.Work) -> None:
         locks.append(work._changed)
@@ -189,7 +190,7 @@ def test_closing_the_client_finishes_what_runs_and_gives_the_rest_back(real_clie
         both.wait()
         finish.wait(10)
 
-    with Client(real_client._urls) as other:
+    with Client(privates.urls(real_client)) as other:
         run = threading.Thread(
             target=lambda: done.append(other.work(topic, "s", handle, 2, start="earliest", mode="shared"))
         )
@@ -224,7 +225,7 @@ def test_acks_are_sent_though_the_pull_fails(real_client: Client, topic: str, mo
         return found
 
     monkeypatch.setattr(Pulling, "pull_once", interrupted)
-    with pytest.raises(KeyboardInterrupt), Client(real_client._urls) as other:
+    with pytest.raises(KeyboardInterrupt), Client(privates.urls(real_client)) as other:
         other.work(topic, "s", lambda message: time.sleep(0.3), 1, start="earliest", idle_timeout_s=0.1)
     assert lag(real_client, topic) == (0, 0)
 
@@ -240,7 +241,7 @@ async def test_the_async_client_does_the_same(real_client: Client, topic: str) -
             raise ValueError(message.value)
         seen[message.key].append(message.value)
 
-    async with AsyncClient(real_client._urls) as client:
+    async with AsyncClient(privates.urls(real_client)) as client:
         done = await client.work(topic, "s", handle, start="earliest", idle_timeout_s=0.2, mode="keyed")
     assert all(lane == sorted(lane) for lane in seen.values())
     assert (done.acked, done.failed, sum(map(len, seen.values()))) == (40, 6, 40)
@@ -255,7 +256,7 @@ async def test_a_cancellation_leaves_nothing_leased(real_client: Client, topic: 
         running.set()
         await asyncio.sleep(60)
 
-    async with AsyncClient(real_client._urls) as client:
+    async with AsyncClient(privates.urls(real_client)) as client:
         work = asyncio.create_task(client.work(topic, "s", handle, 2, start="earliest", mode="shared"))
         await asyncio.wait_for(running.wait(), 10)
         work.cancel()
@@ -272,7 +273,7 @@ async def test_closing_the_async_client_finishes_what_runs(real_client: Client, 
         running.set()
         await asyncio.sleep(0.1)
 
-    async with AsyncClient(real_client._urls) as client:
+    async with AsyncClient(privates.urls(real_client)) as client:
         work = asyncio.create_task(client.work(topic, "s", handle, 1, start="earliest", mode="shared"))
         await asyncio.wait_for(running.wait(), 10)
     assert await work == Worked(acked=1)
@@ -323,5 +324,5 @@ async def test_a_slow_key_or_segment_leaves_the_other_tasks_their_work(real_clie
     async def handle(message: Any) -> None:
         await asyncio.to_thread(lane.handle, message)
 
-    async with AsyncClient(real_client._urls) as client:
+    async with AsyncClient(privates.urls(real_client)) as client:
         lane.check(await client.work(topic, "s", handle, 3, "earliest", 0.2, mode=mode, max_messages=8))

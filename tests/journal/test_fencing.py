@@ -45,11 +45,11 @@ class Store(MemoryStore):
     ) -> None:
         header = SlotHeader(kind, B, number, f"{number:032x}", released, acknowledged, version)
         frames = acks(payload or b"%d" % number) if kind is SlotKind.DATA else ()
-        self._objects.setdefault(slot_name(B, number), encode_slot(header, frames))
+        self.objects.setdefault(slot_name(B, number), encode_slot(header, frames))
 
     def drop(self, *numbers: int) -> None:
         for number in numbers:
-            del self._objects[slot_name(B, number)]
+            del self.objects[slot_name(B, number)]
 
     def reads(self) -> list[int]:
         return [number for act, number in self.asked if act == "read"]
@@ -169,10 +169,10 @@ async def test_a_journal_whose_newest_slots_are_fences_is_read_to_the_newest_dat
 
 async def test_a_slot_that_cannot_be_understood_makes_the_journal_unknown_not_empty(store: Store) -> None:
     store.put(0)
-    store._objects[slot_name(B, 1)] = b"junk"
+    store.objects[slot_name(B, 1)] = b"junk"
     with pytest.raises(JournalDamaged, match="00000001"):
         await fenced(store)
-    store._objects[slot_name(B, 1)] = store._objects[slot_name(B, 0)]
+    store.objects[slot_name(B, 1)] = store.objects[slot_name(B, 0)]
     with pytest.raises(JournalDamaged, match="00000001"):
         await fenced(store)
 
@@ -181,7 +181,7 @@ async def test_a_body_that_is_damaged_is_told_after_what_is_sound(store: Store) 
     for number in range(3):
         store.put(number)
     name = slot_name(B, 1)
-    store._objects[name] = store._objects[name][:-1] + b"!"
+    store.objects[name] = store.objects[name][:-1] + b"!"
     reading = read_slots(store, B, range(3), unbounded)
     assert (await anext(reading)).number == 0
     with pytest.raises(JournalDamaged, match="00000001"):
@@ -275,7 +275,7 @@ def two_hundred(store: Store) -> Store:
 
 
 def slots(store: Store) -> dict[str, bytes]:
-    return dict(store._objects)
+    return dict(store.objects)
 
 
 @pytest.mark.parametrize("lost", [0, 20, 195])
@@ -327,10 +327,10 @@ async def test_a_slot_that_is_lost_behind_the_first_look_is_damage(two_hundred: 
 
 async def test_a_wrong_404_while_reading_is_no_end(two_hundred: Store) -> None:
     found = await fenced(two_hundred)
-    held = two_hundred._objects.pop(slot_name(B, 20))
+    held = two_hundred.objects.pop(slot_name(B, 20))
     with pytest.raises(JournalDamaged, match="00000020 is missing: it was there before"):
         [commit async for commit in read_slots(two_hundred, B, found, unbounded)]
-    two_hundred._objects[slot_name(B, 20)] = held
+    two_hundred.objects[slot_name(B, 20)] = held
     assert [commit.number async for commit in read_slots(two_hundred, B, found, unbounded)] == list(range(200))
 
 
@@ -349,12 +349,12 @@ async def test_a_slot_that_listings_hide_is_read_by_its_name(store: Store) -> No
 
 async def test_slots_that_land_amid_a_listing_are_no_damage(two_hundred: Store) -> None:
     """A page was read before slot 150 landed, and the next one when later slots stated it."""
-    held = two_hundred._objects.pop(slot_name(B, 150))
+    held = two_hundred.objects.pop(slot_name(B, 150))
     listed, pages = two_hundred.list, []
 
     async def landing(prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         pages.append(await listed(prefix, after=after, limit=limit))
-        two_hundred._objects[slot_name(B, 150)] = held
+        two_hundred.objects[slot_name(B, 150)] = held
         return pages[-1]
 
     two_hundred.list = landing  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ async def begin(journal: ObjectJournal, count: int) -> list[asyncio.Task[int]]:
 async def fence_at(store: HeldStore) -> range:
     """A recovery of which the store takes the puts at once."""
     other = MemoryStore()
-    other._objects = store.objects
+    other.objects = store.objects
     return await fence(other, SlotHeaders("b", CountedIds(), newest))
 
 

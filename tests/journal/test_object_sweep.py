@@ -15,6 +15,7 @@ from seaweedq.journal.object_backend import ObjectJournals
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, slot_name
 from seaweedq.journal.object_sweep import KEPT_S
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 
 
 async def put(store: MemoryStore, broker: str, number: int, age_s: float, writer: str | None = None) -> None:
@@ -78,7 +79,7 @@ async def test_a_broker_that_begins_during_the_listing_keeps_its_slots(store: Me
     def begin(moment: str, name: str) -> None:
         if moment == "after list":
             store.faults = lambda moment, name: None
-            coordination._engine.commit([], [Put(keys.BROKERS.key("dead"), b"")])  # type: ignore[attr-defined]
+            privates.engine(coordination).commit([], [Put(keys.BROKERS.key("dead"), b"")])  # type: ignore[attr-defined]
 
     store.faults = begin
     await JournalSweep(coordination, journals_in(store)).sweep()

@@ -113,7 +113,7 @@ async def test_anothers_entry_fences(store: MemoryStore, chain: Chain, pauses: P
 
 async def test_anothers_entry_that_lands_between_two_tries_fences(store: MemoryStore, chain: Chain) -> None:
     _, data = entry(Chain(store, "t", 0), "theirs")
-    store.faults = Faults("before create", act=lambda: store._objects.update({chain.folder + str(chain.next): data}))
+    store.faults = Faults("before create", act=lambda: store.objects.update({chain.folder + str(chain.next): data}))
     with pytest.raises(Fenced):
         await chain.append(*entry(chain, "mine"))
 
@@ -121,12 +121,12 @@ async def test_anothers_entry_that_lands_between_two_tries_fences(store: MemoryS
 async def test_what_exists_and_cannot_be_read_is_unknown_not_lost(store: MemoryStore, chain: Chain) -> None:
     mine = entry(chain, "mine")
     name = chain.folder + str(chain.next)
-    store._objects[name] = b"half of somet"
+    store.objects[name] = b"half of somet"
     rounds = itertools.count()
 
     def heal(moment: str, _: str) -> None:
         if moment == "before open" and next(rounds) == 3:
-            store._objects[name] = mine[1]
+            store.objects[name] = mine[1]
 
     store.faults = heal
     await chain.append(*mine)
@@ -159,7 +159,7 @@ async def filled(store: MemoryStore, pauses: Pauses, count: int) -> Chain:
     """A chain of so many entries of one row; only the last one can be read."""
     writer = Chain(store, "t", 0, pauses)
     for sequence in range(count - 1):
-        store._objects[writer.folder + str(EntryName(sequence, sequence))] = b""
+        store.objects[writer.folder + str(EntryName(sequence, sequence))] = b""
     writer.last = EntryMetadata("c", "t", 0, 0, 10, count - 2, count - 2, count - 1, "b", "n", 0, 0, 0, b"")
     await writer.append(*entry(writer, "last"))
     return Chain(store, "t", 0, pauses)

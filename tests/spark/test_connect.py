@@ -21,8 +21,6 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.spark.application import Application, run
 from tests.support.spark.standalone import QUICK, standalone
 
-pytestmark = pytest.mark.process
-
 MODULES = {"grpc": "grpcio", "grpc_status": "grpcio-status", "google.rpc": "googleapis-common-protos"}
 
 
@@ -39,6 +37,7 @@ def connect(request: pytest.FixtureRequest) -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(lacks)
 
 
+@pytest.mark.process
 @pytest.mark.long
 def test_a_connect_session_reads_a_topic(connect: None, broker: BrokerProcess, tmp_path: Path) -> None:
     with Client(broker.url) as client:
@@ -74,6 +73,7 @@ EXECUTORS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.long
 def test_two_workers_read_a_topic_in_all_ways(broker: BrokerProcess, tmp_path: Path) -> None:
     java()

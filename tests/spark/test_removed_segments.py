@@ -14,6 +14,7 @@ from seaweedq.spark.options import Options
 from seaweedq.spark.partition_reader import TopicFacts
 from seaweedq.spark.source import BatchReader
 from seaweedq.spark.stream_reader import StreamReader
+from tests.support import privates
 
 REMOVED = {"id": 0, "state": "removed", "ended": True, "start_offset": 6, "end_offset": 6}
 CREATED = {"created_at": "2026-01-01T00:00:00Z"}
@@ -65,7 +66,7 @@ def test_a_stream_goes_on_with_its_successors() -> None:
     reader._client, reader.options = client(), Options("http://test", "t", starting={0: 6})
     reader.facts = FACTS
     assert reader.initialOffset() == {"0": 6, "now": CREATED["created_at"]}
-    assert reader._known({0: 6}).keys() == {0, 1}
+    assert privates.known(reader)({0: 6}).keys() == {0, 1}
     reader.options = Options("http://test", "t", starting={9: 0})
     with pytest.raises(ValueError, match="segment 9"):
         reader.initialOffset()

@@ -7,6 +7,7 @@ import pytest
 
 from seaweedq.storage.s3 import S3Store
 from seaweedq.storage.s3_links import Example
+from tests.support import privates
 
 NAMES = ["_payloads/t/20261121/20261121-0-ab", "a b+c~d", "ü/%41", "x" * 200]
 
@@ -32,13 +33,13 @@ def with_store(store: S3Store, work: Callable[[S3Store], Awaitable[None]]) -> No
 async def same_moment(store: S3Store) -> None:
     """Signed within one second, both ways, unless the second ends in between; then once more."""
     for _ in range(20):
-        plain = [await store._bucket.presign("get_object", store._key(name), 600) for name in NAMES]
+        plain = [await privates.bucket(store).presign("get_object", store._key(name), 600) for name in NAMES]
         store._example_for = 0
         followed = [(await store.presign_get(name, 600)).url for name in NAMES]
-        again = await store._bucket.presign("get_object", store._key(NAMES[0]), 600)
+        again = await privates.bucket(store).presign("get_object", store._key(NAMES[0]), 600)
         if again == plain[0]:
             assert followed == plain
-            assert store._example is not None
+            assert privates.example(store) is not None
             return
     raise AssertionError("never within one second")
 
@@ -64,7 +65,7 @@ def test_as_botocore_would(
 def test_what_is_no_example() -> None:
     async def look(store: S3Store) -> None:
         url = (await store.presign_get(NAMES[0], 600)).url
-        key, secret = store._key(NAMES[0]), await store._bucket.secret()
+        key, secret = store._key(NAMES[0]), await privates.bucket(store).secret()
         assert Example.of(url, key, secret)
         assert Example.of(url, key, "another") is None
         assert Example.of(url, "another", secret) is None

@@ -16,6 +16,7 @@ import pytest
 from seaweedq.clock import Ids, SystemIds
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.local import LocalStore
+from tests.support import privates
 
 
 def temporary(tmp_path: Path) -> list[str]:
@@ -201,13 +202,13 @@ async def test_list_reads_no_folder_that_it_does_not_need(local: LocalStore, mon
         for number in range(3):
             await local.create(f"topics/{topic}/segment={number}/1", b"")
     read: list[str] = []
-    real = local._files.ls
+    real = privates.files(local).ls
 
     def ls(path: str, detail: bool) -> list[str]:
         read.append(path.split("store/")[1])
         return cast(list[str], real(path, detail=detail))
 
-    monkeypatch.setattr(local._files, "ls", ls)
+    monkeypatch.setattr(privates.files(local), "ls", ls)
     assert await local.list("topics/b/segment=1/") == ["topics/b/segment=1/1"]
     assert read == ["topics/b/segment=1/"]
     read.clear()

@@ -20,7 +20,7 @@ class Overwriting(MemoryStore):
     """Ignores the condition: the last one wins, and all are told so."""
 
     async def create(self, name: str, data: Data) -> bool:
-        self._objects[name] = bytes(data)
+        self.objects[name] = bytes(data)
         return True
 
 
@@ -28,10 +28,10 @@ class Racing(MemoryStore):
     """Looks, then writes, and in between others do."""
 
     async def create(self, name: str, data: Data) -> bool:
-        taken = name in self._objects
+        taken = name in self.objects
         await asyncio.sleep(0)
         if not taken:
-            self._objects[name] = bytes(data)
+            self.objects[name] = bytes(data)
         return not taken
 
 
@@ -39,8 +39,8 @@ class Lying(MemoryStore):
     """Refuses, and overwrites nevertheless."""
 
     async def create(self, name: str, data: Data) -> bool:
-        created = name not in self._objects
-        self._objects[name] = bytes(data)
+        created = name not in self.objects
+        self.objects[name] = bytes(data)
         return created
 
 
@@ -108,7 +108,7 @@ class AfterNamesAlone(MemoryStore):
     """Goes on after a name that exists, and else begins again."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        return await super().list(prefix, after if after in self._objects else "", limit)
+        return await super().list(prefix, after if after in self.objects else "", limit)
 
 
 class Whole(MemoryStore):
@@ -118,7 +118,7 @@ class Whole(MemoryStore):
 
 class Obliging(MemoryStore):
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        return await super().read(name, start, end) if name in self._objects else b""
+        return await super().read(name, start, end) if name in self.objects else b""
 
 
 class Remembering(MemoryStore):
@@ -145,7 +145,7 @@ class Undying(MemoryStore):
         self.deleted: dict[str, bytes] = {}
 
     async def delete(self, name: str) -> None:
-        self.deleted[name] = self._objects.pop(name, b"")
+        self.deleted[name] = self.objects.pop(name, b"")
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         return self.deleted[name] if name in self.deleted else await super().read(name, start, end)
@@ -173,7 +173,7 @@ async def test_what_a_store_does_wrong_is_named_with_what_it_breaks(
         await probe(store, ids)
     assert wrong in caught.value.fields["wrong"]
     assert breaks in caught.value.fields["breaks"]
-    assert store._objects == {}
+    assert store.objects == {}
 
 
 async def test_a_wrong_answer_that_does_not_come_again_condemns_no_store(ids: Ids) -> None:
@@ -187,7 +187,7 @@ async def test_a_wrong_answer_that_does_not_come_again_condemns_no_store(ids: Id
     store = Once()
     await probe(store, ids)
     assert store.listings > LOOKS
-    assert store._objects == {}
+    assert store.objects == {}
 
 
 async def test_what_a_killed_probe_has_left_disturbs_no_later_one(ids: Ids) -> None:
@@ -262,7 +262,7 @@ class Gateway(MemoryStore):
 
     def __init__(self, name: str, objects: dict[str, bytes], down: bool = False) -> None:
         super().__init__(self._answer)
-        self.endpoint, self._objects, self.down = name, objects, down
+        self.endpoint, self.objects, self.down = name, objects, down
 
     def _answer(self, moment: str, name: str) -> None:
         if self.down:

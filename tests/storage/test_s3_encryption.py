@@ -13,6 +13,7 @@ from seaweedq import Client
 from seaweedq.errors import InvalidRequest
 from seaweedq.storage.s3 import S3Store, s3_stores
 from seaweedq.storage.s3_encryption import Encryption
+from tests.support import privates
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import S3Service
 
@@ -45,9 +46,9 @@ async def put_all(store: S3Store) -> None:
 @pytest.mark.service
 async def test_each_way_to_make_an_object_states_it(store: S3Store) -> None:
     await put_all(store)
-    wanted = store._bucket.encryption
+    wanted = privates.bucket(store).encryption
     for name in NAMES:
-        found = await store._bucket.head(store._key(name))
+        found = await privates.bucket(store).head(store._key(name))
         if wanted.kind == "none":
             assert found.get("ServerSideEncryption") in (None, "AES256"), name  # the bucket's own
             continue
@@ -62,7 +63,7 @@ async def test_a_signed_put_is_for_its_encryption_alone(store: S3Store) -> None:
     covered = signed.url.partition("X-Amz-SignedHeaders=")[2].partition("&")[0].split("%3B")
     stated = {name.lower() for name in signed.headers if "encryption" in name}
     assert stated == {name for name in covered if "encryption" in name}
-    assert bool(stated) == (store._bucket.encryption.kind != "none")
+    assert bool(stated) == (privates.bucket(store).encryption.kind != "none")
 
 
 def test_a_key_without_kms_is_refused() -> None:

@@ -10,6 +10,7 @@ from seaweedq.errors import StoreUnavailable, UnfitStore
 from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.probe import probe
 from seaweedq.storage.s3 import S3Store
+from tests.support import privates
 from tests.support.processes.s3_service import S3Service
 from tests.support.storage.store_proxy import (
     Exchange,
@@ -92,7 +93,7 @@ async def test_a_501_that_passes_is_an_outage_and_one_that_lasts_is_the_store(
             await store.create(name, b"mine")
         proxy.inject(through)
         assert await store.create(name, b"mine")
-        assert store._bucket._unsupported_s is None, "the time begins anew"
+        assert privates.bucket(store)._unsupported_s is None, "the time begins anew"
     proxy.inject(refusing)
     with pytest.raises(StoreUnavailable):
         await store.create("new", b"mine")

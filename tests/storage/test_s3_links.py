@@ -9,6 +9,7 @@ import pytest
 from seaweedq.storage import s3_links
 from seaweedq.storage.s3 import S3Store
 from seaweedq.storage.s3_links import Example
+from tests.support import privates
 from tests.support.processes.s3_service import S3Service
 from tests.support.storage.clients_put import send
 
@@ -44,7 +45,7 @@ async def compared(store: S3Store, name: str, expires_s: int) -> None:
         store._until_s = 0.0  # a new example
         await store.presign_get("example", expires_s)
         link = (await store.presign_get(name, expires_s)).url
-        own = await store._bucket.presign("get_object", store._key(name), expires_s)
+        own = await privates.bucket(store).presign("get_object", store._key(name), expires_s)
         if date(link) == date(own):
             assert link == own
             return
@@ -60,21 +61,21 @@ async def test_a_link_is_what_botocore_signs(
     for store in stores:
         for name in NAMES:
             await compared(store, name, 3600)
-        assert store._example is not None
+        assert privates.example(store) is not None
 
 
 async def test_an_example_serves_for_a_while_and_for_its_lifetime_alone(
     stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, signed = stores[0], 0
-    real = store._bucket.presign
+    real = privates.bucket(store).presign
 
     async def presign(*arguments: object, **parameters: object) -> str:
         nonlocal signed
         signed += 1
         return await real(*arguments, **parameters)
 
-    monkeypatch.setattr(store._bucket, "presign", presign)
+    monkeypatch.setattr(privates.bucket(store), "presign", presign)
     urls = {(await store.presign_get(f"a/{number}", 3600)).url for number in range(100)}
     assert (len(urls), signed) == (100, 1)
     url = (await store.presign_get("a/1", 60)).url
@@ -105,12 +106,12 @@ async def test_what_does_not_come_out_as_it_was_signed_is_no_example(
     stores[1]._until_s = 0.0
     for name in NAMES[:3]:
         await compared(stores[1], name, 60)
-    assert stores[1]._example is None
+    assert privates.example(stores[1]) is None
 
 
 async def test_no_secret_is_shown(stores: list[S3Store]) -> None:
     await stores[0].presign_get("a", 60)
-    example = stores[0]._example
+    example = privates.example(stores[0])
     assert example is not None
     assert repr(example.secret) not in repr(example)
     assert SECRET not in repr(example)

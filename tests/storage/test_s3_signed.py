@@ -15,6 +15,7 @@ from botocore.credentials import Credentials
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.s3 import S3Store
 from seaweedq.storage.s3_signed import _MOST_REFUSED, Answered, Place, SignedRequests, read_page
+from tests.support import privates
 from tests.support.processes.s3_service import S3Service
 from tests.support.storage.store_proxy import Exchange, Fault, answers, proxy_of, through
 
@@ -184,7 +185,7 @@ async def test_a_refusal_that_botocore_gets_too_is_an_error(s3: S3Service, names
             with pytest.raises(StoreUnavailable) as error:
                 await act
             assert error.value.fields["code"] == "AccessDenied"
-        assert store._bucket._signed.place
+        assert privates.signed(privates.bucket(store)).place
         await store.close()
 
 
@@ -198,7 +199,7 @@ async def test_a_good_status_with_an_error_in_the_body_is_no_answer(s3: S3Servic
             with pytest.raises(StoreUnavailable, match="answered 500"):
                 await store.create(next(names), b"not stored")
             assert proxy.methods == ["PUT"]
-        assert store._bucket._signed.place
+        assert privates.signed(privates.bucket(store)).place
         await store.close()
 
 
@@ -224,7 +225,7 @@ async def test_a_request_that_was_damaged_on_its_way_says_nothing_about_signatur
         with pytest.raises(StoreUnavailable):
             await store.create(name := next(names), b"once")
         assert await store.create(name, b"once")
-        assert store._bucket._signed.place
+        assert privates.signed(privates.bucket(store)).place
         await store.close()
 
 
@@ -246,7 +247,7 @@ async def test_without_the_private_parts_of_botocore_it_makes_all_requests(
 
     store = S3Store(f"s3://{s3.place()}/below", s3.endpoint)
     await store.list("o/")
-    signed = store._bucket._signed
+    signed = privates.signed(privates.bucket(store))
     send = signed.send
     with mock.patch.object(signed, "send", lambda client, *asked: send(Newer(client), *asked)):
         assert await store.create(name := next(names), b"0123")

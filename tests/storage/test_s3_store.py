@@ -25,6 +25,7 @@ from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.ranges import AHEAD_BYTES, TAIL_BYTES, RangeReader
 from seaweedq.storage.s3 import S3Store, s3_stores
+from tests.support import privates
 from tests.support.processes.s3_service import Absent, S3Service
 from tests.support.storage.store_proxy import Exchange, proxy_of, through
 
@@ -41,7 +42,7 @@ async def store(s3: S3Service) -> AsyncIterator[S3Store]:
 @pytest.mark.service
 async def test_folder_markers_of_other_tools_are_not_objects_and_do_not_shorten_a_page(store: S3Store) -> None:
     for key in ("t/", "t/a/", "t/b/"):
-        await store._bucket.create(store._root + key, b"")
+        await privates.bucket(store).create(store._root + key, b"")
     for name in ("t/a/1", "t/b/1", "t/b/2"):
         await store.create(name, b"")
     assert await store.list("t/", limit=2) == ["t/a/1", "t/b/1"]
@@ -205,7 +206,7 @@ def test_a_life_leaves_no_client_to_the_loop_of_the_next_one(s3: S3Service, clos
         if closes:
             await store.close()
         else:
-            await store._bucket.close()
+            await privates.bucket(store).close()
         return heard
 
     async def next_life() -> list[str]:
@@ -219,7 +220,9 @@ def test_a_life_leaves_no_client_to_the_loop_of_the_next_one(s3: S3Service, clos
         return [*heard, *map(repr, others)]
 
     assert asyncio.run(live()) == []
-    assert (lives[0]._readers._files._s3._endpoint.http_session._sessions is None) == closes
+    assert (
+        privates.sessions(privates.endpoint(privates.s3(privates.files(lives[0]._readers))).http_session) is None
+    ) == closes
     assert asyncio.run(next_life()) == []
 
 
@@ -231,7 +234,10 @@ async def test_an_endpoint_that_was_left_out_is_closed_as_well(s3: S3Service) ->
         await one.list("a")
     several.leave_out(stores[1])
     await several.close()
-    assert [one._bucket._files._s3._endpoint.http_session._sessions for one in stores] == [None, None]
+    assert [
+        privates.sessions(privates.endpoint(privates.s3(privates.files(privates.bucket(one)))).http_session)
+        for one in stores
+    ] == [None, None]
 
 
 def test_settings_choose_the_store(tmp_path: Any, ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.errors import SeaweedqError, StoreUnavailable, TopicConflict, Unavailable
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.settings import Settings
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
@@ -53,7 +54,7 @@ async def stored(http: Http, count: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for _ in range(200):
         for broker in http.together.brokers:
-            await inside.audit_topic(broker)._send_all()
+            await privates.send_all(inside.audit_topic(broker))()
         topic = inside.catalog(http.together.brokers[0]).find(TOPIC)
         if topic is None:
             continue
@@ -178,7 +179,7 @@ async def test_an_admins_token_of_any_text_is_hidden_where_it_is_sent_as_a_name(
 ) -> None:
     async with access(tmp_path) as http:
         (tmp_path / "admin").write_text(text)
-        inside.callers(http.together.brokers[0])._admin.look()
+        privates.admin(inside.callers(http.together.brokers[0])).look()
         http.admin = text
         for name in ("tokens/{}", "topics/a{}b", f"topics/{'y' * 190}{{}}", "topics/{}"):
             for by in (None, text):
@@ -196,7 +197,7 @@ async def test_an_admins_token_of_any_text_is_hidden_where_it_is_sent_as_a_name(
 async def test_a_topic_that_takes_nothing_holds_nobody_up_and_gets_all_rows_once(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         (broker,) = http.together.brokers
-        writer, publish = inside.audit_topic(broker), inside.audit_topic(broker)._publisher.batch
+        writer, publish = inside.audit_topic(broker), privates.publisher(inside.audit_topic(broker)).batch
         failing = True
 
         async def unsure(*arguments: Any) -> Any:
@@ -206,10 +207,10 @@ async def test_a_topic_that_takes_nothing_holds_nobody_up_and_gets_all_rows_once
                 raise Unavailable("its outcome is unknown")
             return await publish(*arguments)
 
-        writer._publisher.batch = unsure  # type: ignore[method-assign]
+        privates.publisher(writer).batch = unsure  # type: ignore[method-assign]
         for number in range(5):
             assert await http.status("PUT", f"/v1/topics/t{number}", http.admin, json={}) == 201
-            assert not await writer._send_all()
+            assert not await privates.send_all(writer)()
         failing = False
         found = await stored(http, 5)
         assert [one["topic"] for one in found] == [f"t{number}" for number in range(5)]
@@ -230,7 +231,7 @@ async def test_the_topic_is_made_again_and_one_with_other_columns_takes_nothing(
         assert await http.status("DELETE", f"/v1/topics/{TOPIC}", http.admin) in (200, 202, 204)
         writer = inside.audit_topic(http.together.brokers[0])
         await http("PUT", f"/v1/topics/{TOPIC}", http.admin, json={"format": "json"})
-        assert not await writer._send_all()
+        assert not await privates.send_all(writer)()
         assert (await http("PUT", "/v1/topics/b", http.admin, json={})).status_code == 201
 
 
@@ -363,19 +364,19 @@ async def test_a_batch_that_is_refused_for_good_is_lost_and_an_outage_loses_noth
     sent: list[str | None] = []
 
     async def send() -> None:
-        sent.append(writer._batch[0].path)
-        if writer._batch[0].path == "first" and len(sent) < 4:
+        sent.append(privates.batch(writer)[0].path)
+        if privates.batch(writer)[0].path == "first" and len(sent) < 4:
             raise error
 
     monkeypatch.setattr(writer, "_send", send)
     audit.change(an_event(path="first"))
-    assert not await writer._send_all()
+    assert not await privates.send_all(writer)()
     clock.s += GIVE_UP_S - 1
-    assert not await writer._send_all()
+    assert not await privates.send_all(writer)()
     audit.change(an_event(path="second"))
     clock.s += 1
-    await writer._send_all()
-    await writer._send_all()
+    await privates.send_all(writer)()
+    await privates.send_all(writer)()
     assert audit.lost == lost
     assert sent == ["first"] * 3 + (["second"] if lost else ["first", "second"])
     assert len(audit) == 0
@@ -394,7 +395,7 @@ async def test_the_time_of_an_outage_is_none_of_a_refusal(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(writer, "_send", send)
     audit.change(an_event(path="first"))
-    assert [await writer._send_all() for _ in range(4)] == [False, False, False, True]
+    assert [await privates.send_all(writer)() for _ in range(4)] == [False, False, False, True]
     assert audit.lost == 0
 
 

@@ -43,6 +43,7 @@ from seaweedq.errors import (
     UnreadableRequest,
 )
 from tests.broker.access.test_callers import Time
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 
@@ -471,14 +472,14 @@ def test_how_much_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert world.asks("a" * 40) == "admin"
     with pytest.raises(Unauthenticated):
         world.asks(draw(SystemIds()))
-    assert not world.gate._shown.by_header
+    assert not privates.shown(world.gate).by_header
     for _ in range(9):
         text = draw(SystemIds())
         world.token(text)
         for topic in ("t1", "t2", "t3", "t1"):
             assert world.asks(text, topic=topic) == "p"
-        assert len(world.gate._shown.by_header) <= 3
-        assert all(len(seen.allowed) <= 2 for seen in world.gate._shown.by_header.values())
+        assert len(privates.shown(world.gate).by_header) <= 3
+        assert all(len(seen.allowed) <= 2 for seen in privates.shown(world.gate).by_header.values())
 
 
 @pytest.mark.parametrize("name", ["t" * 200, "t" + "\U0001f30a" * 199, "t1"])
@@ -487,7 +488,7 @@ def test_what_is_remembered_takes_no_more_memory_than_is_said(name: str, monkeyp
     most = 500_000
     monkeypatch.setattr(authentication, "REMEMBERED_BYTES", most)
     world, sizes = World(), []
-    shown = world.gate._shown
+    shown = privates.shown(world.gate)
     tracemalloc.start()
     try:
         while not sizes or sizes[-1] < 0.9 * most:
@@ -519,7 +520,7 @@ def test_of_one_that_is_revoked_or_whose_principal_changes_nothing_is_kept() -> 
     world.token(child, parent=text.split("_")[1])
     world.token(other)
     assert [world.asks(child), world.asks(other)] == ["p", "p"]
-    shown = world.gate._shown
+    shown = privates.shown(world.gate)
     assert len(shown.by_header) == 3
     world.revoke(text)
     assert list(shown.by_header) == [b"Bearer " + other.encode()]
@@ -529,7 +530,7 @@ def test_of_one_that_is_revoked_or_whose_principal_changes_nothing_is_kept() -> 
 
 def test_a_name_as_long_as_a_head_is_not_remembered() -> None:
     world, text = shown_twice()
-    (seen,) = world.gate._shown.by_header.values()
+    (seen,) = privates.shown(world.gate).by_header.values()
     for _ in range(2):
         assert world.asks(text, topic="t" * 60_000) == "p"
     assert seen.allowed == {(Action.PUBLISH, Resource("t"))}

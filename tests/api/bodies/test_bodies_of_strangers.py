@@ -19,6 +19,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Held, make_topic
@@ -114,7 +115,7 @@ async def test_slow_bodies_make_no_tail_flush_and_are_dismissed(
     async with serving(tmp_path) as (broker, app, machine):
         budget, shift = inside.budget(broker), 0.0
         real = machine.clock.monotonic_s
-        monkeypatch.setattr(app._reader.bodies, "_now", lambda: real() + shift)
+        monkeypatch.setattr(privates.reader(app).bodies, "_now", lambda: real() + shift)
         slow = [Asked(app, length=16 * MIB) for _ in range(300)]
         for one in slow:
             await one.send(b"x")
@@ -235,12 +236,12 @@ async def test_a_fetch_without_room_for_its_answer_is_refused_once(tmp_path: Pat
 async def test_a_body_whose_time_is_over_is_dismissed_by_another_one_in_the_same_turn(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, app, _):
         scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"text/plain")]}
-        body = app._reader.body(scope, asyncio.Queue[Any]().get)
+        body = privates.reader(app).body(scope, asyncio.Queue[Any]().get)
         errors: list[Any] = []
 
         def dismiss() -> None:  # as the request does that asks for a step
             try:
-                body._dismiss()
+                privates.dismiss(body)()
             except RuntimeError as error:
                 errors.append(error)
 

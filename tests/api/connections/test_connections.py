@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from seaweedq.api.connections.connections import Connections, Place
 from seaweedq.cli.server.machine import connections_of, raise_limit
+from tests.support import privates
 from tests.support.http.serving_protocol import Limits, serving
 from tests.support.tiers import examples
 
@@ -104,11 +105,11 @@ def test_any_order_keeps_the_bounds(steps: list[tuple[str, int]]) -> None:
             else:
                 connections.leave(one)
                 one.closed.append(one)
-        assert len(connections._regular) <= 4
-        assert len(connections._reserved) <= 2
-        assert set(connections._quiet) <= connections._regular | connections._reserved
-        assert not any(one.closed for one in working & set(connections._quiet))
-        assert not any(one.closed and one in connections._regular for one in ones)
+        assert len(privates.regular(connections)) <= 4
+        assert len(privates.reserved(connections)) <= 2
+        assert set(privates.quiet(connections)) <= privates.regular(connections) | privates.reserved(connections)
+        assert not any(one.closed for one in working & set(privates.quiet(connections)))
+        assert not any(one.closed and one in privates.regular(connections) for one in ones)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +207,8 @@ def test_an_address_has_a_bound_of_its_own_at_which_its_own_quiet_ones_make_room
     assert all(connections.enter(One()) is Place.REGULAR for _ in range(5)), "addresses that do not count"
     for one in (other, *ones, fourth):
         connections.leave(one)
-    assert not connections._by_address
-    assert not connections._addresses
+    assert not privates.by_address(connections)
+    assert not privates.addresses(connections)
 
 
 def test_a_connection_of_a_broker_counts_for_no_address() -> None:
@@ -219,8 +220,8 @@ def test_a_connection_of_a_broker_counts_for_no_address() -> None:
         assert connections.enter(one, "192.0.2.1") is Place.REGULAR
         connections.works(one)
         connections.exempt(one)
-    assert not connections._by_address
+    assert not privates.by_address(connections)
     client = One()
     assert connections.enter(client, "192.0.2.1") is Place.REGULAR
     connections.leave(client)
-    assert not connections._addresses
+    assert not privates.addresses(connections)

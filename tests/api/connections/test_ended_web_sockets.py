@@ -10,13 +10,14 @@ import pytest
 
 from seaweedq.api.connections.web_sockets import BoundedWebSocket
 from seaweedq.api.request import Receive, Scope, Send, connection_of
+from tests.support import privates
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.raw_web_socket import WRONG_FRAMES, accepted, asked, close_code, frame, raw
 from tests.support.http.serving_protocol import Limits, serving
 
 ENDS: dict[str, tuple[Callable[[BoundedWebSocket], None], int]] = {
-    "a message that comes slowly": (lambda protocol: protocol._too_slow(), 1008),
-    "a message whose memory others need": (lambda protocol: protocol._dismiss(), 1013),
+    "a message that comes slowly": (lambda protocol: privates.too_slow(protocol)(), 1008),
+    "a message whose memory others need": (lambda protocol: privates.dismiss(protocol)(), 1013),
     "no pong": (lambda protocol: protocol.keepalive_timeout(), 1011),
     "the broker's stop": (lambda protocol: protocol.shutdown(), 1012),
 }

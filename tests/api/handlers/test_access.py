@@ -14,6 +14,7 @@ from seaweedq.client import AsyncClient
 from seaweedq.clock import SystemIds
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import Forbidden, InvalidRequest
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, ByHost, Http, access, id_of
@@ -174,11 +175,11 @@ async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
         assert await http.status("GET", "/v1/principals", http.admin) == 200
         (tmp_path / "admin").write_text(another := draw(SystemIds()))
         callers = inside.callers(http.together.brokers[0])
-        callers._admin.look()
+        privates.admin(callers).look()
         assert await http.status("GET", "/v1/principals", http.admin) == 401
         assert await http.status("GET", "/v1/principals", another) == 200
         (tmp_path / "admin").write_text("short")
-        callers._admin.look()
+        privates.admin(callers).look()
         assert await http.status("GET", "/v1/principals", another) == 401
 
 
@@ -188,10 +189,10 @@ async def test_a_file_of_the_admins_that_all_users_may_write_is_refused_and_ends
         file.chmod(0o602)
         with pytest.raises(InvalidRequest, match=r"mode 0602\): chmod o-w"):
             AdminToken(file).require()
-        assert callers._admin.look()
+        assert privates.admin(callers).look()
         assert await http.status("GET", "/v1/principals", http.admin) == 401
         file.chmod(0o640)
-        callers._admin.look()
+        privates.admin(callers).look()
         assert await http.status("GET", "/v1/principals", http.admin) == 200
 
 
@@ -201,11 +202,11 @@ async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path) -> No
         await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
         for at in (0, 1):
             other = inside.callers(http.together.brokers[1 - at])
-            kept, other._admin._digest = other._admin._digest, None
+            kept, privates.admin(other)._digest = privates.admin(other)._digest, None
             pull = http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 30})
             fetch = http("GET", "/v1/topics/a/segments/0/messages?offset=0&wait_s=30", http.admin, at)
             waiting = [asyncio.create_task(pull), asyncio.create_task(fetch)]
-            await until(lambda at=at: len(inside.callers(http.together.brokers[at])._held) == 2)
+            await until(lambda at=at: len(privates.held(inside.callers(http.together.brokers[at]))) == 2)
             for _ in range(40):
                 await asyncio.sleep(0.01)
                 other.look()
@@ -213,7 +214,7 @@ async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path) -> No
             for one in waiting:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-            other._admin._digest = kept
+            privates.admin(other)._digest = kept
 
 
 async def test_anonymous_ones_where_none_is_required(tmp_path: Path) -> None:
@@ -353,7 +354,7 @@ async def test_dead_letters_go_out_with_their_creators_rights(tmp_path: Path) ->
         ids = [one["id"] for one in pulled]
         assert await http.status("POST", f"{sub}/nack", token, json={"ids": ids, "reject": True}) == 200
         senders = [inside.dead_letters(one) for one in http.together.brokers]
-        await until(lambda: any(s.failures for one in senders for s in one._senders.values()))
+        await until(lambda: any(s.failures for one in senders for s in privates.senders(one).values()))
         assert sum(one.published for one in senders) == 0
         await http.principal("p", both)
         await until(lambda: sum(one.published for one in senders) == 1)
@@ -375,16 +376,20 @@ async def test_dead_letters_go_out_with_an_heirs_rights_and_not_with_a_namesakes
         ids = [one["id"] for one in pulled]
         assert await http.status("POST", f"{sub}/nack", http.admin, json={"ids": ids, "reject": True}) == 200
         senders = [inside.dead_letters(one) for one in http.together.brokers]
-        await until(lambda: any(one.published or any(s.failures for s in one._senders.values()) for one in senders))
+        await until(
+            lambda: any(one.published or any(s.failures for s in privates.senders(one).values()) for one in senders)
+        )
         assert sum(one.published for one in senders) == 0
         await http.principal("heir", [{"actions": ["subscribe"], "topics": ["a"]}])
         heir, same = await http.token(principal="heir"), {"dead_letter_topic": "dead"}
-        at = next(n for n, one in enumerate(senders) if not any(s.failures for s in one._senders.values()))  # it relays
+        at = next(
+            n for n, one in enumerate(senders) if not any(s.failures for s in privates.senders(one).values())
+        )  # it relays
         assert await http.status("PATCH", sub, heir, json=same) == 403, "it may not publish there"
         await http.principal("heir", [{"actions": ["subscribe", "publish"], "topics": ["a", "dead"]}])
         assert await http.status("PATCH", sub, heir, at, json={"ack_deadline_s": 20}) == 200
-        failures = sum(s.failures for one in senders for s in one._senders.values())
-        await until(lambda: sum(s.failures for one in senders for s in one._senders.values()) > failures)
+        failures = sum(s.failures for one in senders for s in privates.senders(one).values())
+        await until(lambda: sum(s.failures for one in senders for s in privates.senders(one).values()) > failures)
         assert sum(one.published for one in senders) == 0, "another change takes nothing over"
         assert await http.status("PATCH", sub, heir, at, json=same) == 200
         await until(lambda: sum(one.published for one in senders) == 1)

@@ -15,6 +15,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import Unavailable
 from seaweedq.levels import HIGHEST, LOWEST, VERSION
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
@@ -89,7 +90,7 @@ async def test_it_tells_what_brokers_hold_and_what_a_dead_one_has_left(tmp_path:
             assert 0 < broker["tail_bytes"] <= broker["memory_bytes"] <= broker["memory_budget_bytes"]
             assert broker["messages_per_s"] >= 0
             assert broker["oldest_tail_s"] >= 0
-        inside.leader(one)._recoveries.recover = refuse  # type: ignore[method-assign]
+        privates.recoveries(inside.leader(one)).recover = refuse  # type: ignore[method-assign]
         await together.crash(two)
         await until(lambda: two.id not in inside.roster(one).brokers)
         (left,) = (await ask(app, "GET", "/v1/cluster")).json()["left_behind"]

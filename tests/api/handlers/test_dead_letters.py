@@ -22,6 +22,7 @@ from seaweedq.coordination.records.seek_plan import Sought, cursor_after
 from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import BelowRetention, CoordinationUnavailable, Unavailable
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
@@ -467,7 +468,7 @@ async def test_what_cannot_be_read_now_waits() -> None:
     for is_whole in (True, False):
         readable.asked = 0
         with pytest.raises(Unavailable, match="offset 5"):
-            await module._read(readable, np.array([5]), is_whole)
+            await privates.read(module)(readable, np.array([5]), is_whole)
 
 
 @pytest.mark.brokers
@@ -481,9 +482,9 @@ async def test_a_batch_of_many_pieces_is_read_as_a_whole(tmp_path: Path, monkeyp
         broker = together.brokers[0]
         topic = inside.topic(broker, "t")
         readable = (await inside.readables(broker).every(topic, [0]))[0]
-        offsets, rows = await module._read(readable, np.array([0, 1, 3]), is_whole=True)
+        offsets, rows = await privates.read(module)(readable, np.array([0, 1, 3]), is_whole=True)
         assert (offsets.tolist(), rows.column("_key").to_pylist()) == ([0, 1, 3], [None, "k", "k"])
-        offsets, rows = await module._read(readable, np.array([0, 1, 3]), is_whole=False)
+        offsets, rows = await privates.read(module)(readable, np.array([0, 1, 3]), is_whole=False)
         assert (offsets.tolist(), rows.num_rows) == ([0], 1)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from seaweedq import Client
 from seaweedq.client.core.calls import TopicFile, topic_files
+from tests.support import privates
 from tests.support.brokers.changing import at, make
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.http.asking import problem_of, send
@@ -163,6 +164,6 @@ def test_the_client_reads_all_pages(broker: BrokerProcess, http: httpx.Client, t
     send(http, topic, 1)
     http.post(f"{topic}/flush")
     with Client(broker.url) as client:
-        (file,) = client._run(topic_files(topic.rsplit("/", 1)[-1]))
+        (file,) = privates.run(client)(topic_files(topic.rsplit("/", 1)[-1]))
     assert isinstance(file, TopicFile)
     assert (file.path, file.first_offset, file.next_offset) == (f"segment=0/{file.name}", 0, 1)

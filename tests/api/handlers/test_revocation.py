@@ -22,6 +22,7 @@ from seaweedq.coordination.etcd.transport import Access
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process_cluster import InLoop, until
@@ -135,7 +136,7 @@ async def end_all(http: Http, by: Callable[[str], Any]) -> list[float]:
             socket(http, token, broker, sent[6 + broker]),
         )
     ]
-    held = [inside.callers(one)._held for one in http.together.brokers]
+    held = [privates.held(inside.callers(one)) for one in http.together.brokers]
     await until(lambda: all(sent) and all(len(one) == HELD for one in held), "not all of them wait")
     asking = [asyncio.create_task(refused(http, token, broker)) for broker in range(3)]
     began_s = time.monotonic()
@@ -177,14 +178,14 @@ async def test_a_broker_that_is_cut_off_ends_all_with_its_lease(tmp_path: Path) 
         sent: list[list[Any]] = [[], []]
         listening = stream(http, "/v1/topics/a/stream", token, 1, sent[0]), socket(http, token, 1, sent[1])
         waiting = [asyncio.create_task(one) for one in (*listening, pull(http, token, 1))]
-        await until(lambda: all(sent) and len(inside.callers(cut_off)._held) == 3)
+        await until(lambda: all(sent) and len(privates.held(inside.callers(cut_off))) == 3)
         assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
         assert await http.status("GET", "/v1/topics/a", token, 0) == 401
         assert await http.status("GET", "/v1/topics/a", token, 1) == 200, "it cannot know"
         await http.together.coordination.leases.revoke(inside.membership(cut_off).lease)
         for one in await asyncio.wait_for(asyncio.gather(*waiting), 20):
             assert one[0] in (b"event: bye", 1012, 1013, 503), one
-        assert not inside.callers(cut_off)._held
+        assert not privates.held(inside.callers(cut_off))
         for method, path, content in (("GET", "/v1/topics/a", None), ("POST", f"{SUB}/pull", {})):
             assert await http.status(method, path, token, 1, json=content) == 503
 
@@ -213,7 +214,7 @@ async def test_a_partition_from_etcd_ends_what_a_revoked_token_waits_for_behind_
             )
         ]
         cut_off = inside.callers(http.together.brokers[2])
-        await until(lambda: all(sent) and len(cut_off._held) == 3, "not all of them wait")
+        await until(lambda: all(sent) and len(privates.held(cut_off)) == 3, "not all of them wait")
         await asyncio.to_thread(link.cut, "both")
         began_s = time.monotonic()
         assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin, 1) == 204
@@ -223,7 +224,7 @@ async def test_a_partition_from_etcd_ends_what_a_revoked_token_waits_for_behind_
         for what, at_s in await asyncio.wait_for(asyncio.gather(*waiting), 4 * lease_s):
             assert what in (b"event: bye", 1012, 1013, 503), what
             logger.info("behind the partition: %s after %.1f s", what, at_s - began_s)
-        assert not cut_off._held
+        assert not privates.held(cut_off)
         assert await http.status("GET", "/v1/topics/a", token, 2) == 503
         await asyncio.to_thread(link.heal)
     await asyncio.to_thread(link.stop)
@@ -293,7 +294,7 @@ async def test_tokens_become_required_by_a_rolling_restart_that_fails_nobody_who
         await until(lambda: all(len(inside.roster(one).brokers) == 2 for one in together.brokers))
         await work(http, token, [n for n in range(3) if n != number])
         settings = old.process.settings.model_copy(update={"auth": "required"})
-        await together._begin(settings, old.process.url)
+        await privates.begin(together)(settings, old.process.url)
         await together.see()
         await until(lambda: all(one.readiness.ready for one in together.brokers))
         await work(http, token, range(3))
@@ -341,7 +342,7 @@ async def test_a_revocation_ends_what_waits_wherever_it_waits(tmp_path: Path, at
             asyncio.create_task(http.stream("/v1/topics/a/subscriptions/s/stream", token, at, streams[1])),
         ]
         callers = inside.callers(http.together.brokers[at])
-        await until(lambda: len(callers._held) == 4 and all(streams))
+        await until(lambda: len(privates.held(callers)) == 4 and all(streams))
         other = asyncio.create_task(
             http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 2})
         )
@@ -354,7 +355,7 @@ async def test_a_revocation_ends_what_waits_wherever_it_waits(tmp_path: Path, at
             assert b"unauthenticated" in sent[-1]["body"]
             assert not sent[-1].get("more_body")
         assert (await other).status_code == 200, "others go on"
-        assert not callers._held
+        assert not privates.held(callers)
 
 
 @pytest.mark.parametrize("end", ["token", "principal"])
@@ -379,7 +380,7 @@ async def test_a_payload_that_is_being_sent_ends_with_its_token(tmp_path: Path, 
             await asyncio.wait_for(asyncio.shield(client.ended), 10)
             assert len(client.content) < len(content)
             assert not client.complete
-        assert not inside.callers(http.together.brokers[0])._held
+        assert not privates.held(inside.callers(http.together.brokers[0]))
 
 
 async def test_a_change_that_leaves_the_right_ends_nothing(tmp_path: Path) -> None:
@@ -389,7 +390,7 @@ async def test_a_change_that_leaves_the_right_ends_nothing(tmp_path: Path) -> No
         await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
         token = await http.token(principal="p")
         waiting = asyncio.create_task(http("POST", "/v1/topics/a/subscriptions/s/pull", token, json={"wait_s": 30}))
-        await until(lambda: len(inside.callers(http.together.brokers[0])._held) == 1)
+        await until(lambda: len(privates.held(inside.callers(http.together.brokers[0]))) == 1)
         await http.principal("p", [{"actions": ["consume"], "topics": ["a"]}])
         await http("POST", "/v1/topics/a/messages", http.admin, json={"value": 1})
         assert len((await waiting).json()["messages"]) == 1
@@ -404,7 +405,7 @@ async def test_a_change_that_takes_the_right_ends_what_waits_with_403(tmp_path: 
         sent: list[Any] = []
         pull = http("POST", "/v1/topics/a/subscriptions/s/pull", token, json={"wait_s": 30})
         waiting = asyncio.create_task(pull), asyncio.create_task(http.stream("/v1/topics/a/stream", token, 0, sent))
-        await until(lambda: len(inside.callers(http.together.brokers[0])._held) == 2 and bool(sent))
+        await until(lambda: len(privates.held(inside.callers(http.together.brokers[0]))) == 2 and bool(sent))
         await http.principal("p", [{"actions": ["publish"], "topics": ["a"]}])
         pulled, _ = await asyncio.wait_for(asyncio.gather(*waiting), 10)
         assert (pulled.status_code, pulled.json()["action"]) == (403, "consume"), "another token would not help"

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
@@ -123,8 +124,8 @@ async def test_a_subscription_goes_on_when_its_connection_is_lost(tmp_path: Path
             await until(lambda: in_flight(found, topic) == 2)
             await asyncio.sleep(1)  # for the browser to take them
             connections = here.server.config.app.connections  # type: ignore[union-attr]
-            for place in list(connections._regular):
-                if place.transport.get_extra_info("peername") and place not in connections._quiet:
+            for place in list(privates.regular(connections)):
+                if place.transport.get_extra_info("peername") and place not in privates.quiet(connections):
                     place.transport.abort()
             assert (await http.post(f"{SUB}/ack", json={"ids": ["0-0", "0-1"]})).json()["acked"] == 2
             listened = await listening

@@ -17,6 +17,7 @@ from seaweedq.api.connections.connections import Connections
 from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send, connection_of
 from seaweedq.api.streams import web_socket
 from seaweedq.broker.topics.catalog import Topic
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
@@ -202,8 +203,8 @@ async def test_a_message_that_does_not_come_whole_is_counted_and_ends_in_time() 
         await until(lambda: limits.budget.incomplete >= 500_000)
         assert limits.budget.incomplete < 600_000
         assert app.came == 0
-        (place,) = limits.connections._regular
-        place.transport.get_protocol()._too_slow()  # type: ignore[attr-defined]
+        (place,) = privates.regular(limits.connections)
+        privates.too_slow(place.transport.get_protocol())()  # type: ignore[attr-defined]
         closing = await asyncio.wait_for(reader.readexactly(4), 10)
         assert int.from_bytes(closing[2:4], "big") == 1008
         await asyncio.wait_for(app.gone.wait(), 10)
@@ -213,11 +214,11 @@ async def test_a_message_that_does_not_come_whole_is_counted_and_ends_in_time() 
 async def test_a_web_socket_is_busy_and_makes_no_room() -> None:
     app, limits = Floods(), Limits(connections=Connections(1, 0))
     async with raw(app, limits, "/take") as (_, writer):
-        (place,) = limits.connections._regular
-        assert place not in limits.connections._quiet
+        (place,) = privates.regular(limits.connections)
+        assert place not in privates.quiet(limits.connections)
         writer.write(frame(1, b"x"))
         await until(lambda: app.came)
-        assert place not in limits.connections._quiet
+        assert place not in privates.quiet(limits.connections)
     await until(lambda: not len(limits.connections))
 
 

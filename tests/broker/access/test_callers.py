@@ -20,6 +20,7 @@ from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.view import View
 from seaweedq.errors import CoordinationUnavailable
+from tests.support import privates
 from tests.support.http.with_tokens import access
 
 ROOT = Caller("admin", "admin-token-file", (EVERYTHING,), NEVER_US)
@@ -154,8 +155,8 @@ async def test_ids_of_strangers_cost_few_reads_and_leave_nothing(two: Two) -> No
     assert len(two.coordination.reads) <= 2 * RATE_S + 2
     two.time.s += 5
     await two.find(texts[0])
-    assert len(two.late._lookups._nothing) == 1
-    assert not two.late._lookups._running
+    assert len(privates.lookups(two.late)._nothing) == 1
+    assert not privates.lookups(two.late)._running
     assert not two.late.view._view._gone
 
 
@@ -197,7 +198,7 @@ async def test_a_coordination_that_does_not_answer_is_no_answer_about_a_token(tw
 async def test_a_token_that_another_broker_has_just_created_is_no_401(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = View._watch
+    watch = privates.watch(View)
 
     async def late(view: View, revision: int, prefix: str) -> None:
         await (asyncio.Event().wait() if prefix in PREFIXES else watch(view, revision, prefix))

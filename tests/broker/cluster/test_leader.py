@@ -29,6 +29,7 @@ from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind, mark_frame
 from tests.broker.cluster.test_periodic_tasks import leader
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
@@ -171,13 +172,13 @@ async def test_rounds_ask_for_nothing_while_the_replay_shows_nothing_new(
         await until(lambda: owned(here, dead) == {slow.held})
         held = inside.leader(here)
         asked: list[str] = []
-        get = held._coordination.get
+        get = privates.coordination(held).get
 
         async def note(key: str) -> Entry | None:
             asked.append(key)
             return await get(key)
 
-        monkeypatch.setattr(held._coordination, "get", note)
+        monkeypatch.setattr(privates.coordination(held), "get", note)
         for _ in range(20):
             await held.round()
         assert not [key for key in asked if dead.id in key]
@@ -194,7 +195,7 @@ async def test_a_recovery_that_fails_has_given_some_and_the_next_one_passes_them
         here = leader(together)
         await until(lambda: owned(here, dead) == {slow.held})
         seen: list[int] = []
-        append = Replay._append_entry
+        append = privates.append_entry(Replay)
 
         async def note(self: Replay, source, *given) -> int:
             seen.append(source.segment)

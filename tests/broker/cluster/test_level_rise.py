@@ -23,6 +23,7 @@ from seaweedq.errors import CoordinationUnavailable, LevelConflict, LevelMismatc
 from seaweedq.failpoints import using
 from seaweedq.storage.identity import known_identity
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 
 PLACES = ("level.marked", "level.announced", "level.cleared", "level.written")
 OLD = {"url": "http://old", "name": "old", "started_us": 0}
@@ -190,7 +191,7 @@ async def test_nobody_dispatches_early_in_place_of_one_whose_lease_a_rise_ends(w
         await world.rise.rise(2)
     await world.join("old.1")
     with crash_at("level.cleared"):
-        await world.rise._finish()
+        await privates.finish(world.rise)()
     assert await world.brokers() == {"new"}
     page = await world.coordination.range("revocations/")
     assert [entry.key for entry in page.entries] == ["revocations/old.1"]
@@ -204,10 +205,10 @@ async def test_who_came_behind_the_announcement_and_does_not_read_it_is_out_befo
     await world.join("old.1")
     assert await world.brokers() == {"new", "old"}
     with crash_at("level.cleared"):
-        await world.rise._finish()
+        await privates.finish(world.rise)()
     assert await world.brokers() == {"new"}
     assert "written" not in await world.record()
-    assert (await world.rise._finish()).written == 2
+    assert (await privates.finish(world.rise)()).written == 2
 
 
 async def test_it_waits_a_lease_also_where_it_finds_nobody_to_keep_out(

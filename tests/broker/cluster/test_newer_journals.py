@@ -28,6 +28,7 @@ from seaweedq.journal.object_backend import ObjectJournals
 from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
+from tests.support import privates
 from tests.support.brokers import environments, inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
@@ -123,7 +124,9 @@ async def test_without_one_its_segments_alone_need_a_newer_broker_until_one_come
         journals = JournalMetrics(inside.cluster_view(leader), inside.recovery(leader))
         assert "\nseaweedq_journals_needing_newer 1.0" in render([journals]).decode()
         for _ in range(3):  # tried again, and not said again
-            assert not await inside.leader(leader)._recoveries.recover(dead, inside.roster(leader).journals[dead])
+            assert not await privates.recoveries(inside.leader(leader)).recover(
+                dead, inside.roster(leader).journals[dead]
+            )
         assert caplog.text.count("no living broker reads the journal of") == 1
         assert caplog.text.count("is left alone") == 1
 
@@ -149,7 +152,7 @@ async def test_one_that_is_too_old_is_asked_once_and_one_that_is_silent_again(
             raise PeerTooOld("x") if answer == "too old" else Unavailable("x")
 
         dead, _ = await left_behind(together)
-        recoveries = inside.leader(leader)._recoveries
+        recoveries = privates.recoveries(inside.leader(leader))
         monkeypatch.setattr(leader.process.peers, "call", call)
         recoveries._unable.clear()
         asked.clear()

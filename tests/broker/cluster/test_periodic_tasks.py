@@ -13,6 +13,7 @@ from seaweedq.broker.cluster.periodic_tasks import LATE_S, LateFiles
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Unavailable
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, publish
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
@@ -90,7 +91,7 @@ async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chor
     async with in_loop(tmp_path) as together:
         held = inside.leader(leader(together))
         assert held
-        (found,) = [one for one in held._tasks if one._name == chore]
+        (found,) = [one for one in privates.tasks(held) if one._name == chore]
         hangs = Gate()
         found._work = hangs
         found._due_s = 0
@@ -103,7 +104,7 @@ async def test_a_chore_that_fails_in_any_way_is_done_again(tmp_path: Path) -> No
     async with in_loop(tmp_path) as together:
         held = inside.leader(leader(together))
         assert held
-        chore = held._tasks[0]
+        chore = privates.tasks(held)[0]
         errors = [Unavailable("first"), KeyError("second")]
         done = asyncio.Event()
 

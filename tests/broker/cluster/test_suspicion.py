@@ -14,6 +14,7 @@ from seaweedq.broker.cluster.suspicion_rules import EXEMPT_S, HELD_S
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import running
 from tests.support.brokers.machine import simulated_machine
@@ -175,12 +176,12 @@ def test_one_reporter_of_three_is_not_enough(tmp_path: Path) -> None:
         (other,) = [one for one in together.living if one is not victim and not inside.election(one).is_leader]
         prober = inside.prober(other)
         url = victim.process.url
-        prober._reported[victim.id] = False
+        privates.reported(prober)[victim.id] = False
         await prober._report(victim.id, url)
         assert prober.suspicions == 1
         await asyncio.sleep(HELD_S + 10)
         assert all(alive(one, victim) for one in together.living)
-        assert victim.id not in prober._reported  # it answered, so that was taken back
+        assert victim.id not in privates.reported(prober)  # it answered, so that was taken back
 
     scene(tmp_path, work)
 

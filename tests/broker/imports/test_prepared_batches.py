@@ -28,6 +28,7 @@ from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.rows import assemble, microseconds
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.environments import environment
@@ -182,7 +183,7 @@ async def begun(broker: Broker, data: bytes | None = None) -> ImportId:
     upload, _ = await inside.uploads(broker).create(topic, len(data), "x/y", None, None)
     await inside.uploads(broker).receive(topic, upload, chunks())
     where = ImportId.of(topic, upload)
-    await inside.imports(broker)._create(topic, where, "parquet", False)
+    await privates.create(inside.imports(broker))(topic, where, "parquet", False)
     return where
 
 
@@ -204,8 +205,8 @@ class Run:
 
     async def run(self, where: ImportId) -> bool:
         """Work on it: whether it is over."""
-        held = await inside.imports(self.broker)._records.read(where)
-        return await inside.imports(self.broker)._runner.run(where, held, self.stopping)
+        held = await privates.records(inside.imports(self.broker)).read(where)
+        return await privates.runner(inside.imports(self.broker)).run(where, held, self.stopping)
 
     def check_nothing_left(self) -> None:
         """The budget held bytes, and does no more."""
@@ -250,14 +251,14 @@ async def test_one_that_is_parted_with_leaves_no_bytes(broker, work):
     where = await begun(broker)
     assert not await work.run(where)
     work.check_nothing_left()
-    left = await inside.imports(broker)._records.read(where)
+    left = await privates.records(inside.imports(broker)).read(where)
     assert (left.record.broker, left.record.rows_done) == (None, 3 * BATCH)
 
 
 async def test_one_that_loses_its_record_leaves_no_bytes(broker, work):
     async def lost() -> None:
         await ready(work)
-        records = inside.imports(broker)._records
+        records = privates.records(inside.imports(broker))
         await records.drop(where, await records.read(where))
 
     work.at[3] = lost
@@ -272,7 +273,7 @@ async def test_one_that_loses_its_record_while_it_prepares_leaves_no_bytes(broke
     async def lost(topic: Topic, rows: pa.RecordBatch, producer: Producer) -> Any:
         if producer.sequence < 3 * BATCH:
             return await prepare(topic, rows, producer)
-        records = inside.imports(broker)._records
+        records = privates.records(inside.imports(broker))
         await records.drop(where, await records.read(where))
         raise NotReady("segments are changing")
 
@@ -375,7 +376,7 @@ async def test_one_that_fails_while_the_broker_goes_is_left_to_others(broker, wo
         raise CoordinationUnavailable("gone")
 
     where = await begun(broker, b"neither nor")
-    monkeypatch.setattr(inside.imports(broker)._records, "write", away)
+    monkeypatch.setattr(privates.records(inside.imports(broker)), "write", away)
     assert not await work.run(where)
 
 

@@ -18,6 +18,7 @@ from seaweedq.errors import PartlyTaken, Unavailable
 from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.environments import environment
@@ -66,14 +67,14 @@ async def begun(broker: Broker, upload: str) -> ImportId:
     """An import whose record is there, with nobody at work."""
     topic = inside.topic(broker, "t")
     where = ImportId.of(topic, upload)
-    await inside.imports(broker)._create(topic, where, "parquet", False)
+    await privates.create(inside.imports(broker))(topic, where, "parquet", False)
     return where
 
 
 async def test_all_rows_are_taken_once(broker):
     where = await begun(broker, await uploaded(broker))
-    importing = inside.imports(broker)._runner
-    held = await inside.imports(broker)._records.read(where)
+    importing = privates.runner(inside.imports(broker))
+    held = await privates.records(inside.imports(broker)).read(where)
     await asyncio.gather(*(importing.run(where, held, asyncio.Event()) for _ in range(2)))
     found = await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)
     # whoever lost the race for the record has stopped; the other one has brought it to its end
@@ -84,9 +85,11 @@ async def test_all_rows_are_taken_once(broker):
 async def test_one_that_is_behind_takes_nothing(broker):
     """The zombie wakes with a record of long ago: its batches are duplicates, or out of order, and it stops."""
     where = await begun(broker, await uploaded(broker))
-    importing, stopping = inside.imports(broker)._runner, asyncio.Event()
-    first = asyncio.create_task(importing.run(where, await inside.imports(broker)._records.read(where), stopping))
-    while (old := await inside.imports(broker)._records.read(where)).record.rows_done < 4000:
+    importing, stopping = privates.runner(inside.imports(broker)), asyncio.Event()
+    first = asyncio.create_task(
+        importing.run(where, await privates.records(inside.imports(broker)).read(where), stopping)
+    )
+    while (old := await privates.records(inside.imports(broker)).read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
     await first
     assert await counted(broker) == ROWS
@@ -110,20 +113,24 @@ async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
 
     monkeypatch.setattr(inside.publisher(broker), "append", torn)
     monkeypatch.setattr("seaweedq.broker.imports.runner.PAUSE_S", 0.01)
-    await inside.imports(broker)._runner.run(where, await inside.imports(broker)._records.read(where), asyncio.Event())
+    await privates.runner(inside.imports(broker)).run(
+        where, await privates.records(inside.imports(broker)).read(where), asyncio.Event()
+    )
     assert tries > ROWS // 1000
     assert await counted(broker) == ROWS
 
 
 async def test_who_parts_lets_go_and_the_next_one_goes_on(broker):
     where = await begun(broker, await uploaded(broker))
-    importing, stopping = inside.imports(broker)._runner, asyncio.Event()
-    first = asyncio.create_task(importing.run(where, await inside.imports(broker)._records.read(where), stopping))
-    while (await inside.imports(broker)._records.read(where)).record.rows_done < 4000:
+    importing, stopping = privates.runner(inside.imports(broker)), asyncio.Event()
+    first = asyncio.create_task(
+        importing.run(where, await privates.records(inside.imports(broker)).read(where), stopping)
+    )
+    while (await privates.records(inside.imports(broker)).read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
     stopping.set()
     await first
-    left = await inside.imports(broker)._records.read(where)
+    left = await privates.records(inside.imports(broker)).read(where)
     assert left.record.broker is None
     assert left.record.rows_done % 1000 == 0
     assert await counted(broker) == left.record.rows_done < ROWS

@@ -21,6 +21,7 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.segments.rows import rows_of_singles
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, make_topic, publish, running, single
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
@@ -69,13 +70,13 @@ async def test_what_is_in_flight_keeps_its_identity_and_no_name_comes_back() -> 
         for segment in range(1, 2 * KEPT):
             names.add(await segments.used(segment))
             segments.sealed.add(segment)
-        assert (TOPIC, 0) in segments.identities._free
+        assert (TOPIC, 0) in privates.free(segments.identities)
         for _ in range(IDENTITIES - 1):
             names.add(await segments.lent(flight, 0))
     for segment in range(2 * KEPT, 4 * KEPT):
         names.add(await segments.used(segment))
         segments.sealed.add(segment)
-    assert (TOPIC, 0) not in segments.identities._free
+    assert (TOPIC, 0) not in privates.free(segments.identities)
     assert await segments.used(0) not in names, "a publish that looked before the segment was sealed"
 
 
@@ -138,7 +139,7 @@ async def test_nobody_waits_for_quiet_once_no_commit_can_come_any_more(tmp_path:
         publishing = asyncio.create_task(publish(broker, topic, "1"))
         await gate.reached.wait()
         quiet = asyncio.create_task(inside.group_commit(broker).quiet())
-        (commits,) = [task for task in broker._tasks if task.get_name() == "group commit"]
+        (commits,) = [task for task in privates.tasks(broker) if task.get_name() == "group commit"]
         commits.cancel()
         async with asyncio.timeout(5):
             await quiet

@@ -16,6 +16,7 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import JournalUnavailable, NotOwner, Unavailable
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, make_topic, running
 from tests.support.brokers.in_process_cluster import until
@@ -40,9 +41,9 @@ async def test_a_last_attempt_that_took_nothing_does_not_speak_for_one_whose_ans
             raise NotOwner(untaken(deadline).detail)
 
         monkeypatch.setattr(RemoteAppender, "_append_at_owner", append)
-        remote = inside.publisher(broker)._remote
+        remote = privates.remote(inside.publisher(broker))
         rows, none = cast(Any, SimpleNamespace(segment=0, indexes=[0])), cast(Any, None)
-        (failed,) = cast(Any, await remote._append_slice(topic, rows, none, none, False, deadline))
+        (failed,) = cast(Any, await privates.append_slice(remote)(topic, rows, none, none, False, deadline))
         assert tries > 1
         assert ("nothing was taken" in failed.error.detail) is not lost
         assert ("is unknown" in failed.error.detail) is lost
@@ -61,12 +62,12 @@ async def test_many_publishes_that_wait_look_once_together(tmp_path: Path, monke
 
         monkeypatch.setattr(RemoteAppender, "_append_at_owner", gone)
         monkeypatch.setattr(inside.catalog(broker), "look", look)
-        remote, clock = inside.publisher(broker)._remote, broker.process.clock
+        remote, clock = privates.remote(inside.publisher(broker)), broker.process.clock
         assert isinstance(remote, RemoteAppender)
         slices = [cast(Any, SimpleNamespace(segment=n % 4, indexes=[n])) for n in range(40)]
         none = cast(Any, None)
         deadline = Deadline(clock, 4 * LOOK_S)
-        waiting = (remote._append_slice(topic, one, none, none, False, deadline) for one in slices)
+        waiting = (privates.append_slice(remote)(topic, one, none, none, False, deadline) for one in slices)
         for (failed,) in cast(Any, await asyncio.gather(*waiting)):
             assert isinstance(failed.error, NotOwner)
         assert 1 <= len(looks) <= 5
@@ -93,7 +94,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
     """Both parts know no producer and have grown together: one half must not pass for the request."""
     one, two = await here.owner(0), await here.owner(1)
     assert one is not two
-    gate, tries = Gate(), inside.publisher(one)._remote._append_at_owner
+    gate, tries = Gate(), privates.remote(inside.publisher(one))._append_at_owner
 
     async def held(*arguments: Any) -> Any:
         if gate.open.is_set():
@@ -101,7 +102,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         await gate()
         raise NotOwner("the answer of one who has it no more")
 
-    inside.publisher(one)._remote._append_at_owner = held  # type: ignore[method-assign]
+    privates.remote(inside.publisher(one))._append_at_owner = held  # type: ignore[method-assign]
     written = inside.journal(one).append
 
     async def fails(frames: Any) -> int:

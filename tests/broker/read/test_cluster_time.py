@@ -17,6 +17,7 @@ from seaweedq.broker.read.cluster_time import ANSWER_S, FRESH_S, ClusterTime
 from seaweedq.broker.rpc.messages import Greeting
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Unavailable
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import make
@@ -282,9 +283,9 @@ async def test_without_an_answer_of_the_others_only_messages_with_a_lifetime_wai
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
         answer = await http.post(f"{TOPIC}/messages", json={"value": 2, "expires_in_s": 60})
         assert (answer.status_code, "expires_in_s" in answer.json()["detail"]) == (503, True)
-        asked_s = time._asked_s
+        asked_s = privates.asked_s(time)
         again = asyncio.create_task(http.post(f"{TOPIC}/messages", json={"value": 3, "expires_in_s": 60}))
-        await until(lambda: time._asked_s > asked_s)
+        await until(lambda: privates.asked_s(time) > asked_s)
         together.silent.clear()
         assert (await again).status_code == 200
         await create(http)

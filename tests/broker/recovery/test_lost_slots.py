@@ -58,15 +58,15 @@ async def test_its_segments_wait_and_all_evidence_stays(tmp_path: Path, caplog: 
     async with in_loop(tmp_path, 2, journal="object") as together:
         leader, store = together.brokers[0], together.store
         dead = await written(together)
-        lost = store._objects.pop(slot_name(dead, LOST))
-        left = {name for name in store._objects if name.startswith(f"_journals/{dead}")}
+        lost = store.objects.pop(slot_name(dead, LOST))
+        left = {name for name in store.objects if name.startswith(f"_journals/{dead}")}
         await together.crash(together.brokers[1])
         await until(lambda: f"the journal of {dead} is not recovered yet" in caplog.text)
         assert f"{slot_name(dead, LOST)} is missing: all slots below" in caplog.text
-        assert {name for name in store._objects if name.startswith(f"_journals/{dead}")} == left
+        assert {name for name in store.objects if name.startswith(f"_journals/{dead}")} == left
         assert not inside.roster(leader).journals[dead].record.recovered
         assert inside.catalog(leader).segment(inside.topic(leader, "theirs"), 0).record.owner == dead
-        store._objects[slot_name(dead, LOST)] = lost
+        store.objects[slot_name(dead, LOST)] = lost
         assert await recovered(together, dead) == MESSAGES
 
 
@@ -84,7 +84,7 @@ async def test_what_is_missing_since_another_recovery_has_finished_is_no_damage(
     async with in_loop(tmp_path, 2, journal="object") as together:
         leader, store = together.brokers[0], together.store
         dead = await written(together)
-        del store._objects[slot_name(dead, LOST)]
+        del store.objects[slot_name(dead, LOST)]
         key = keys.JOURNALS.key(dead)
         there = await together.coordination.get(key)
         assert there

@@ -7,6 +7,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records.topics import TopicConfig
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import until
@@ -21,7 +22,7 @@ STEPS = ["_open", "_lock_and_commit", "seal", "_replace"]  # of the reshaper, ea
 
 def hold(broker: Broker, step: str) -> Gate:
     """The reshaper of this broker stands before a step until the gate is open."""
-    acts = inside.reshaper(broker)._sealer if step == "seal" else inside.reshaper(broker)._replacer
+    acts = privates.sealer(inside.reshaper(broker)) if step == "seal" else privates.replacer(inside.reshaper(broker))
     gate, goes_on = Gate(), getattr(acts, step)
 
     async def held(*arguments: object) -> object:
@@ -57,7 +58,7 @@ async def test_a_topic_is_deleted_while_a_segment_gives_way(tmp_path: Path, step
             answer = await deleting
             assert answer.status_code == 204, answer.text
             await asyncio.sleep(0.3)
-            assert not [name for name in here.cluster.store._objects if name.startswith("topics/t/")]
+            assert not [name for name in here.cluster.store.objects if name.startswith("topics/t/")]
             assert await here.records() == {}
             assert (await http.put("/v1/topics/t", json={})).status_code == 201
             assert (await http.post("/v1/topics/t/messages", json={"value": 1})).status_code == 200
@@ -81,7 +82,7 @@ async def test_a_topic_that_died_with_its_owner_can_be_deleted(tmp_path: Path, s
         async with here.cluster.client(here.cluster.living[0]) as http:
             assert (await http.delete("/v1/topics/t")).status_code == 204
         await asyncio.sleep(0.5)
-        assert not [name for name in here.cluster.store._objects if name.startswith("topics/t/")]
+        assert not [name for name in here.cluster.store.objects if name.startswith("topics/t/")]
         assert await here.records() == {}
 
 

@@ -19,6 +19,7 @@ from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor, TopicConfig
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
@@ -104,8 +105,8 @@ async def read(cluster: Lives, broker: Broker, segment: int) -> Any:
 
 async def planned_and_held(owner: Broker, topic: Topic) -> Gate:
     """The owner has a plan for both segments, and waits before it commits it until the gate is open."""
-    replacer, gate = inside.reshaper(owner)._replacer, Gate()
-    opens = replacer._open
+    replacer, gate = privates.replacer(inside.reshaper(owner)), Gate()
+    opens = privates.open(replacer)
 
     async def slow(*arguments: Any) -> Any:
         found = await opens(*arguments)

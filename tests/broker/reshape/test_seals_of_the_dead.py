@@ -17,6 +17,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.journal.claims import committed, replay_of
@@ -57,7 +58,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
             await chain.open()
             if not fenced and chain.end == 0:  # a recovery has put its first entry; a second one is to follow
                 record = inside.catalog(broker).segment(topic, 0).record
-                await recovery._append_entry(
+                await privates.append_entry(recovery)(
                     Source.from_record("t", 0, record, topic.layout), chain, frames[:1], lambda _: False
                 )
             try:
@@ -92,7 +93,7 @@ async def test_a_plan_that_a_move_has_undone_meanwhile_is_not_committed(
 
         async def beside_a_move(self: Sealer, segment: OpenSegment) -> None:
             await flush_ahead(self, segment)
-            if self is inside.reshaper(one)._sealer and not moved.is_set():
+            if self is privates.sealer(inside.reshaper(one)) and not moved.is_set():
                 assert await inside.mover(one).move(mine, 0, two.id)
                 moved.set()
 

@@ -9,6 +9,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import EntryName, segment_folder
 from tests.broker.retention.test_rounds import Crash, CrashAt, values
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import at, by_id, make, records, replace
@@ -36,7 +37,7 @@ async def mark(world: RetainedWorld) -> None:
 
 async def abandon(world: RetainedWorld, starting: Broker) -> None:
     """End one that has crashed while it started."""
-    ended, starting._tasks = [*starting._tasks, inside.membership(starting)._renewal], {}
+    ended, starting._tasks = [*privates.tasks(starting), privates.renewal(inside.membership(starting))], {}
     for task in filter(None, ended):
         task.cancel()
     await asyncio.gather(*filter(None, ended), return_exceptions=True)

@@ -20,6 +20,7 @@ from seaweedq.errors import BelowRetention, InvalidPositions, NotOwner
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
 from tests.broker.retention.test_rounds import Crash, CrashAt
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.reshaped import ARROW, opened, replace
@@ -132,14 +133,14 @@ async def test_tables_pass_over_a_removed_segment_and_a_file_put_late_in_its_fol
         url = world.broker.process.url
         async with AsyncClient(url, transport=httpx.ASGITransport(world.together.apps[url])) as client:
             for bounds in ({"starting": {0: 6}}, {"starting": {0: 3}}, {"ending": {0: 6}}):
-                read = await client._run(plan_table("t", ReadOptions(live=True, **bounds)))
+                read = await privates.run(client)(plan_table("t", ReadOptions(live=True, **bounds)))
                 assert {part.file.segment for part in read.files} <= set(successors)
                 assert sum(part.end - part.start for part in read.files) == 2
-            read = await client._run(plan_table("t", ReadOptions(live=True, only=[0])))
+            read = await privates.run(client)(plan_table("t", ReadOptions(live=True, only=[0])))
             assert (read.files, read.tail) == ([], ())
             for wrong in ({99: 0}, {0: 7}, {-1: 0}, {10**12: 0}, {"0": 0}):
                 with pytest.raises(ValueError, match="starting"):
-                    await client._run(plan_table("t", ReadOptions(starting=wrong)))
+                    await privates.run(client)(plan_table("t", ReadOptions(starting=wrong)))
 
 
 @pytest.mark.brokers

@@ -14,6 +14,7 @@ from seaweedq.coordination.records.topics import Counter
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
 from seaweedq.failpoints import using
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.reshaped import TOPIC
 from tests.support.brokers.retained import RetainedWorld, retained
@@ -109,7 +110,7 @@ async def test_it_stays_while_somebody_works_on_what_it_got(tmp_path: Path) -> N
     async with resting(tmp_path) as here:
         await here.http.post(f"{TOPIC}/messages", json={"messages": [{"value": 1}]})
         assert (await here.http.patch(SUBSCRIPTION, json={"ack_deadline_s": 40_000})).status_code == 200
-        here.dispatcher._pulling._leasing._clock = here.clock
+        privates.leasing(privates.pulling(here.dispatcher))._clock = here.clock
         assert await here.pull() == 200
         await here.pass_time(39_600)
         assert await here.is_there()

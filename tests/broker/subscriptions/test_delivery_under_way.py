@@ -19,6 +19,7 @@ from seaweedq.broker.subscriptions.window import Window
 from seaweedq.coordination import keys
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
 from seaweedq.segments.rows import rows_of_singles
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import (
     Gate,
@@ -129,14 +130,14 @@ async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: 
         await inside.subscription_admin(broker).change(topic, "s", {"paused": True})
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
         delivery.leases.extend(np.arange(10), broker.process.clock.monotonic_s())  # they end at once
-        look = dispatcher._pulling._leasing.round
+        look = privates.leasing(privates.pulling(dispatcher)).round
 
         async def counted(*arguments: Any) -> Any:
             nonlocal looks
             looks += 1
             return await look(*arguments)
 
-        monkeypatch.setattr(dispatcher._pulling._leasing, "round", counted)
+        monkeypatch.setattr(privates.leasing(privates.pulling(dispatcher)), "round", counted)
         assert not await pull(dispatcher, topic, "s", None, 10, 0.5)
         assert looks < 10, "it does not ask again and again whether they have ended"
 
@@ -412,13 +413,13 @@ async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, mon
         own = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30, "mine", position=position)))
         await until(lambda: sum(map(len, subscription.queue._asleep.values())) == 6)
         looked: list[Pull] = []
-        look = dispatcher._pulling._leasing.round
+        look = privates.leasing(privates.pulling(dispatcher)).round
 
         async def noted(subscription: Any, wanted: Pull, *more: Any) -> Any:
             looked.append(wanted)
             return await look(subscription, wanted, *more)
 
-        monkeypatch.setattr(dispatcher._pulling._leasing, "round", noted)
+        monkeypatch.setattr(privates.leasing(privates.pulling(dispatcher)), "round", noted)
         await dispatcher.leave(topic, "s", position, free=False)
         with pytest.raises(LeaseEnded):
             await own
@@ -440,7 +441,7 @@ async def test_a_stream_that_is_held_back_waits_no_more_once_the_broker_leaves(t
         subscription = await dispatcher.open(topic, "s")
         freed = subscription.leases.streams.of("stream").freed
         full = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 25, "mine", position=position.at(1, 0, 0))))
-        await until(lambda: len(freed._waiters) == 1)
+        await until(lambda: len(privates.waiters(freed)) == 1)
         dispatcher.close()
         async with asyncio.timeout(10):
             with pytest.raises(NotReady):
@@ -459,7 +460,7 @@ async def test_what_is_acked_while_others_are_asked_for_the_time_is_delivered_to
         await subscribe(broker, topic)
         wanted = Pull(10, 0, lease="mine")
         assert offsets((await dispatcher.pull(topic, "s", wanted)).messages) == [0, 1]
-        time, gate = dispatcher._pulling._readables.time, Gate()
+        time, gate = privates.pulling(dispatcher)._readables.time, Gate()
 
         async def now_us() -> int:
             await gate()

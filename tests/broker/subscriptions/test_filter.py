@@ -14,6 +14,7 @@ from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.coordination.records.subscriptions import MessageFilter
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import ARROW, TOPIC, make, opened, replace
@@ -95,7 +96,7 @@ async def test_a_pull_filters_in_turns_and_needs_no_frames(tmp_path: Path, mode:
         dispatcher = inside.dispatcher(broker)
         topic = inside.topic(broker, "t")
         subscription = await dispatcher.open(topic, "s")
-        look = await dispatcher._pulling.round(topic, "s", Pull())
+        look = await privates.pulling(dispatcher).round(topic, "s", Pull())
         assert not look.found.messages
         assert look.rows_left == 0
         assert 65_536 <= subscription.acked_to(0) < 100_000

@@ -14,6 +14,7 @@ from seaweedq.broker.log.reader import Reader
 from seaweedq.broker.subscriptions.cursor_store import TakeOver
 from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.journal.file_journal import FileJournal
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import in_loop, until
@@ -166,7 +167,7 @@ async def test_a_segment_that_is_done_during_a_pull_does_not_come_again(
         reading.open.set()
         assert old not in {message["segment"] for message in await pulling}, "it has come again"
         await inside.dispatcher(broker).checkpoint()
-        cursors, _ = await inside.dispatcher(broker)._cursors.read(
+        cursors, _ = await privates.cursors(inside.dispatcher(broker)).read(
             subscription.topic, "s", TakeOver(subscription.record, Leases(), 0)
         )
         assert cursors[old].delivery.window.acked_to > 0

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions import shares
 from seaweedq.broker.subscriptions.shares import ACTIVE_S, SegmentShares, share
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
 
@@ -121,9 +122,9 @@ def test_names_that_come_once_take_nothing_from_those_that_stay(monkeypatch: pyt
         assert set(owners) == {1, 2, 3}
         assert min(owners.values()) >= 5
         assert max(sizes) <= shares.CROWD
-        assert len(turns._first_s) == len(turns._seen_s) <= ACTIVE_S / 0.0005 + 1
+        assert len(privates.first_s(turns)) == len(turns._seen_s) <= ACTIVE_S / 0.0005 + 1
     assert turns.active(now_s + ACTIVE_S) == set()
-    assert (turns._first_s, turns._again) == ({}, set())
+    assert (privates.first_s(turns), turns._again) == ({}, set())
 
 
 def test_of_thousands_that_stay_as_many_share_as_may_get_something() -> None:

@@ -15,6 +15,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from seaweedq.segments import chain
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
 
@@ -52,7 +53,7 @@ async def test_a_pull_reads_no_longer_than_a_client_waits(tmp_path: Path, monkey
                 await log.flusher.flush(segment)
         await subscribe(broker, topic)
         monkeypatch.setattr(reader, "load", slow.load)
-        for each in (inside.reader(broker), dispatcher._pulling._leasing):
+        for each in (inside.reader(broker), privates.leasing(privates.pulling(dispatcher))):
             monkeypatch.setattr(each, "_clock", slow, raising=False)
         found: list[int] = []
         while got := offsets(await pull(dispatcher, topic, "s", None, 10_000, 0)):
@@ -104,7 +105,7 @@ async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monke
             asked, slow.read = asked + 1, slow.read + 3
             return await list_page(after)
 
-        segment.chain._known.clear()
+        privates.known(segment.chain).clear()
         monkeypatch.setattr(chain, "PAGE", 2)
         monkeypatch.setattr(segment.chain, "_page", page)
         monkeypatch.setattr(inside.reader(broker), "_clock", slow)

@@ -15,6 +15,7 @@ from seaweedq.broker.topics.ownership import Holder, SegmentLocks
 from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import StoreUnavailable
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.http.with_tokens import Http
@@ -95,13 +96,13 @@ async def test_an_opening_that_fails_when_nobody_waits_any_more_is_heard_of_by_n
         monkeypatch.setattr(ownership, "_open", failing)
         asking = [asyncio.create_task(ownership.open(topic, 0)) for _ in range(2)]
         await begun.wait()
-        (opening,) = ownership._openings.values()
+        (opening,) = privates.openings(ownership).values()
         for one in asking:
             one.cancel()
         await asyncio.wait(asking)
         fails.set()
         await asyncio.wait([opening])
-        assert not ownership._openings
+        assert not privates.openings(ownership)
         asking.clear()
         del opening, one  # nothing else holds the error
         gc.collect()

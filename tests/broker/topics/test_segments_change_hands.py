@@ -11,6 +11,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import Fenced, JournalUnavailable, TopicBeingDeleted
 from seaweedq.segments.frames import Frame
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.held_lookups import HeldStore
 from tests.support.brokers.in_process import Gate, make_topic, publish, single
@@ -64,7 +65,7 @@ async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(tmp_path
         await inside.topic_admin(one).create("t", TopicConfig())
         topic = inside.topic(one, "t")
         chain_end = Gate()
-        original = inside.ownership(one)._open
+        original = privates.open(inside.ownership(one))
 
         async def slow(topic: Topic, number: int) -> object:
             opened = await original(topic, number)

@@ -16,6 +16,7 @@ from seaweedq.broker.log import reader as read
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.errors import StoreUnavailable, TopicBeingDeleted
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.held_lookups import HeldStore
 from tests.support.brokers.in_process import Gate, make_topic, publish, pull, running, subscribe
@@ -55,10 +56,10 @@ async def test_a_second_deletion_spares_the_next_topic_of_that_name(tmp_path: Pa
         after = await make_topic(broker)
         await publish(broker, after, "1")
         await inside.positions(broker).positions(after, flush=True)
-        files = [name for name in store._objects if name.startswith("topics/t/")]
+        files = [name for name in store.objects if name.startswith("topics/t/")]
         store.gate.open.set()
         await late
-        assert [name for name in store._objects if name.startswith("topics/t/")] == files
+        assert [name for name in store.objects if name.startswith("topics/t/")] == files
         assert inside.topic(broker, "t") is after
 
 
@@ -85,7 +86,7 @@ async def test_what_a_deletion_takes_from_under_a_reader_is_no_damage(tmp_path: 
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
         await inside.positions(broker).positions(topic, flush=True)
-        topic.opened[0].chain._known.clear()  # as of a chain that was opened after its files were made
+        privates.known(topic.opened[0].chain).clear()  # as of a chain that was opened after its files were made
         store.gate = gate = Gate()
         showing = asyncio.create_task(http.get("/v1/topics/t"))
         await gate.reached.wait()

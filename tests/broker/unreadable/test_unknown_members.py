@@ -24,6 +24,7 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.transactions import read_all
 from seaweedq.levels import DRAFT
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
@@ -119,7 +120,7 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
             ]
             for broker in together.brokers:
                 inside.imports(broker).begin_stop()  # nobody but this test works on the import
-            imports = inside.imports(one)._records
+            imports = privates.records(inside.imports(one))
             where = ImportId.of(topic, uploads[0])
             record = ImportRecord("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, one.id)
             await imports.create(topic, where, record)
@@ -195,7 +196,7 @@ async def test_members_survive_the_growth_of_the_cluster(tmp_path: Path) -> None
     async with in_loop(tmp_path, 1) as together:
         (one,) = together.brokers
         await together.coordination.commit([], [Put("growth", json.dumps({"next": 4, NEW: 1}).encode())])
-        inside.topic_admin(one)._quota._most = Counts(100, 100)
+        privates.quota(inside.topic_admin(one))._most = Counts(100, 100)
         await inside.topic_admin(one).create("t", TopicConfig())
         there = await together.coordination.get("growth")
         assert there

@@ -32,7 +32,7 @@ def test_neither_is_told_that_parts_are_missing(data, sha256, brokers):
             await world.store.put_part(record.name, number, BYTES[start : start + PART])
         choose = lambda count: data.draw(st.integers(0, count - 1))  # noqa: E731
         await world.run([complete(world, broker, upload) for broker in brokers], choose, kills=0)
-        assert world.store._objects[record.name] == BYTES
+        assert world.store.objects[record.name] == BYTES
 
     found.clear()
     small = patch.multiple(upload_plan, MIN_PART_BYTES=PART, PART_BYTES=PART, MIB=1)

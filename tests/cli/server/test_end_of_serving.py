@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, running
 from tests.support.brokers.in_process_cluster import in_loop, until
@@ -59,7 +60,7 @@ async def test_in_the_delay_an_answer_to_an_older_request_ends_its_connection_to
         assert (await http.post(messages, json={"value": 1})).status_code == 200
         fetch = f"{serving.url}/v1/topics/t/segments/0/messages"
         waiting = asyncio.create_task(http.get(fetch, params={"offset": 1, "wait_s": 10}))
-        await until(lambda: bool(inside.catalog(broker).find("t").signal._waiters))
+        await until(lambda: bool(privates.waiters(inside.catalog(broker).find("t").signal)))
         serving.stop.ask()
         await unready(http, serving)
         assert (await http.post(messages, json={"value": 2})).status_code == 200
@@ -82,7 +83,7 @@ async def test_a_lost_life_ends_the_delay(tmp_path: Path) -> None:
     async with running(tmp_path, shutdown_delay_s=LONG_S) as broker, served(broker) as serving, asking() as http:
         serving.stop.ask()
         await unready(http, serving)
-        broker._lose("it is a test")
+        privates.lose(broker)("it is a test")
         await asyncio.wait_for(serving.ended, WITHIN_S)
 
 

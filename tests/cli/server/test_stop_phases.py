@@ -23,6 +23,7 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
+from tests.support import privates
 from tests.support.tiers import later
 
 STOP_S, OVERTIME_S, MARGIN_S = 1.0, 0.2, 10.0
@@ -125,7 +126,7 @@ def test_a_lost_life_has_the_deadline_too(
     def greet(settings: Settings, broker: Broker) -> None:
         greeted.append(broker)
         if len(greeted) == 1:
-            broker._lose("a test has it")
+            privates.lose(broker)("a test has it")
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 

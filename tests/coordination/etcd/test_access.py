@@ -12,6 +12,7 @@ import pytest
 from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import CoordinationUnavailable
+from tests.support import privates
 from tests.support.processes.etcd_service import EtcdServer
 
 pytestmark = pytest.mark.service
@@ -80,13 +81,13 @@ async def test_who_may_not_is_told_why(guarded: EtcdServer, connect: Any, access
 async def test_a_token_that_has_expired_is_replaced(guarded: EtcdServer, connect: Any) -> None:
     coordination = connect(guarded, user=USER[0], password=USER[1])
     revision = await coordination.commit([], [Put("a", b"1")])
-    old = coordination._transport._token
+    old = privates.token(privates.transport(coordination))
     await asyncio.sleep(2.5)
     watch = coordination.watch("", revision - 1)
     assert [change.value for change in await anext(watch)] == [b"1"]
     await asyncio.sleep(2.5)
     assert await coordination.commit([], [Put("a", b"2")])
-    assert coordination._transport._token != old
+    assert privates.token(privates.transport(coordination)) != old
     assert [change.value for change in await anext(watch)] == [b"2"]
 
 

@@ -16,6 +16,7 @@ from seaweedq.coordination.interface import Change, Compare, Delete, Put
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination, boot_id
 from seaweedq.coordination.sqlite.database import FILE
 from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
+from tests.support import privates
 
 PRELUDE = """
 import asyncio, sys
@@ -178,18 +179,18 @@ async def test_a_full_disk_is_unavailable_and_changes_nothing(
     coordination: EmbeddedCoordination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await coordination.commit([], [Put("a", b"before")])
-    database: Any = coordination._engine
+    database: Any = privates.engine(coordination)
 
     def limit(pages: int) -> None:
         database._connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    await coordination._run(limit, 1)
+    await privates.run(coordination)(limit, 1)
     with pytest.raises(CoordinationUnavailable, match="full"):
         await coordination.commit([], [Put("a", b"after"), Put("big", bytes(600_000))])
     entry = await coordination.get("a")
     assert entry is not None
     assert (entry.value, (await coordination.range("")).revision) == (b"before", 1)
-    await coordination._run(limit, 2**30)
+    await privates.run(coordination)(limit, 2**30)
     assert await coordination.commit([], [Put("a", b"after")]) == 2
 
 

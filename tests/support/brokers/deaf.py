@@ -3,6 +3,7 @@
 import asyncio
 
 from seaweedq.broker.broker import Broker
+from tests.support import privates
 
 
 async def deaf(broker: Broker) -> None:
@@ -12,7 +13,7 @@ async def deaf(broker: Broker) -> None:
 
 async def end_task(broker: Broker, name: str) -> None:
     """Ends a task of the broker's life, which goes on without it."""
-    (task,) = [task for task in broker._tasks if task.get_name() == name]
-    del broker._tasks[task]
+    (task,) = [task for task in privates.tasks(broker) if task.get_name() == name]
+    del privates.tasks(broker)[task]
     task.cancel()
     await asyncio.wait([task])

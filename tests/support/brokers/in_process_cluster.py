@@ -24,6 +24,7 @@ from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Held
@@ -127,8 +128,8 @@ class InLoop:
     async def vanish(self, broker: Broker) -> None:
         """End it as SIGKILL does. Its lease lives on."""
         self.unlisten(broker)
-        ended, broker._tasks = broker._tasks, {}
-        tasks = [*ended, inside.membership(broker)._renewal, inside.election(broker)._task]
+        ended, broker._tasks = privates.tasks(broker), {}
+        tasks = [*ended, privates.renewal(inside.membership(broker)), inside.election(broker)._task]
         for task in filter(None, tasks):
             task.cancel()
         await asyncio.gather(*filter(None, tasks), inside.flusher(broker).stop(), return_exceptions=True)

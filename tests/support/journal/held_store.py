@@ -54,11 +54,11 @@ class HeldStore(MemoryStore):
 
     @property
     def objects(self) -> dict[str, bytes]:
-        return self._objects
+        return self.objects
 
     @property
     def slots(self) -> list[int]:
-        return sorted(int(name[-8:]) for name in self._objects)
+        return sorted(int(name[-8:]) for name in self.objects)
 
     async def create(self, name: str, data: Data) -> bool:
         put = HeldPut(self, name, bytes(bytearray(data)))  # a copy: no two are the same object

@@ -33,10 +33,10 @@ class Chain:
 def chain_of(store: MemoryStore, topic: str, segment: int) -> Chain:
     """Every entry of a segment. Asserts that names, offsets and seals are in order."""
     folder = segment_folder(topic, segment)
-    names = sorted(EntryName.parse(name) for name in store._objects if name.startswith(folder))
+    names = sorted(EntryName.parse(name) for name in store.objects if name.startswith(folder))
     entries, rows = [], []
     for at, name in enumerate(names):
-        file, metadata = open_entry(io.BytesIO(store._objects[folder + str(name)]), folder + str(name))
+        file, metadata = open_entry(io.BytesIO(store.objects[folder + str(name)]), folder + str(name))
         table = pq.ParquetFile.read(file, columns=["_offset", "_key", "value"])
         assert (metadata.sequence, metadata.first_offset) == (at, len(rows)), f"{folder} has a gap at {name}"
         assert table["_offset"].to_pylist() == [*range(len(rows), metadata.next_offset)]

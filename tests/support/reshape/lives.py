@@ -23,6 +23,7 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, until
 from tests.support.brokers.machine import Machine
@@ -133,8 +134,8 @@ class Lives(InLoop):
             lock.release()
         self.apps[broker.process.url] = self.apps.get(broker.process.url)  # type: ignore[assignment]
         await super().vanish(broker)
-        if inside.membership(broker)._aside:
-            await inside.membership(broker)._aside.stop()
+        if privates.aside(inside.membership(broker)):
+            await privates.aside(inside.membership(broker)).stop()
 
     async def orphan(self, broker: Broker) -> None:
         """End its lease: the others take over, and it goes on as a zombie until it is crashed."""

@@ -5,6 +5,7 @@ from typing import Any
 from seaweedq.broker.topics.cluster_quota import Counts
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.topics import Counter, CreationRecord, StartRecord, TombstoneRecord
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.unreadable.world import Case, T, World, nothing, pulled_until_refused
@@ -76,7 +77,7 @@ async def start_broken(world: World) -> None:
     """A broker that has known no start of the segment does not guess one; what is open goes on from the one that it
     knows."""
     key = keys.STARTS.key("t", 0, 0)
-    await until(lambda: all(key in inside.catalog(one).starts._unreadable for one in world.living))
+    await until(lambda: all(key in privates.unreadable(inside.catalog(one).starts) for one in world.living))
     if world.restarted:
         await world.refuses("GET", f"{T}/segments/0/messages?offset=0", topic="t", segment=0)
         return
@@ -86,7 +87,7 @@ async def start_broken(world: World) -> None:
 
 
 async def start_whole(world: World) -> None:
-    await until(lambda: not any(inside.catalog(one).starts._unreadable for one in world.living))
+    await until(lambda: not any(privates.unreadable(inside.catalog(one).starts) for one in world.living))
     for number in range(len(world.living)):
         async with world.http(number) as http:
             await world.ask(http, "GET", f"{T}/segments/0/messages?offset=0", 200)
@@ -139,7 +140,7 @@ async def creation_broken(world: World) -> None:
 
 async def growth_broken(world: World) -> None:
     for one in world.living:
-        inside.topic_admin(one)._quota._most = Counts(100, 100)  # it is near
+        privates.quota(inside.topic_admin(one))._most = Counts(100, 100)  # it is near
     await world.refuses("PUT", "/v1/topics/more", {})
 
 

@@ -9,6 +9,7 @@ from seaweedq.coordination.records.cluster import (
 )
 from seaweedq.coordination.records.uploads import ImportRecord
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.unreadable.world import Case, T, World
 
@@ -38,8 +39,8 @@ async def import_whole(world: World) -> None:
 
 async def secret_broken(world: World) -> None:
     for one in world.living:
-        inside.uploads(one).own_urls._keys._roots = tuple  # as where the cluster has no secret
-        inside.uploads(one).own_urls._keys._known = None
+        privates.keys(inside.uploads(one).own_urls)._roots = tuple  # as where the cluster has no secret
+        privates.keys(inside.uploads(one).own_urls)._known = None
     await world.refuses("POST", f"{T}/uploads", {"size": 3, "content_type": "a/b"})
 
 

@@ -16,6 +16,7 @@ from seaweedq.coordination.records.cluster import (
 )
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.coordination.records.versioned import Versioned
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
@@ -69,7 +70,7 @@ class World:
         """All brokers live, and serve the other topic."""
         for number, broker in enumerate(self.living):
             assert not broker.lost.is_set()
-            names = {task.get_name() for task in broker._tasks}
+            names = {task.get_name() for task in privates.tasks(broker)}
             assert {"roster", "catalog", "leader", "election", "reshaping"} <= names
             async with self.http(number) as http:
                 await self.publish(http, "other")

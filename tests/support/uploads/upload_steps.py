@@ -40,7 +40,7 @@ async def check(world: World, upload: str, name: str) -> None:
         world.pass_s(after_s)
         await world.sweep.records()
         if kept:
-            assert world.store._objects.get(name) == BYTES
-    assert (name in world.store._objects) == kept
+            assert world.store.objects.get(name) == BYTES
+    assert (name in world.store.objects) == kept
     assert not world.store.multipart
     assert not (await world.coordination.range("uploads/")).entries

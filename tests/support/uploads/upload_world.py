@@ -143,7 +143,7 @@ class GatedStore(MemoryStore):
             self._get(name)
             return
         there = self.multipart.pop(parts)
-        self._objects.setdefault(name, b"".join(there[part.number] for part in found))
+        self.objects.setdefault(name, b"".join(there[part.number] for part in found))
 
     async def abort_parts(self, name: str, parts: str) -> None:
         await self._gate.turn()

@@ -1,0 +1,286 @@
+"""The private names of the package's modules that several tests read, each once.
+
+A name that changes changes here alone. What a test needs of a whole broker is in `tests/support/brokers/inside.py`.
+"""
+
+from typing import Any
+
+
+def addresses(of: Any) -> Any:
+    return of._addresses
+
+
+def admin(of: Any) -> Any:
+    return of._admin
+
+
+def append_entry(of: Any) -> Any:
+    return of._append_entry
+
+
+def append_slice(of: Any) -> Any:
+    return of._append_slice
+
+
+def aside(of: Any) -> Any:
+    return of._aside
+
+
+def asked_s(of: Any) -> Any:
+    return of._asked_s
+
+
+def batch(of: Any) -> Any:
+    return of._batch
+
+
+def batches(of: Any) -> Any:
+    return of._batches
+
+
+def begin(of: Any) -> Any:
+    return of._begin
+
+
+def bucket(of: Any) -> Any:
+    return of._bucket
+
+
+def by_address(of: Any) -> Any:
+    return of._by_address
+
+
+def coming(of: Any) -> Any:
+    return of._coming
+
+
+def coordination(of: Any) -> Any:
+    return of._coordination
+
+
+def create(of: Any) -> Any:
+    return of._create
+
+
+def cursors(of: Any) -> Any:
+    return of._cursors
+
+
+def dismiss(of: Any) -> Any:
+    return of._dismiss
+
+
+def endpoint(of: Any) -> Any:
+    return of._endpoint
+
+
+def engine(of: Any) -> Any:
+    return of._engine
+
+
+def example(of: Any) -> Any:
+    return of._example
+
+
+def files(of: Any) -> Any:
+    return of._files
+
+
+def finish(of: Any) -> Any:
+    return of._finish
+
+
+def first_s(of: Any) -> Any:
+    return of._first_s
+
+
+def follow(of: Any) -> Any:
+    return of._follow
+
+
+def free(of: Any) -> Any:
+    return of._free
+
+
+def held(of: Any) -> Any:
+    return of._held
+
+
+def http(of: Any) -> Any:
+    return of._http
+
+
+def keys(of: Any) -> Any:
+    return of._keys
+
+
+def known(of: Any) -> Any:
+    return of._known
+
+
+def last_of(of: Any) -> Any:
+    return of._last_of
+
+
+def leasing(of: Any) -> Any:
+    return of._leasing
+
+
+def load(of: Any) -> Any:
+    return of._load
+
+
+def lookups(of: Any) -> Any:
+    return of._lookups
+
+
+def lose(of: Any) -> Any:
+    return of._lose
+
+
+def message(of: Any) -> Any:
+    return of._message
+
+
+def objects(of: Any) -> Any:
+    return of._objects
+
+
+def open(of: Any) -> Any:
+    return of._open
+
+
+def openings(of: Any) -> Any:
+    return of._openings
+
+
+def publisher(of: Any) -> Any:
+    return of._publisher
+
+
+def pull(of: Any) -> Any:
+    return of._pull
+
+
+def pulling(of: Any) -> Any:
+    return of._pulling
+
+
+def quiet(of: Any) -> Any:
+    return of._quiet
+
+
+def quota(of: Any) -> Any:
+    return of._quota
+
+
+def read(of: Any) -> Any:
+    return of._read
+
+
+def reader(of: Any) -> Any:
+    return of._reader
+
+
+def records(of: Any) -> Any:
+    return of._records
+
+
+def recoveries(of: Any) -> Any:
+    return of._recoveries
+
+
+def regular(of: Any) -> Any:
+    return of._regular
+
+
+def remote(of: Any) -> Any:
+    return of._remote
+
+
+def renewal(of: Any) -> Any:
+    return of._renewal
+
+
+def replacer(of: Any) -> Any:
+    return of._replacer
+
+
+def reported(of: Any) -> Any:
+    return of._reported
+
+
+def reserved(of: Any) -> Any:
+    return of._reserved
+
+
+def risen(of: Any) -> Any:
+    return of._risen
+
+
+def run(of: Any) -> Any:
+    return of._run
+
+
+def runner(of: Any) -> Any:
+    return of._runner
+
+
+def s3(of: Any) -> Any:
+    return of._s3
+
+
+def sealer(of: Any) -> Any:
+    return of._sealer
+
+
+def send_all(of: Any) -> Any:
+    return of._send_all
+
+
+def senders(of: Any) -> Any:
+    return of._senders
+
+
+def sessions(of: Any) -> Any:
+    return of._sessions
+
+
+def shown(of: Any) -> Any:
+    return of._shown
+
+
+def signed(of: Any) -> Any:
+    return of._signed
+
+
+def tasks(of: Any) -> Any:
+    return of._tasks
+
+
+def token(of: Any) -> Any:
+    return of._token
+
+
+def too_slow(of: Any) -> Any:
+    return of._too_slow
+
+
+def transport(of: Any) -> Any:
+    return of._transport
+
+
+def unreadable(of: Any) -> Any:
+    return of._unreadable
+
+
+def urls(of: Any) -> Any:
+    return of._urls
+
+
+def waiters(of: Any) -> Any:
+    return of._waiters
+
+
+def watch(of: Any) -> Any:
+    return of._watch
