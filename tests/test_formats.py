@@ -89,7 +89,7 @@ def test_slots_are_read_and_written_as_they_were() -> None:
     assert encode_slot(stopped, ()) == fence
 
 
-def test_slots_of_the_next_level_have_its_version_and_need_a_broker_that_reads_it(
+def test_slots_of_the_next_level_have_its_version_and_need_a_newer_broker(
     monkeypatch: pytest.MonkeyPatch, next_level: int
 ) -> None:
     commit = frames((FIRST / "slot.bin").read_bytes())
@@ -239,7 +239,7 @@ async def test_the_identity_of_a_store_is_read_and_written_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))
-def test_calls_are_read_and_written_as_they_were_and_later_members_are_ignored(name: str) -> None:
+def test_calls_keep_their_form_and_later_members_are_ignored(name: str) -> None:
     data = bytes.fromhex(CALLS[name])
     found = msgspec.msgpack.decode(data, type=MESSAGES[name])
     assert msgspec.msgpack.encode(found) == data

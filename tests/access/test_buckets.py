@@ -10,7 +10,7 @@ from seaweedq.access.buckets import BURST_S, MOST_WAIT_S, Bucket, take_all
 from tests.support.tiers import examples
 
 
-def test_a_request_that_costs_more_than_a_bucket_holds_is_served_and_paid_for() -> None:
+def test_a_request_dearer_than_a_bucket_is_served_and_paid_for() -> None:
     bucket = Bucket(10, 0)
     assert bucket.take(100, 0) == 0
     assert bucket.take(1, 0) == pytest.approx(9)
@@ -20,7 +20,7 @@ def test_a_request_that_costs_more_than_a_bucket_holds_is_served_and_paid_for() 
     assert bucket.take(1, 9.501) == pytest.approx(0.6, abs=0.01)
 
 
-def test_a_bucket_holds_no_more_than_its_burst_and_one_of_nothing_lets_nothing_in() -> None:
+def test_a_bucket_holds_at_most_its_burst_and_an_empty_one_lets_nothing_in() -> None:
     bucket = Bucket(10, 0)
     assert bucket.take(10 * BURST_S, 1000) == 0
     assert bucket.take(1, 1000) == 0, "it was not in debt"
@@ -29,9 +29,7 @@ def test_a_bucket_holds_no_more_than_its_burst_and_one_of_nothing_lets_nothing_i
 
 
 @pytest.mark.parametrize(("rate", "holds"), [(0.01, 0.08), (0.5, 4), (1, 5), (4, 5), (5, 5), (300, 300)])
-def test_a_bucket_of_a_low_rate_holds_a_few_requests_as_far_as_eight_seconds_bring_them(
-    rate: float, holds: float
-) -> None:
+def test_a_bucket_of_a_low_rate_holds_the_requests_of_eight_seconds(rate: float, holds: float) -> None:
     bucket = Bucket(rate, 0)
     let_in = 0
     while bucket.take(1, 0) == 0:

@@ -10,7 +10,7 @@ from tests.support.tiers import examples
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.builds(Use, st.floats(0, 3), st.booleans()), min_size=1, max_size=8), st.integers(0, 3))
-def test_a_split_gives_the_limit_and_no_broker_less_than_a_tenth_of_an_even_share(uses: list[Use], silent: int) -> None:
+def test_a_split_gives_the_limit_and_each_broker_a_tenth_of_an_even_share(uses: list[Use], silent: int) -> None:
     named = {str(number): use for number, use in enumerate(uses)}
     shares = split(named, silent)
     whole, floor = len(uses) / (len(uses) + silent), FLOOR / (len(uses) + silent)

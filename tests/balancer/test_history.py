@@ -122,7 +122,7 @@ def test_an_hour_of_a_thousand_segments_is_kept_at_ten_seconds() -> None:
 
 
 @pytest.mark.default
-def test_ten_thousand_segments_are_kept_for_an_hour_and_the_newest_at_ten_seconds() -> None:
+def test_ten_thousand_segments_are_kept_an_hour_the_newest_at_ten_seconds() -> None:
     tenth = LIMIT_BYTES // 10  # so that a thousand are as ten thousand
     history = filled(1_000, 400, tenth)
     assert history.end_us - history.begin_us >= 3_600_000_000
@@ -133,7 +133,7 @@ def test_ten_thousand_segments_are_kept_for_an_hour_and_the_newest_at_ten_second
     )
 
 
-def test_segments_that_never_last_and_a_hundred_thousand_at_once_stay_within_the_limit() -> None:
+def test_short_lived_segments_and_a_hundred_thousand_stay_within_the_limit() -> None:
     limit = 2 * 1024 * 1024
     for history in (filled(200, 60, limit // 10, churn=True), filled(10_000, 3, limit // 10)):
         found = kept(history, "t")

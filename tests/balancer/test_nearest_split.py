@@ -28,7 +28,7 @@ def after_minutes(minutes: float, per_s: int) -> SegmentLoad:
 @pytest.mark.parametrize(
     ("per_s", "minutes"), [(1.1, 24), (1.5, 11), (1.9, 7.5)], ids=["a tenth over", "half over", "nearly twice"]
 )
-def test_a_new_segment_splits_later_than_its_mean_says_and_what_is_told_says_when(per_s: float, minutes: float) -> None:
+def test_a_new_segment_splits_later_than_its_mean_says_and_tells_when(per_s: float, minutes: float) -> None:
     rate = round(TARGET * per_s)
     before, after = after_minutes(minutes - 0.5, rate), after_minutes(minutes + 0.5, rate)
     assert before.corrected_messages_per_s[2] == pytest.approx(rate), "what it takes is over the target all along"

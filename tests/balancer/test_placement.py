@@ -114,7 +114,7 @@ def test_the_lightest_broker_comes_first() -> None:
     assert assign([("u", 0, 0)], owned, loads, hosts_of(3)) == {("u", 0, 0): "b001"}
 
 
-def test_the_segments_of_a_dead_broker_are_spread_though_nobody_reports_them() -> None:
+def test_a_dead_brokers_segments_are_spread_though_nobody_reports_them() -> None:
     """If they counted as idle, all would fit on the survivor that is a little lighter."""
     segments = [("t", 0, number) for number in range(600)]
     owned = {segment: f"b{number % 2:03}" for number, segment in enumerate(segments[:400])}

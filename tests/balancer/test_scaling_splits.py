@@ -44,7 +44,7 @@ def test_bytes_count_as_messages_do_and_the_worse_decides() -> None:
     assert parts(decided([segment(0, WHOLE, replace(both, messages_per_s=(0.0,) * 4))])) == [3]
 
 
-def test_a_new_segment_is_split_by_what_was_seen_in_full_but_cut_by_what_it_takes() -> None:
+def test_a_new_segment_is_split_by_full_history_and_cut_by_its_own_load() -> None:
     young = load(0, 2.1, 0.3, 0.15, observed_s=60.0)  # 2.1 = 3.3 * (1 - 1 / e)
     assert parts(decided([segment(0, WHOLE, young, age_s=60)])) == [4]
 

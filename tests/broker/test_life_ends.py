@@ -99,9 +99,7 @@ def asking(broker: Broker, method: str, path: str) -> tuple[asyncio.Task[None], 
 
 
 @pytest.mark.brokers
-async def test_who_starts_in_a_dead_ones_folder_ends_its_lease_so_that_nobody_waits_for_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_start_in_a_dead_ones_folder_ends_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with in_loop(tmp_path, 2, journal="object", lease_s=60) as together:
         dead, other = together.brokers
         topic = await make_topic(dead)

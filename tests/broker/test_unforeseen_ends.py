@@ -60,7 +60,7 @@ async def test_a_stop_in_order_is_no_unforeseen_end(tmp_path: Path, caplog: pyte
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_a_broker_whose_segment_was_taken_is_believed_dead_and_begins_again(tmp_path: Path) -> None:
+async def test_a_broker_whose_segment_was_taken_begins_again(tmp_path: Path) -> None:
     async with running(tmp_path, store := MemoryStore()) as broker:
         topic = await make_topic(broker)
         await publish(broker, topic, "1")

@@ -30,7 +30,7 @@ def test_a_crew_that_settles_answers_what_it_holds_before_it_pulls_more(history)
     assert [what for what, _ in crew.asked] == ["pull", "ack"] * 10
 
 
-def test_one_that_does_not_settle_yet_holds_messages_of_several_consumers_at_once(history):
+def test_an_unsettled_one_holds_messages_of_several_consumers_at_once(history):
     crew = Told("crowd-0", ["http://127.0.0.1:1"], history, 1)
     crew.steps(20)
     assert [what for what, _ in crew.asked].count("pull") > 15

@@ -83,7 +83,7 @@ def test_any_slot_is_lost_of_which_a_newer_one_knows(seed, count):
 
 
 @given(st.sampled_from(sorted(STRANGERS)), st.integers())
-def test_a_stranger_is_a_number_of_connections_that_ask_for_what_never_ends(kind, seed):
+def test_a_stranger_is_connections_with_requests_that_never_end(kind, seed):
     wanted = STRANGERS[kind](Random(seed))
     assert wanted == STRANGERS[kind](Random(seed))
     assert 10 <= wanted.count <= 400
@@ -122,7 +122,7 @@ def published(begun: float, ended: float, segment: int, call: int) -> list[Event
     return [line, replace(line, t=ended, type="ok", segment=segment, offset=0)]
 
 
-def test_a_wait_is_from_the_kill_to_the_first_ok_of_a_publish_that_began_later():
+def test_a_wait_lasts_from_the_kill_to_the_first_ok_of_a_later_publish():
     events = [
         *published(9.0, 10.5, 0, 2),
         killed(10.0, 0),

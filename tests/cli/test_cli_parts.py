@@ -139,7 +139,7 @@ def _of_csv(data):
     ]
 
 
-def test_texts_of_csv_that_are_not_utf_8_are_bad_records_and_the_others_stay_texts():
+def test_texts_of_csv_that_are_not_utf_8_are_bad_records_others_stay_texts():
     wrong = "column 'b' is not UTF-8"
     assert _of_csv(b"a,b\n1,\xff\xfe\n2,ok\n3,\xc3\xa9\n") == [
         (1, wrong),

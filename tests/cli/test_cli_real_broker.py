@@ -77,7 +77,7 @@ def test_ndjson_csv_and_envelopes_come_out_as_messages(run, tmp_path):
     assert run("pull", "in", "--subscription", "s") == ""
 
 
-def test_invalid_records_are_named_in_one_line_and_what_was_published_beside_them_is_said(run, client):
+def test_invalid_records_are_named_in_a_line_with_publishes_beside_them(run, client):
     said, named = run("publish", "mixed", stdin='{"n": 1}\nno json\n{"n": 2}\n', code=1).strip().splitlines()
     assert said == "published 1 message to mixed; the others were not published:"
     assert named == "seaweedq: stdin:2: not JSON (column 1)"

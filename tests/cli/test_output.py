@@ -225,7 +225,7 @@ def test_the_list_of_topics_has_their_figures(run, real_client):
 
 
 @pytest.mark.process
-def test_the_page_of_a_topic_has_rates_segments_and_lag_and_its_configuration_apart(run, real_client):
+def test_a_topics_page_has_rates_segments_lag_and_configuration_apart(run, real_client):
     real_client.create_topic("page", key_field="k", flush={"max_age_s": 7})
     real_client.create_subscription("page", "lagging", start="earliest")
     real_client.publish("page", [{"value": {"k": "a"}}] * 3)

@@ -54,7 +54,7 @@ def test_where_no_token_is_asked_for_none_is_shown(given: dict[str, Any]) -> Non
     assert "SEAWEEDQ_TOKEN" not in text
 
 
-def test_a_broker_that_has_no_token_of_its_own_leaves_the_file_to_its_reader() -> None:
+def test_a_broker_without_a_token_of_its_own_leaves_the_file_to_its_reader() -> None:
     first, publish, *_ = server_lines(Settings(auth="required", coordination="etcd://a:1"), "http://b:1", "t")
     assert first == "export SEAWEEDQ_TOKEN_FILE=FILE-WITH-YOUR-TOKEN"
     assert publish.startswith("sed 's/^/Authorization: Bearer /' FILE-WITH-YOUR-TOKEN | curl -H @- http://b:1/")

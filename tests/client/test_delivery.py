@@ -74,7 +74,7 @@ def test_each_receipt_has_the_error_of_its_own_message(real_client):
 
 
 @pytest.mark.process
-def test_more_invalid_messages_than_a_broker_names_take_no_valid_one_with_them(real_client):
+def test_more_invalid_messages_than_are_named_take_no_valid_one_with_them(real_client):
     """A broker names a thousand of a request, and a batch with one more failed as a whole."""
     topic = real_client.create_topic("many-invalid")["name"]
     producer = real_client.producer(topic, linger_ms=10_000)
@@ -99,7 +99,7 @@ def test_messages_that_are_all_invalid_are_sent_once():
     assert not cluster.messages
 
 
-def test_after_a_second_refusal_of_all_that_was_left_each_message_has_its_own_reason():
+def test_after_a_second_refusal_of_the_rest_each_has_its_own_reason():
     """The second one counts the messages that were left, so each had the reason of another one."""
 
     def refusal(*reasons):
@@ -131,7 +131,7 @@ def test_after_a_second_refusal_of_all_that_was_left_each_message_has_its_own_re
     assert outcome.error.fields["errors"][0]["reason"] == "the first"
 
 
-def test_a_message_that_is_too_large_is_looked_up_among_those_that_were_left():
+def test_a_message_that_is_too_large_is_found_among_those_left():
     """Its index was taken for one of the whole batch, so another message failed in its place."""
     cluster = FakeCluster()
     cluster.faults = [
@@ -150,7 +150,7 @@ def test_a_message_that_is_too_large_is_looked_up_among_those_that_were_left():
     assert len(cluster.requests) == 3
 
 
-def test_a_refused_message_keeps_its_own_reason_where_the_others_fail_in_the_end():
+def test_a_refused_message_keeps_its_reason_if_the_others_fail_in_the_end():
     cluster = FakeCluster()
     cluster.faults = [
         lambda _: problem(422, "invalid-messages", errors=[{"index": 1, "reason": "no"}], invalid=1),
@@ -320,7 +320,7 @@ def _send_until_raised(producer):
         threading.Event().wait(0.001)
 
 
-def test_leaving_the_block_raises_what_failed_and_a_users_error_comes_first(client):
+def test_leaving_the_block_raises_failures_and_a_users_error_comes_first(client):
     with pytest.raises(InvalidMessages), client.producer("t") as producer:
         producer.send("bad")
     with pytest.raises(KeyError) as raised:

@@ -33,7 +33,7 @@ async def messages_of(http: Http, broker: int) -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("disturbed", ["nothing", "leader killed", "broker silent"])
-async def test_a_producer_over_its_limit_is_slowed_down_and_loses_and_doubles_nothing(
+async def test_a_producer_over_its_limit_is_slowed_and_loses_and_doubles_nothing(
     tmp_path: Path, disturbed: str
 ) -> None:
     async with access(tmp_path, 3) as http:

@@ -91,9 +91,7 @@ def test_a_file_that_fails_takes_none_of_the_others_with_it(store, payload_clien
     assert store.uploads["u0"]["state"] == "removed"
 
 
-def test_a_file_that_goes_before_its_turn_is_known_to_its_receipt_and_hides_no_error_of_the_user(
-    store, payload_client, tmp_path
-):
+def test_a_file_gone_before_its_turn_is_in_its_receipt_and_hides_no_error(store, payload_client, tmp_path):
     (tmp_path / "a").write_bytes(b"a")
     sent = threading.Event()
 
@@ -172,7 +170,7 @@ def test_a_smaller_limit_is_learned_from_the_broker(store, payload_client):
     assert sequences == [0, 0, 4]
 
 
-def test_a_refused_message_keeps_its_own_reason_where_an_upload_of_another_fails(store, payload_client):
+def test_a_refused_message_keeps_its_reason_if_an_upload_of_another_fails(store, payload_client):
     store.limit_bytes = 500
     invalid = problem(422, "invalid-messages", errors=[{"index": 0, "reason": "no"}], invalid=1)
     store.faults["POST", "/messages"] = [lambda _: invalid]

@@ -141,7 +141,7 @@ def test_read_table_shows_references_as_they_are(real_client, film):
     assert all(set(row["_reference"]) == {"uri", "size", "content_type", "sha256"} for row in rows)
 
 
-def test_a_broker_that_dies_amid_uploads_loses_doubles_and_mixes_up_nothing(broker_process, tmp_path):
+def test_a_broker_that_dies_amid_uploads_loses_and_doubles_nothing(broker_process, tmp_path):
     broker = broker_process()
     paths = [tmp_path / f"{n}" for n in range(12)]
     for path in paths:

@@ -118,7 +118,7 @@ def test_a_part_that_is_cut_off_goes_again_alone(s3_broker, big):
     assert all(flaky.parts().count(number) == 1 for number in set(flaky.parts()) - {1})
 
 
-def test_where_the_store_is_not_reached_a_broker_gives_the_bytes_and_an_upload_fails_clearly(s3_broker, big):
+def test_without_the_store_brokers_give_bytes_and_an_upload_fails_clearly(s3_broker, big):
     broker, moto = s3_broker
     with Client(broker.url) as client:
         client.create_topic("behind")

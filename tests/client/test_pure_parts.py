@@ -223,7 +223,7 @@ def sent(patience: Patience, answers: list[Reply], now_s: list[float]) -> tuple[
         return end.value, waits
 
 
-def test_waits_for_a_rate_are_as_told_with_jitter_and_no_failure_however_long_they_last() -> None:
+def test_waits_for_a_rate_are_as_told_with_jitter_and_never_a_failure() -> None:
     now_s = [0.0]
     patience = Patience(10, lambda: now_s[0], lambda: 0.5)
     answers = [limited(5, 4.0)] * 8 + [Reply(200, {}, b"{}")]
@@ -271,7 +271,7 @@ def driven(steps: Any, answers: list[Reply]) -> tuple[Any, list[float]]:
         return end.value, waits
 
 
-def test_a_publish_that_is_sent_once_waits_for_a_rate_and_is_not_repeated_for_anything_else() -> None:
+def test_a_publish_sent_once_is_repeated_for_a_rate_and_nothing_else() -> None:
     patience = Patience(10, lambda: 0.0, lambda: 0.0)
     taken = Reply(200, {}, b'{"published": 1}')
 

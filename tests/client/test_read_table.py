@@ -200,7 +200,7 @@ def test_columns_are_pruned_and_unknown_ones_named(topic):
             client.read_table("t t", columns=["nonsense"])
 
 
-def test_what_retention_has_taken_is_left_out_also_while_its_files_are_there(topic):
+def test_what_retention_took_is_left_out_while_its_files_are_still_there(topic):
     topic.start, topic.ends = 5, {0: 11}
     with Client("http://test", transport=httpx.MockTransport(topic)) as client:
         assert _offsets(client.read_table("t t")) == [(0, 5), (0, 6)]

@@ -196,7 +196,7 @@ def test_the_example_of_the_api_page(real_client):
 
 
 @pytest.mark.process
-def test_a_process_that_crashed_gets_under_its_name_what_it_held_before_what_lies_behind(real_broker, real_client):
+def test_a_crashed_process_first_gets_by_its_name_what_it_held_before(real_broker, real_client):
     """10 and on were handled before 0 to 9."""
     with real_client.producer("crashing") as producer:
         for n in range(30):

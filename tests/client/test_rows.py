@@ -37,7 +37,7 @@ def added(batcher: Batcher[object], key: str | None, value: object) -> int:
 
 
 @given(KEYS, JSON | st.binary(max_size=50))
-def test_a_row_as_a_line_is_what_an_envelope_is_and_no_larger_than_was_counted(key: str | None, value: object) -> None:
+def test_a_row_as_a_line_is_an_envelope_and_no_larger_than_was_counted(key: str | None, value: object) -> None:
     row = row_of(value, key, MOST_BYTES)
     assert row
     data, is_binary, size = row

@@ -135,7 +135,7 @@ def test_only_the_first_broker_of_a_hedged_request_is_left_soon(request_, urls, 
     assert found == silent_s
 
 
-def test_a_producer_leaves_an_owner_that_is_silent_long_before_its_own_timeout(cluster):
+def test_a_producer_leaves_a_silent_owner_long_before_its_own_timeout(cluster):
     with Client(URLS, transport=httpx.MockTransport(cluster)) as client, client.producer("t") as producer:
         first = _send_until_split(producer, cluster)
         cluster.silent = {URLS[1]}
@@ -174,7 +174,7 @@ def test_who_failed_comes_last_for_a_while_that_doubles():
     assert brokers.order()[0] == URLS[0]
 
 
-def test_learned_brokers_are_a_short_cut_and_strangers_are_left_out_for_long():
+def test_learned_brokers_are_a_short_cut_and_strangers_are_long_left_out():
     now = [0.0]
     brokers = Brokers(["http://given"], lambda: now[0])
     owners = ("http://a", "https://b", "http://c")

@@ -199,7 +199,7 @@ def test_small_tables_that_wait_go_together_and_share_a_delivery(cluster, partit
     assert sum(batch.count for _, batch in _leave(partition)) == CELLS
 
 
-def test_tables_are_joined_within_the_bounds_of_a_batch_and_not_with_dictionaries(cluster):
+def test_tables_are_joined_within_a_batchs_bounds_not_with_dictionaries(cluster):
     partition = Partitioner(Limits(batch_messages=2), object, iter("abcdefgh").__next__)
     partition.follow(_seen(cluster))
     row = pa.table({"value": ["1"], "_key": [key_in(0)]})
@@ -284,7 +284,7 @@ def test_keys_of_typed_tables_and_explicit_ones_before_them():
     assert keys_of(pa.RecordBatch.from_pydict({"n": [5]}), keys).to_pylist() == [None]
 
 
-def test_the_map_is_looked_at_at_first_now_and_then_and_soon_when_it_is_stale():
+def test_the_map_is_read_at_first_now_and_then_and_soon_when_stale():
     lookout = MapRefresh()
     assert lookout.due(0.0)
     lookout.begin()
@@ -300,7 +300,7 @@ def test_the_map_is_looked_at_at_first_now_and_then_and_soon_when_it_is_stale():
     assert lookout.due(103.0)
 
 
-def test_another_topic_of_the_same_name_gets_its_keys_by_its_own_rule_after_all_of_the_one_before(cluster, partition):
+def test_a_namesake_topic_gets_its_keys_by_its_own_rule_after_the_first(cluster, partition):
     partition.follow(_seen(cluster), KeyRule("a"))
     value = b'{"a":"%s","b":"%s"}' % (key_in(0).encode(), key_in(7).encode())
 
@@ -542,7 +542,7 @@ TestPartition.settings = settings(max_examples=examples(60), stateful_step_count
 
 
 @pytest.mark.parametrize("fault", ["lost", "partly"])
-def test_rows_that_were_taken_in_part_and_then_refused_are_lines_under_the_same_sequences(fault):
+def test_rows_taken_in_part_then_refused_are_lines_of_the_same_sequences(fault):
     machine = Machine()
     machine.look()
     machine.follow()

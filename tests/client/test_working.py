@@ -83,7 +83,7 @@ def test_a_pull_under_way_may_bring_the_failed_message_again() -> None:
     assert ids(begun(held)) == ["0-0"]
 
 
-def test_what_comes_again_before_its_failure_is_answered_waits_for_the_answer() -> None:
+def test_a_repeat_before_its_failure_is_answered_waits_for_the_answer() -> None:
     """It was dropped with what was behind the failed one: leased, handled by nobody, and overtaken."""
     held = held_with("ordered", wire(0), wire(1))
     (first,) = begun(held)

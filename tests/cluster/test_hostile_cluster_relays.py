@@ -73,9 +73,7 @@ def test_each_broker_gives_the_same_answer_to_the_same_target(together: Together
 
 
 @pytest.mark.parametrize("secret", [b"", b"nope", b"\xff", b"x" * 10_000])
-def test_a_client_that_claims_to_be_a_broker_is_refused_where_brokers_hand_on(
-    together: Together, secret: bytes
-) -> None:
+def test_a_client_that_claims_to_be_a_broker_is_refused_calls_of_brokers(together: Together, secret: bytes) -> None:
     together.subscribe(0)
     for number in range(BROKERS):
         for target in (fetch(together), NAME):

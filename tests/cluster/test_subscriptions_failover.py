@@ -94,7 +94,7 @@ def test_a_dispatcher_leaves_under_pulls_without_an_error_or_a_repeat(together: 
 
 
 @pytest.mark.long
-def test_the_heir_that_comes_back_gets_its_subscription_and_nothing_comes_twice(together: Together) -> None:
+def test_an_heir_that_comes_back_gets_its_subscription_and_nothing_twice(together: Together) -> None:
     together.subscribe(0)
     together.publish(0, 60)
     heir = together.settled()

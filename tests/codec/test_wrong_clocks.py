@@ -92,7 +92,7 @@ def test_a_wrong_clock_neither_refuses_nor_takes_what_is_an_hour_ahead(decode: D
                 decode(message, taking)
 
 
-def test_rows_without_a_timestamp_are_not_refused_where_the_broker_itself_is_ahead() -> None:
+def test_rows_without_a_timestamp_are_not_refused_if_the_broker_is_ahead() -> None:
     taking = replace(intake(), now_us=NOW_US + DAY_US)
     stamp = datetime.fromtimestamp(NOW_US / 1e6, UTC)
     times = pa.array([None, stamp], TIMESTAMP)

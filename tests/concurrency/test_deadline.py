@@ -204,7 +204,7 @@ async def test_a_waiter_that_is_cancelled_is_forgotten():
 
 
 @simulated
-async def test_bound_work_ends_at_the_deadline_and_what_need_not_wait_is_done_also_behind_it():
+async def test_bound_work_ends_at_the_deadline_other_work_is_done_behind_it():
     async def slept(seconds):
         if seconds:
             await asyncio.sleep(seconds)

@@ -74,7 +74,7 @@ async def test_a_cancellation_reaches_what_runs():
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_an_error_leaves_no_cancellation_behind_so_that_a_timeout_around_it_is_one():
+async def test_an_error_leaves_no_cancellation_so_a_timeout_around_it_is_one():
     async def fail_and_hang():
         async with asyncio.timeout(0.02):
             with pytest.raises(ValueError, match=r"^0$"):
@@ -85,7 +85,7 @@ async def test_an_error_leaves_no_cancellation_behind_so_that_a_timeout_around_i
         await fail_and_hang()
 
 
-async def test_a_cancellation_is_not_lost_where_the_work_answers_it_with_an_error():
+async def test_a_cancellation_is_not_lost_if_the_work_answers_with_an_error():
     async def work(number):
         try:
             await asyncio.sleep(60)

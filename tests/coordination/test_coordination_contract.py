@@ -63,7 +63,7 @@ async def test_a_transaction_applies_all_or_nothing(coordination: Coordination) 
     assert (page.entries, page.revision) == (expected, after)
 
 
-async def test_a_deleted_key_compares_as_absent_and_comes_back_with_a_new_revision(coordination: Coordination) -> None:
+async def test_a_deleted_key_is_absent_and_comes_back_with_a_new_revision(coordination: Coordination) -> None:
     first = await put(coordination, "a")
     await coordination.commit([Compare("a", first)], [Delete("a")])
     assert await coordination.get("a") is None

@@ -121,7 +121,7 @@ def test_renewals_are_sent_each_second_whatever_is_answered() -> None:
     in_scene(act)
 
 
-def test_the_age_of_the_lease_counts_from_the_newest_sending_that_was_answered() -> None:
+def test_the_age_of_the_lease_counts_from_the_newest_answered_sending() -> None:
     async def act(scene: Scene) -> None:
         began_s = clock().time()
         scene.leases.back_s = 2.5  # of the sending after 1 s

@@ -48,9 +48,7 @@ def test_it_publishes_pulls_and_acks_and_leaves_nothing(render: Render, broker: 
         assert list(client.topics()) == []
 
 
-async def test_it_asks_over_tls_with_a_token_that_has_no_more_rights_than_it_needs(
-    render: Render, tmp_path: Path
-) -> None:
+async def test_it_asks_over_tls_with_a_token_of_only_the_rights_it_needs(render: Render, tmp_path: Path) -> None:
     authority = Authority()
     (ca := tmp_path / "ca.pem").write_bytes(authority.pem)
     (file := tmp_path / "token").write_text(admin := draw(SystemIds()))

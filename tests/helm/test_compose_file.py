@@ -77,7 +77,7 @@ def test_a_broker_gets_settings_of_a_cluster(
 
 
 @pytest.mark.process
-def test_brokers_need_the_token_of_the_admin_which_leaves_their_environment(
+def test_brokers_need_the_admins_token_and_it_leaves_their_environment(
     services: dict[str, Any], tmp_path: Path
 ) -> None:
     given = environment(services["broker-1"])

@@ -166,7 +166,7 @@ def test_every_rule_has_a_damage_that_it_finds():
     assert rules == set(DAMAGES.values())
 
 
-def test_a_pull_without_an_answer_may_have_had_the_earlier_one_if_the_later_one_came_to_the_same_consumer():
+def test_an_unanswered_pull_may_explain_a_later_message_at_its_consumer():
     run = sound()
     later_one_came_first(run)
     run.events += lost(3.0, 600, 9.0, "c")
@@ -236,7 +236,7 @@ def test_a_pull_that_was_refused_had_nothing():
     assert "in_turn" in broken(run)
 
 
-def test_a_segment_may_be_the_share_of_another_consumer_but_of_none_that_waits_in_vain_itself():
+def test_a_segment_is_never_the_share_of_one_that_waits_in_vain():
     run = sound()
     wait_beside_a_message(run)
     share = pulled(ROWS[0]._replace(segment=5), 7.0, 601, "d")  # it pulled a second ago, and does not wait

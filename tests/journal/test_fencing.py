@@ -74,7 +74,7 @@ async def test_an_empty_journal_gets_a_fence_where_its_first_slot_would_go(store
     assert await kind_of(store, 0) is SlotKind.FENCE
 
 
-async def test_the_run_ends_at_the_first_gap_and_begins_at_what_was_released_last(store: Store) -> None:
+async def test_the_run_ends_at_the_first_gap_and_begins_at_the_last_released(store: Store) -> None:
     for number, released in [(2, 0), (3, 2), (4, 3), (5, 3), (7, 3), (8, 4)]:
         store.put(number, released)
     assert await fenced(store) == range(4, 6)
@@ -137,7 +137,7 @@ async def test_a_lost_answer_to_the_fence_is_for_the_next_try(store: Store) -> N
     assert await list_slots(store, B) == [0, 1]
 
 
-async def test_of_many_slots_only_the_newest_headers_and_no_bodies_below_are_read(store: Store) -> None:
+async def test_of_many_slots_only_the_newest_headers_and_no_old_bodies_are_read(store: Store) -> None:
     for number in range(2500):
         store.put(number, max(number - 300, 0))
     assert await fenced(store) == range(2199, 2500)
@@ -158,7 +158,7 @@ async def test_a_window_of_slots_beyond_the_gap_hides_no_fence(store: Store) -> 
     assert await list_slots(store, B) == list(range(200 + MAX_UNDER_WAY))
 
 
-async def test_a_journal_whose_newest_slots_are_fences_is_read_to_the_newest_data(store: Store) -> None:
+async def test_a_journal_that_ends_in_fences_is_read_to_the_newest_data(store: Store) -> None:
     for number in range(10):
         store.put(number, 4)
     for number in range(10, 10 + 2 * MAX_UNDER_WAY):
@@ -167,7 +167,7 @@ async def test_a_journal_whose_newest_slots_are_fences_is_read_to_the_newest_dat
     assert (await fenced(store, is_recovered=True)).start == 4
 
 
-async def test_a_slot_that_cannot_be_understood_makes_the_journal_unknown_not_empty(store: Store) -> None:
+async def test_a_slot_that_is_not_understood_makes_the_journal_unknown_not_empty(store: Store) -> None:
     store.put(0)
     store.objects[slot_name(B, 1)] = b"junk"
     with pytest.raises(JournalDamaged, match="00000001"):
@@ -188,7 +188,7 @@ async def test_a_body_that_is_damaged_is_told_after_what_is_sound(store: Store) 
         await anext(reading)
 
 
-async def test_reading_ends_where_another_recovery_has_deleted_or_a_slot_was_lost(store: Store) -> None:
+async def test_reading_ends_at_a_deleted_or_lost_slot(store: Store) -> None:
     for number in (0, 1, 3):
         store.put(number)
     reading = read_slots(store, B, range(4), unbounded)
@@ -242,7 +242,7 @@ async def test_removal_needs_a_fence(store: Store) -> None:
     assert await list_slots(store, B) == [0]
 
 
-async def test_a_removal_that_fails_in_between_is_repeated_and_misleads_no_recoverer(store: Store) -> None:
+async def test_a_removal_that_fails_midway_is_repeated_and_misleads_no_recoverer(store: Store) -> None:
     for number in range(60):
         store.put(number)
     await fenced(store)
@@ -403,7 +403,7 @@ async def test_a_journal_may_go_on_in_the_version_of_a_higher_level(
     assert len([commit async for commit in read_slots(store, B, range(202), unbounded)]) == 202
 
 
-async def test_what_a_removal_leaves_is_an_empty_journal_also_to_who_does_not_know_that_it_was_recovered(
+async def test_a_removal_leaves_an_empty_journal_also_to_one_unaware_of_recovery(
     two_hundred: Store,
 ) -> None:
     """As after coordination was restored from a backup."""
@@ -413,7 +413,7 @@ async def test_what_a_removal_leaves_is_an_empty_journal_also_to_who_does_not_kn
     assert len(await fenced(two_hundred)) == 0
 
 
-async def test_a_slot_that_lands_behind_the_fence_lets_the_next_recovery_begin_later(store: Store) -> None:
+async def test_a_slot_behind_the_fence_lets_the_next_recovery_begin_later(store: Store) -> None:
     for number in range(6):
         store.put(number, acknowledged=max(0, number - 2))
     first = await fenced(store)

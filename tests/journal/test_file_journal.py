@@ -31,7 +31,7 @@ async def fill(folder: Path, commits: int, file_bytes: int) -> FileJournal:
     return journal
 
 
-async def test_a_commit_is_written_and_synced_once_and_a_file_is_durable_before_its_first(tmp_path: Path) -> None:
+async def test_a_commit_is_synced_once_and_a_file_is_durable_before_its_first(tmp_path: Path) -> None:
     disk = SimDisk(tmp_path / "j")
     journal = journal_on(disk)
     await journal.append(acks(b"a"))
@@ -45,9 +45,7 @@ async def test_a_commit_is_written_and_synced_once_and_a_file_is_durable_before_
 
 @pytest.mark.parametrize("at", [6, 7])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-async def test_a_failed_write_or_sync_ends_the_file_and_the_next_append_begins_another(
-    tmp_path: Path, at: int, code: int
-) -> None:
+async def test_after_a_failed_write_or_sync_the_next_append_begins_a_file(tmp_path: Path, at: int, code: int) -> None:
     disk = SimDisk(tmp_path / "j", {at + 2: Fault(code)})
     journal = journal_on(disk)
     await journal.append(acks(b"a"))

@@ -115,7 +115,7 @@ class BadSector(Disk):
         return super().read_at(fd, start, size)
 
 
-async def test_a_disk_that_fails_while_a_commit_is_read_makes_the_journal_unavailable(tmp_path: Path) -> None:
+async def test_a_disk_that_fails_in_a_read_makes_the_journal_unavailable(tmp_path: Path) -> None:
     """A mapped file would end the process by SIGBUS."""
     record, disk = await left_behind(tmp_path / "dead"), BadSector()
     dead = other(tmp_path / "other", disk).open_dead("b", record)

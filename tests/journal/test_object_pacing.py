@@ -114,7 +114,7 @@ async def test_a_store_that_keeps_up_is_given_the_shortest_linger() -> None:
     assert max(await lingers(4, put_s=0.03, appends=30)) < 0.0225
 
 
-async def test_the_linger_grows_while_the_window_is_full_and_no_further_than_it_must() -> None:
+async def test_the_linger_grows_while_the_window_is_full_and_only_as_it_must() -> None:
     between = (await lingers(4, put_s=0.2, appends=60))[-20:]
     assert 0.045 <= sum(between) / len(between) <= 0.08
     between = await lingers(1, put_s=0.5, appends=6, step_s=0.01)

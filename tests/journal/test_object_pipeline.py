@@ -70,7 +70,7 @@ async def test_a_fence_refuses_its_slot_and_all_later_ones_for_ever(journal: Obj
         await journal.remove()
 
 
-async def test_a_fence_that_is_heard_of_refuses_new_appends_before_older_ones_end(
+async def test_a_known_fence_refuses_new_appends_before_older_ones_end(
     journal: ObjectJournal, store: HeldStore
 ) -> None:
     appends = await begin(journal, 2)

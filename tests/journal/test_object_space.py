@@ -69,7 +69,7 @@ async def test_deletions_are_bounded_oldest_first_and_their_failure_is_no_harm(
     assert store.slots == [*range(2 * BATCH, 2 * BATCH + 5)]
 
 
-async def test_at_rest_one_empty_slot_says_so_the_others_go_and_nothing_more_is_asked(
+async def test_at_rest_one_empty_slot_says_so_and_nothing_more_is_asked(
     journal: ObjectJournal, store: HeldStore, hands: Hands
 ) -> None:
     await append(journal, store, 3)

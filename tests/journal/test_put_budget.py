@@ -139,7 +139,7 @@ async def test_a_commit_that_is_full_goes_as_debt_and_waits_for_the_window_alone
     await journal.close()
 
 
-async def test_a_put_is_spent_before_its_slot_is_encoded_so_that_the_next_commit_waits_for_its_turn() -> None:
+async def test_a_put_is_spent_before_its_slot_is_encoded_the_next_commit_waits() -> None:
     store, hands = HeldStore(), Hands()
     journal = journal_on(store, hands, puts_per_s=1)
     spent(journal.budget, 0, BURST - 1)

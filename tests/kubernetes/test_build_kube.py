@@ -19,9 +19,7 @@ def build_kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return build_kube
 
 
-def test_programs_are_built_once_all_are_there_and_their_version_is_the_wanted_one(
-    build_kube: Any, tmp_path: Path
-) -> None:
+def test_programs_are_built_once_in_the_wanted_version(build_kube: Any, tmp_path: Path) -> None:
     build = build_kube.Build("example.org/m", "v1.2.3", {"one": ".", "other": "."})
     for name in ("one", ".one.version", "other"):
         assert not build.built

@@ -11,7 +11,7 @@ from tests.support.kubernetes.pod import Place, Pod
 pytestmark = pytest.mark.process
 
 
-async def test_a_pod_runs_also_where_the_interpreter_lies_below_the_path_of_a_volume(tmp_path: Path) -> None:
+async def test_a_pod_runs_also_with_its_interpreter_below_the_path_of_a_volume(tmp_path: Path) -> None:
     above = "/" + Path(sys.executable).parts[1]
     container: dict[str, Any] = {"name": "broker", "image": "any", "args": [f"{above}/journal", "--any"]}
     container["volumeMounts"] = [{"name": "data", "mountPath": above}]

@@ -19,7 +19,7 @@ def unharmed(figures: Figures) -> bool:
     return harm == (0, 0, 0, 0) and figures.requests > 0 and figures.longest_gap_s < GAP_S + figures.slowest_store_s
 
 
-def test_an_installed_release_has_its_brokers_on_nodes_of_their_own_and_knows_their_zones(release: Release) -> None:
+def test_an_installed_release_has_brokers_on_own_nodes_and_knows_zones(release: Release) -> None:
     nodes = {pod["spec"]["nodeName"] for pod in release.brokers()}
     assert nodes == {"node-a", "node-b", "node-c"}
     assert len(release.kubelet.ready()) == 3
@@ -41,7 +41,7 @@ async def test_clients_see_nothing_of_an_upgrade(release: Release) -> None:
     assert not before & {pod["metadata"]["name"] for pod in release.brokers()}
 
 
-async def test_clients_see_nothing_of_an_upgrade_that_cannot_start_and_of_its_rollback(release: Release) -> None:
+async def test_clients_see_nothing_of_a_failed_upgrade_and_its_rollback(release: Release) -> None:
     async with release.under_load() as figures:
         code, printed = await release.apply("upgrade", within_s=8, image={"repository": "seaweedq", "tag": "broken"})
         assert code != 0, printed

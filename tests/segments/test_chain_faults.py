@@ -204,7 +204,7 @@ async def test_a_missing_entry_is_damage_also_for_its_size(store: MemoryStore, p
         await chain.sizes([EntryName(0, 0), EntryName(9, 9)])
 
 
-async def test_names_grow_with_appends_and_never_show_what_is_behind_the_known_end(
+async def test_names_grow_with_appends_and_never_show_anything_behind_the_end(
     store: MemoryStore, chain: Chain, pauses: Pauses
 ) -> None:
     await chain.append(*entry(chain, "a"))

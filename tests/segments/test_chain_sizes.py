@@ -7,7 +7,7 @@ from seaweedq.segments.chain_sizes import MARKS, ChainSizes, KnownEntry, RemoteS
 from seaweedq.segments.entry import EntryName
 
 
-def test_the_bytes_since_an_offset_are_those_of_its_file_by_their_share_and_of_all_later_ones() -> None:
+def test_the_bytes_since_an_offset_are_a_share_of_its_file_and_all_later() -> None:
     known = {
         EntryName(0, 0): KnownEntry(0, 5),
         EntryName(1, 0): KnownEntry(100, 10),

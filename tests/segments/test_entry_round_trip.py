@@ -109,7 +109,7 @@ def test_rows_come_back_as_they_were(name: str, data: st.DataObject) -> None:
     assert table["_offset"].to_pylist() == list(range(first, end))
 
 
-def test_maps_have_the_child_names_of_the_layout_so_that_rows_serialise_alike() -> None:
+def test_maps_have_the_layouts_child_names_so_that_rows_serialise_alike() -> None:
     layout = LAYOUTS["json"]
     batch = assemble(
         layout,

@@ -55,7 +55,7 @@ def test_parts_are_clipped_to_the_range_of_the_heir() -> None:
     assert heir(2, 50, 100, old).judge(50, "p", 60, 60, 1) == New()
 
 
-def test_a_merge_keeps_parts_apart_unless_neither_of_two_neighbours_knows_anybody() -> None:
+def test_a_merge_keeps_parts_apart_unless_two_neighbours_know_nobody() -> None:
     left, right = tables(1, 0, 50, 25), tables(2, 50, 100, 75)
     assert ranges(heir(3, 0, 100, left, right)) == [(0, 100)]
     right.record(50, "p", 0, 0, 0, 1, 1)
@@ -65,7 +65,7 @@ def test_a_merge_keeps_parts_apart_unless_neither_of_two_neighbours_knows_anybod
     assert merged.judge(50, "p", 0, 0, 1) == Duplicate(2, 0)
 
 
-def test_both_sides_of_a_merge_may_know_the_same_request_at_ids_of_their_own() -> None:
+def test_both_sides_of_a_merge_may_know_a_request_at_their_own_ids() -> None:
     left, right = tables(1, 0, 50), tables(2, 50, 100)
     left.record(0, "p", 0, 9, 3, 6, 1)
     right.record(50, "p", 0, 9, 8, 4, 1)
@@ -83,7 +83,7 @@ def test_the_segment_itself_compares_the_count_and_a_later_one_can_not() -> None
     assert heir(1, 0, 100, old).judge(0, "p", 0, 9, 5) == Duplicate(0, 0)
 
 
-def test_what_is_unknown_of_a_part_stays_new_there_and_older_than_the_newest_is_out_of_order() -> None:
+def test_what_a_part_does_not_know_stays_new_and_older_is_out_of_order() -> None:
     old = tables(0, 0, 100, 50)
     old.record(0, "p", 5, 9, 0, 5, 1)
     merged = heir(1, 0, 100, old)
@@ -109,7 +109,7 @@ def test_an_encoding_carries_every_part(data: st.DataObject) -> None:
             assert again.judge(part, "a", at, at, 1) == old.judge(part, "a", at, at, 1)
 
 
-def test_idle_producers_are_evicted_in_every_part_and_their_cut_goes_with_them() -> None:
+def test_idle_producers_and_their_cuts_are_evicted_in_every_part() -> None:
     old = tables(0, 0, 100, 50)
     old.record(0, "p", 0, 0, 0, 1, 0)
     old.record(50, "q", 0, 0, 1, 1, 0)

@@ -272,7 +272,7 @@ def test_losses(offsets: dict[int, int], known: dict[int, Segment], step: Step) 
 MERGED = segments(Segment(0, 0, 3, True, (), (2,)), Segment(1, 0, 9, True, (), (2,)), Segment(2, 0, 4, False, (0, 1)))
 
 
-def test_a_merged_segment_does_not_wait_for_one_that_was_removed_before_the_stream_began() -> None:
+def test_a_merged_segment_does_not_wait_for_one_removed_before_the_stream() -> None:
     known = {number: MERGED[number] for number in (0, 2)}
     assert initial(known, {}) == {0: 0}
     assert advance({0: 3}, known).offsets == {2: 4}
@@ -333,7 +333,7 @@ def test_a_loss_says_what_is_gone() -> None:
     assert str(Loss(3, 9, 4)) == "segment 3 ends at 4, though it was read to 9"
 
 
-def test_a_merged_segment_waits_for_both_and_a_target_for_none_that_came_later() -> None:
+def test_a_merged_segment_waits_for_both_a_target_for_none_that_came_later() -> None:
     known = MERGED
     assert advance({0: 3, 1: 5}, known, 2).offsets == {0: 3, 1: 7}
     assert advance({0: 3, 1: 7}, known).offsets == {0: 3, 1: 9}

@@ -121,7 +121,7 @@ def test_restarts_and_failures_over_splits(stream: Any, client: Client, http: ht
 
 
 @pytest.mark.long
-def test_a_batch_that_is_in_the_offset_log_and_not_in_the_commit_log_has_the_same_rows(
+def test_a_batch_of_the_offset_log_not_yet_committed_has_the_same_rows(
     stream: Any, client: Client, http: httpx.Client, tmp_path: Path
 ) -> None:
     """A query died before its batch, within it or behind it; since then its topic was flushed and split."""

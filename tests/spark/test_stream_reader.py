@@ -77,7 +77,7 @@ def at(offsets: dict[int, int], now: str = NOW) -> dict[str, Any]:
     return {**{str(number): offset for number, offset in offsets.items()}, "now": now}
 
 
-def test_a_batch_that_is_repeated_has_the_rows_that_had_not_expired_at_first(reader: Any) -> None:
+def test_a_repeated_batch_has_the_rows_that_had_not_expired_at_first(reader: Any) -> None:
     """Its end, which Spark keeps before the batch runs, has the time; a repeat found others expired."""
     later = {**maps(one(0, 0, 10, 20)), "now": "2026-01-02T12:00:00Z"}
     files = [{"files": [file(0, 0, 10)]}]

@@ -39,7 +39,7 @@ def test_the_bytes_are_those_given(tmp_path: Path, size: int, shift: int) -> Non
     assert written(tmp_path / "file", data) == bytes(data)
 
 
-def test_a_file_system_that_cannot_write_directly_gets_all_of_it_the_other_way(
+def test_a_file_system_without_direct_writes_gets_all_the_other_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, refused = os.write, []

@@ -269,7 +269,7 @@ class Gateway(MemoryStore):
             raise StoreUnavailable(f"{self.endpoint} is down")
 
 
-async def test_every_endpoint_is_probed_and_those_that_do_not_answer_are_left_out(ids: Ids) -> None:
+async def test_every_endpoint_is_probed_and_silent_ones_are_left_out(ids: Ids) -> None:
     objects: dict[str, bytes] = {}
     gateways = [Gateway("a", objects, down=True), Gateway("b", objects), Gateway("c", objects)]
     store = Endpoints(gateways)

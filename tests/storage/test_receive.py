@@ -158,7 +158,7 @@ def held(real: Callable[..., object], reached: threading.Event, go_on: threading
 
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync"])
-async def test_cancelled_while_the_disk_is_slow_it_waits_for_nobody_who_cancels_again_and_leaves_nothing(
+async def test_cancelled_on_a_slow_disk_it_leaves_nothing_and_heeds_a_second_one(
     local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     reached, go_on = threading.Event(), threading.Event()

@@ -195,7 +195,7 @@ async def test_a_missing_bucket_is_named_and_is_no_missing_object(
     await store.close()
 
 
-async def test_a_bucket_that_is_there_is_found_and_its_endpoint_is_named_where_boto_chose_it(s3: S3Service) -> None:
+async def test_an_existing_bucket_is_found_and_the_endpoint_boto_chose_is_named(s3: S3Service) -> None:
     there, missing = S3Store(f"s3://{s3.place()}"), S3Store("s3://no-such-bucket")
     await there.check_bucket()
     with pytest.raises(StoreUnavailable, match=f"bucket no-such-bucket at {s3.endpoint}"):
@@ -261,7 +261,7 @@ async def test_the_next_endpoint_serves_what_may_be_sent_again(store: S3Store, p
     await both.close()
 
 
-async def test_a_create_is_not_repeated_at_the_next_endpoint_but_the_next_create_goes_there(
+async def test_a_create_is_not_repeated_at_the_next_endpoint_the_next_one_is(
     store: S3Store, proxy: Proxy, s3: S3Service
 ) -> None:
     both = Endpoints([store, S3Store(store.uri("x")[:-2], s3.endpoint, "path")])

@@ -215,9 +215,7 @@ async def test_a_message_in_no_known_encoding_is_an_error_all_the_same(s3: S3Ser
 
 
 @pytest.mark.service
-async def test_a_request_that_was_damaged_on_its_way_says_nothing_about_signatures(
-    s3: S3Service, names: Iterator[str]
-) -> None:
+async def test_a_request_damaged_on_its_way_says_nothing_about_signatures(s3: S3Service, names: Iterator[str]) -> None:
     async with proxy_of(s3.endpoint) as proxy:
         store = S3Store(f"s3://{s3.place()}/below", proxy.endpoint)
         await store.list("o/")

@@ -40,7 +40,7 @@ async def store(s3: S3Service) -> AsyncIterator[S3Store]:
 
 
 @pytest.mark.service
-async def test_folder_markers_of_other_tools_are_not_objects_and_do_not_shorten_a_page(store: S3Store) -> None:
+async def test_folder_markers_of_other_tools_are_no_objects_and_shorten_no_page(store: S3Store) -> None:
     for key in ("t/", "t/a/", "t/b/"):
         await privates.bucket(store).create(store._root + key, b"")
     for name in ("t/a/1", "t/b/1", "t/b/2"):
@@ -99,7 +99,7 @@ async def test_a_large_body_is_sent_whole_and_not_copied(s3: S3Service) -> None:
 
 
 @pytest.mark.service
-async def test_a_store_of_two_lives_is_used_in_both_also_at_the_root_of_its_bucket(s3: S3Service) -> None:
+async def test_a_store_is_used_in_two_lives_also_at_the_root_of_its_bucket(s3: S3Service) -> None:
     try:
         store = S3Store(f"s3://{s3.bucket()}")
     except Absent as absent:

@@ -133,7 +133,7 @@ async def test_a_listing_brings_sizes_and_the_stores_own_times(store: ObjectStor
 
 
 @pytest.mark.parametrize("order", [str, by_parts])
-def test_either_order_is_that_of_bytes_in_a_folder_and_keeps_folders_together(order: Order) -> None:
+def test_either_order_is_of_bytes_in_a_folder_and_keeps_folders_together(order: Order) -> None:
     names = sorted(TREE, key=order)
     folders = [name.rpartition("/")[0] for name in names]
     for folder in folders:
@@ -150,9 +150,7 @@ async def test_an_age_is_that_of_the_store(store: ObjectStore) -> None:
         await store.age_s("b")
 
 
-async def test_all_names_are_paged_through_each_once_though_each_is_deleted_at_once(
-    store: ObjectStore, order: Order
-) -> None:
+async def test_all_names_are_paged_once_though_each_is_deleted_at_once(store: ObjectStore, order: Order) -> None:
     await put(store, *TREE)
     found: list[str] = []
     while page := await store.list("t", after=found[-1] if found else "", limit=2):

@@ -117,7 +117,7 @@ def repr_of(row: dict[str, Any]) -> str:
 
 
 @pytest.mark.brokers
-async def test_a_relayed_change_is_told_of_once_and_a_topic_of_a_first_publish_too(tmp_path: Path, lines: Any) -> None:
+async def test_a_relayed_change_is_told_once_a_topic_of_a_first_publish_too(tmp_path: Path, lines: Any) -> None:
     async with access(tmp_path, 2) as http:
         for at in (0, 1):
             assert await http.status("POST", "/v1/topics/a/messages", http.admin, at, json={"value": 1}) == 200
@@ -355,7 +355,7 @@ def test_rows_have_the_columns_of_the_topic() -> None:
 @pytest.mark.parametrize(
     ("error", "lost"), [(TopicConflict("other columns"), 1), (StoreUnavailable("the store is away"), 0)]
 )
-async def test_a_batch_that_is_refused_for_good_is_lost_and_an_outage_loses_nothing(
+async def test_a_batch_refused_for_good_is_lost_and_an_outage_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, error: SeaweedqError, lost: int
 ) -> None:
     clock = StillClock()

@@ -339,7 +339,7 @@ def test_resources() -> None:
         (None, Unauthenticated),
     ],
 )
-async def test_what_ends_without_a_lease_says_what_is_known_of_its_token_also_once_there_is_a_lease_again(
+async def test_an_end_without_a_lease_tells_what_is_known_of_the_token(
     monkeypatch: pytest.MonkeyPatch, now: Caller | None, error: type[SeaweedqError]
 ) -> None:
     callers = Callers(SimpleNamespace(), SystemClock(), AdminToken(None))  # type: ignore[arg-type]
@@ -408,7 +408,7 @@ def shown_twice(**more: Any) -> tuple[World, str]:
     return world, text
 
 
-def test_one_that_is_revoked_counts_no_more_and_counts_again_if_it_comes_back() -> None:
+def test_a_revoked_one_counts_no_more_and_counts_again_if_it_comes_back() -> None:
     world, text = shown_twice()
     world.revoke(text)
     with pytest.raises(Unauthenticated):

@@ -150,7 +150,7 @@ async def roll(together: InLoop, ports: bool) -> None:
         await work(together)
 
 
-async def test_a_port_for_brokers_comes_and_goes_by_rolling_restarts_without_a_failed_request(tmp_path: Path) -> None:
+async def test_a_port_for_brokers_comes_and_goes_by_rolling_restarts(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2, lease_s=3) as together:
         await make(together)
         await work(together)
@@ -184,7 +184,7 @@ async def test_a_rise_of_the_level_beside_ports_for_brokers_fails_no_request(
             await one.stop()
 
 
-async def test_a_caller_that_means_an_earlier_life_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+async def test_a_caller_that_means_an_earlier_life_is_refused_before_any_work(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1, peer_ports=True) as together:
         peers = peers_of(together.brokers[0])
         peers.send = together.brokers[0].process.peers.send  # type: ignore[method-assign]

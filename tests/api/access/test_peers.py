@@ -19,7 +19,7 @@ def check_stamp(stamp: str, covered: Any) -> str:
     return "b.1"
 
 
-def test_who_has_shown_that_it_is_a_broker_and_nobody_else_is_exempt_from_the_bound_of_its_address() -> None:
+def test_only_proven_brokers_are_exempt_from_the_bound_of_their_address() -> None:
     requests = PeerRequests(SimpleNamespace(is_apart=False, check_stamp=check_stamp), Refusals(SystemClock()))  # type: ignore[arg-type]
     exempted: list[str] = []
 

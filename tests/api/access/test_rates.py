@@ -123,7 +123,7 @@ def let_in(rates: Local, caller: Caller, given: dict[str, Any]) -> bool:
     return True
 
 
-def test_each_broker_lets_in_an_even_share_and_what_one_limit_refuses_costs_no_other() -> None:
+def test_each_broker_lets_in_an_even_share_and_a_refusal_costs_no_other() -> None:
     clock = Still()
     rates = Local(clock, 4)
     caller = principal("u", requests=40, bytes_in=4000)
@@ -139,7 +139,7 @@ def test_each_broker_lets_in_an_even_share_and_what_one_limit_refuses_costs_no_o
     assert sum(let_in(rates, caller, scope()) for _ in range(100)) == 41
 
 
-def test_a_body_that_nobody_reads_costs_no_more_than_the_largest_that_comes() -> None:
+def test_a_body_that_nobody_reads_costs_at_most_the_largest_that_comes() -> None:
     """A stated length is only a claim: by one header a topic, or all who are anonymous, would be in debt for years."""
     clock = Still()
     rates = Local(clock)
@@ -172,7 +172,7 @@ def test_a_limit_that_changes_counts_at_once_and_a_debt_stays() -> None:
     assert sum(let_in(rates, principal("u", requests=100), scope()) for _ in range(200)) == 100
 
 
-def test_a_limit_that_is_set_or_lifted_counts_for_kinds_of_requests_that_came_before() -> None:
+def test_a_changed_limit_counts_for_kinds_of_requests_that_came_before() -> None:
     """What a kind of request asks is looked up once."""
     rates = Local(Still())
     publish = [let_in(rates, principal("u", requests=100), scope("POST", 500)) for _ in range(3)]
@@ -201,7 +201,7 @@ async def publish(http: Http, token: str, count: int, topic: str = "t") -> httpx
     return await http("POST", f"/v1/topics/{topic}/messages", token, json=content)
 
 
-def test_a_request_counts_to_its_topic_where_a_client_has_sent_it_and_not_where_it_is_relayed() -> None:
+def test_a_request_counts_to_its_topic_at_the_broker_a_client_sent_it_to() -> None:
     rates = Local(Still())
     record = SimpleNamespace(config=SimpleNamespace(limits=Limits(requests=0.2)), incarnation=1)
     rates.limited = {"t": SimpleNamespace(name="t", record=record)}
@@ -220,7 +220,7 @@ def test_the_account_of_what_is_under_way_is_kept() -> None:
     assert accounts.known("t/1", Limits(waiting_pulls=1), 0.0) is kept
 
 
-async def test_who_waits_until_all_is_paid_goes_by_a_limit_that_was_raised_meanwhile(
+async def test_one_that_waits_to_pay_goes_by_a_limit_raised_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Still()
@@ -272,7 +272,7 @@ async def test_a_change_costs_as_many_as_the_segments_that_it_touches(tmp_path: 
 
 
 @pytest.mark.brokers
-async def test_bytes_of_answers_are_paid_for_by_the_next_read_and_never_keep_an_ack_away(tmp_path: Path) -> None:
+async def test_the_next_read_pays_for_bytes_of_answers_and_acks_never_wait(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("slow", EVERYTHING, limits={"bytes_out": 100})
         token = await http.token(principal="slow")
@@ -291,7 +291,7 @@ async def test_bytes_of_answers_are_paid_for_by_the_next_read_and_never_keep_an_
 
 
 @pytest.mark.brokers
-async def test_pulls_that_wait_have_places_of_which_each_broker_gives_at_least_one(tmp_path: Path) -> None:
+async def test_waiting_pulls_have_places_and_each_broker_gives_at_least_one(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("slow", EVERYTHING, limits={"waiting_pulls": 1})
         token = await http.token(principal="slow")
@@ -313,7 +313,7 @@ def waits(http: Http) -> bool:
     return any(account.waiting for account in inside.accounts(http.together.brokers[0]))
 
 
-async def test_what_is_sent_in_parts_and_said_on_a_socket_waits_until_it_is_paid_for(
+async def test_parts_and_frames_of_a_socket_wait_until_they_are_paid_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, slept = Still(), []
@@ -388,7 +388,7 @@ def test_a_connection_that_has_no_place_costs_nothing_else() -> None:
 
 
 @pytest.mark.brokers
-async def test_open_uploads_have_places_and_those_that_ended_elsewhere_give_theirs_back(
+async def test_open_uploads_have_places_and_those_ended_elsewhere_free_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with access(tmp_path, 2) as http:
@@ -405,7 +405,7 @@ async def test_open_uploads_have_places_and_those_that_ended_elsewhere_give_thei
 
 
 @pytest.mark.brokers
-async def test_the_default_limits_are_for_all_that_have_none_of_their_own_and_each_has_them_for_itself(
+async def test_default_limits_are_for_all_without_their_own_each_for_itself(
     tmp_path: Path,
 ) -> None:
     async with access(tmp_path, auth="none") as http:
@@ -426,7 +426,7 @@ async def test_the_default_limits_are_for_all_that_have_none_of_their_own_and_ea
 
 
 @pytest.mark.brokers
-async def test_the_limits_of_a_topic_are_for_all_who_use_it_and_count_beside_those_of_principals(
+async def test_a_topics_limits_are_for_all_users_and_count_beside_principals(
     tmp_path: Path,
 ) -> None:
     async with access(tmp_path, 2) as http:

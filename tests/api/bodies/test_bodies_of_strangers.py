@@ -208,7 +208,7 @@ async def test_a_decoder_holds_its_memory_also_when_nobody_waits_for_it() -> Non
     assert budget.decoding == 0
 
 
-async def test_a_decoder_that_waits_for_room_never_begins_once_nobody_waits_for_it() -> None:
+async def test_a_decoder_that_waits_for_room_never_begins_once_abandoned() -> None:
     budget, begun = Budget(100), []
     memory = DecodingMemory(budget, FairMemory(budget))
     budget.decoding = 40
@@ -233,7 +233,7 @@ async def test_a_fetch_without_room_for_its_answer_is_refused_once(tmp_path: Pat
             assert len((await http.get(path)).content) > 100_000
 
 
-async def test_a_body_whose_time_is_over_is_dismissed_by_another_one_in_the_same_turn(tmp_path: Path) -> None:
+async def test_a_body_out_of_time_is_dismissed_by_another_in_the_same_turn(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, app, _):
         scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"text/plain")]}
         body = privates.reader(app).body(scope, asyncio.Queue[Any]().get)

@@ -136,7 +136,7 @@ async def test_the_ids_of_an_answer_count_before_they_are_made(tmp_path: Path, m
 MIB = 1 << 20
 
 
-def test_a_principal_holds_at_most_half_of_what_is_free_and_the_next_one_half_of_the_rest() -> None:
+def test_a_principal_holds_half_of_what_is_free_the_next_half_of_the_rest() -> None:
     budget = Budget(64 * MIB)
     fair = FairMemory(budget, lambda: 2)
 
@@ -215,7 +215,7 @@ async def test_a_decoder_counts_for_its_callers_share() -> None:
 
 
 @pytest.mark.brokers
-async def test_small_bodies_that_become_large_ones_leave_room_for_those_of_another(
+async def test_small_bodies_that_become_large_leave_room_for_another_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = b'{"value":"' + b"x" * (4 * MIB - 20) + b'"}'

@@ -42,7 +42,7 @@ def test_the_last_address_that_no_trusted_proxy_has_is_the_clients(
     assert Addresses(TRUSTED).of(scope(peer, forwarded)) == client
 
 
-def test_loopback_and_trusted_proxies_count_for_nobody_and_ipv6_by_its_network() -> None:
+def test_loopback_and_trusted_proxies_do_not_count_ipv6_by_its_network() -> None:
     addresses = Addresses(TRUSTED)
     for nobody in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "10.3.4.5", "192.0.2.7", "", "/run/socket"):
         assert addresses.counted(nobody) == "", nobody

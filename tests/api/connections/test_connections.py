@@ -185,7 +185,7 @@ async def test_sockets_over_the_bound() -> None:
             writer.close()
 
 
-def test_an_address_has_a_bound_of_its_own_at_which_its_own_quiet_ones_make_room() -> None:
+def test_an_address_has_its_own_bound_at_which_its_quiet_ones_make_room() -> None:
     connections = Connections(10, 2)
     connections.most_per_address = 2
     ones, other = [One(), One()], One()

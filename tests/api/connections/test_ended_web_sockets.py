@@ -173,7 +173,7 @@ async def test_a_handshake_whose_client_has_just_gone_is_not_accepted() -> None:
         await until(lambda: not len(limits.connections))
 
 
-async def test_the_brokers_stop_passes_over_one_that_its_client_has_closed_and_not_emptied() -> None:
+async def test_the_brokers_stop_passes_over_one_that_is_closed_and_not_emptied() -> None:
     limits, full = Limits(), asyncio.Event()
     protocols: list[BoundedWebSocket] = []
 

@@ -162,7 +162,7 @@ async def test_the_page_of_the_api_works_under_its_policy(tmp_path: Path) -> Non
         assert await page.until("document.querySelector('.live-responses-table .response-col_status')?.innerText")
 
 
-async def test_a_search_for_a_key_looks_where_it_can_be_and_follows_what_was_asked(tmp_path: Path) -> None:
+async def test_a_search_for_a_key_reads_its_places_and_follows_what_was_asked(tmp_path: Path) -> None:
     async with console(tmp_path) as (page, serving, http):
         await http.put("/v1/topics/orders", json={"initial_segments": 8})
         messages = [{"key": f"k{n}", "value": n} for n in range(64)]

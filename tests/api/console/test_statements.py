@@ -39,7 +39,7 @@ async def left_of(page: Page, heading: str) -> float:
     return found
 
 
-async def test_pages_of_subscriptions_count_subscriptions_and_their_states_are_those_of_their_consumers(
+async def test_pages_count_subscriptions_and_show_the_states_of_their_consumers(
     tmp_path: Path,
 ) -> None:
     async with console(tmp_path) as (page, serving, http):
@@ -85,7 +85,7 @@ async def test_pages_of_subscriptions_count_subscriptions_and_their_states_are_t
         await page.shows("No subscription of t01 yet", "seaweedq pull t01 ")
 
 
-async def test_sizes_of_files_stand_beside_those_of_what_is_in_no_file_and_long_names_hide_no_column(
+async def test_sizes_of_files_stand_beside_tails_and_long_names_hide_no_column(
     tmp_path: Path,
 ) -> None:
     async with console(tmp_path) as (page, serving, http):
@@ -126,7 +126,7 @@ async def test_sizes_of_files_stand_beside_those_of_what_is_in_no_file_and_long_
         assert await page.run(durations) == shown
 
 
-async def test_a_look_at_messages_says_whether_there_are_more_and_has_the_newest_of_sealed_segments(
+async def test_a_page_of_messages_tells_of_more_and_has_sealed_segments_newest(
     tmp_path: Path,
 ) -> None:
     async with console(tmp_path) as (page, serving, http):

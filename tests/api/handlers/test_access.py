@@ -48,7 +48,7 @@ async def test_tokens_of_one_principal_have_a_bound_and_leave_room_for_others(
         assert await http.status("POST", "/v1/tokens", http.admin, json={"principal": "q"}) == 201
 
 
-async def test_what_a_principal_issues_by_itself_has_a_bound_and_leaves_room_for_what_it_is_given(
+async def test_a_principals_own_tokens_are_bounded_and_leave_room_for_given_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("seaweedq.broker.access.principals.MOST_MINTED", 2)
@@ -183,7 +183,7 @@ async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
         assert await http.status("GET", "/v1/principals", another) == 401
 
 
-async def test_a_file_of_the_admins_that_all_users_may_write_is_refused_and_ends_its_token(tmp_path: Path) -> None:
+async def test_an_admin_file_that_all_may_write_is_refused_and_ends_its_token(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         callers, file = inside.callers(http.together.brokers[0]), tmp_path / "admin"
         file.chmod(0o602)
@@ -287,7 +287,7 @@ async def test_a_topic_is_created_by_who_may_create_it(tmp_path: Path) -> None:
         assert await http.status("POST", "/v1/topics/a/messages", token, json={"value": 1}) == 200
 
 
-async def test_a_topic_that_another_broker_has_just_created_needs_no_right_to_create(tmp_path: Path) -> None:
+async def test_a_topic_just_created_elsewhere_needs_no_right_to_create(tmp_path: Path) -> None:
     async with access(tmp_path, 2) as http:
         await http.principal("p", [{"actions": ["publish"], "topics": ["*"]}])
         token = await http.token(principal="p")

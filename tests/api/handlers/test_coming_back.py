@@ -174,7 +174,7 @@ async def relaying(folder: Path) -> AsyncIterator[tuple[InLoop, httpx.AsyncClien
             yield together, beside
 
 
-async def test_one_that_waits_under_its_name_at_another_broker_keeps_it_from_nothing(tmp_path: Path) -> None:
+async def test_a_wait_under_its_name_at_another_broker_keeps_it_from_nothing(tmp_path: Path) -> None:
     """A pull whose client has gone unnoticed waits there; who came back queued behind it, and was told nothing."""
     async with relaying(tmp_path) as (_, beside):
         client = Client(beside)

@@ -244,7 +244,7 @@ async def test_a_letter_whose_outcome_a_seek_did_not_await_is_there_once(
 
 
 @pytest.mark.brokers
-async def test_the_topic_is_created_with_the_sources_format_and_again_after_its_deletion(tmp_path: Path) -> None:
+async def test_the_topic_is_created_with_the_sources_format_also_after_deletion(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, http):
         for name, config in (("t", {}), ("b", {"format": "bytes"}), ("y", {"format": "typed", "schema": SCHEMA})):
             await http.put(f"/v1/topics/{name}", json=config)
@@ -421,7 +421,7 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
 
 
 @pytest.mark.brokers
-async def test_a_batch_that_waits_for_its_ack_is_repeated_behind_those_of_other_segments(
+async def test_a_batch_without_ack_is_repeated_behind_those_of_other_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches of all segments had one producer, of which a topic remembers few requests: a repeat was a new letter."""
@@ -488,7 +488,7 @@ async def test_a_batch_of_many_pieces_is_read_as_a_whole(tmp_path: Path, monkeyp
         assert (offsets.tolist(), rows.num_rows) == ([0], 1)
 
 
-def test_a_checkpoint_has_the_batch_while_its_ack_is_on_its_way_and_no_longer() -> None:
+def test_a_checkpoint_has_the_batch_only_while_its_ack_is_on_its_way() -> None:
     """It had nothing of what was being acked: a crash then had it delivered, and published, again."""
     cursor = SegmentCursor(Versioned.new(CursorRecord(7, 0, delivered_to=0)))
     offsets = np.arange(3)
@@ -542,7 +542,7 @@ def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
     assert (cursor.delivery.dead_letters.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
 
 
-def test_what_is_dying_outlives_dispatchers_that_die_before_their_first_checkpoint() -> None:
+def test_dying_messages_outlive_dispatchers_dead_before_a_checkpoint() -> None:
     """It was delivered again, and its consumer had to reject it once more. Leases are those of the epoch before."""
     dying = HeldLease("", "", 0.0, ((3, 4),), ("rejected", "why"))
     before = CursorRecord(7, 2, delivered_to=5, held=(HeldLease("mine", "c", 9.0, ((2, 3),)), dying))

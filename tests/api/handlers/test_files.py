@@ -32,7 +32,7 @@ def ranges(files: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("size", [2, 3, 1_000])
-def test_all_rows_below_the_flushed_offsets_are_in_the_files_that_are_listed(
+def test_all_rows_below_the_flushed_offsets_are_in_the_listed_files(
     http: httpx.Client, broker: BrokerProcess, topic: str, size: int
 ) -> None:
     assert listed(http, topic) == [], "a file without rows is none to read"
@@ -62,7 +62,7 @@ def test_all_rows_below_the_flushed_offsets_are_in_the_files_that_are_listed(
 
 
 @pytest.mark.brokers
-async def test_a_file_that_appears_after_the_positions_were_asked_for_is_left_out(
+async def test_a_file_that_appears_after_the_positions_were_read_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing tells its end yet."""

@@ -84,7 +84,7 @@ async def make(together: InLoop) -> None:
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("peer_ports", [False, True])
-async def test_nothing_that_brokers_send_has_the_secret_and_none_of_it_is_taken_twice(
+async def test_brokers_never_send_the_secret_and_nothing_is_taken_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peer_ports: bool
 ) -> None:
     recorded = Recorded(monkeypatch)
@@ -207,7 +207,7 @@ async def work_often(together: InLoop) -> None:
 
 
 @pytest.mark.brokers
-async def test_a_secret_is_changed_by_two_rolling_restarts_without_a_failed_request(tmp_path: Path) -> None:
+async def test_two_rolling_restarts_change_a_secret_without_a_failed_request(tmp_path: Path) -> None:
     old, new = "o" * 32, "n" * 32
     together = InLoop(tmp_path, MemoryStore(), {}, secret=old)
     try:
@@ -233,9 +233,7 @@ async def test_a_secret_is_changed_by_two_rolling_restarts_without_a_failed_requ
 
 
 @pytest.mark.brokers
-async def test_a_broker_that_proves_nothing_and_does_not_read_the_level_loses_its_lease(
-    tmp_path: Path, next_level: int
-) -> None:
+async def test_a_broker_that_proves_nothing_and_reads_no_level_loses_its_lease(tmp_path: Path, next_level: int) -> None:
     async with in_loop(tmp_path, 1) as together:
         lease = (await together.coordination.leases.grant(60)).lease
         key, record = keys.BROKERS.key("old.1"), BrokerRecord(FALSE, "old", 1)

@@ -50,7 +50,7 @@ class Under:
         monkeypatch.setattr(RelayQueue, "turn", queueing)
 
 
-async def test_who_queues_behind_those_of_a_dead_dispatcher_waits_for_the_next_one() -> None:
+async def test_one_queued_behind_those_of_a_dead_dispatcher_waits_for_the_next() -> None:
     """Each of those told all others behind it, so that thousands who waited sent each other away."""
     queue, until_ = RelayQueue(), Deadline(SystemClock(), 30)
     first_leaves, later_ones = asyncio.Event(), list[asyncio.Task[float]]()

@@ -192,9 +192,7 @@ async def test_a_broker_that_is_cut_off_ends_all_with_its_lease(tmp_path: Path) 
 
 @pytest.mark.service
 @pytest.mark.long
-async def test_a_partition_from_etcd_ends_what_a_revoked_token_waits_for_behind_it(
-    etcd_server: EtcdServer, tmp_path: Path
-) -> None:
+async def test_a_partition_from_etcd_ends_the_waits_of_a_revoked_token(etcd_server: EtcdServer, tmp_path: Path) -> None:
     thread, prefix = LoopThread(), f"{uuid4()}/"
     link = TcpProxy(thread, etcd_server.endpoint).start()
     endpoints = iter([etcd_server.endpoint, etcd_server.endpoint, f"127.0.0.1:{link.port}"])
@@ -273,7 +271,7 @@ async def test_clocks_that_are_off_by_a_minute_move_expiry_alone(tmp_path: Path)
     await together.coordination.close()
 
 
-async def test_tokens_become_required_by_a_rolling_restart_that_fails_nobody_who_has_one(tmp_path: Path) -> None:
+async def test_a_rolling_restart_requires_tokens_and_fails_nobody_who_has_one(tmp_path: Path) -> None:
     (tmp_path / "admin").write_text(admin := draw(SystemIds()))
     together = InLoop(tmp_path, MemoryStore(), {"auth": "none", "admin_token_file": str(tmp_path / "admin")})
     for _ in range(3):

@@ -445,7 +445,7 @@ def test_rates_are_those_of_what_was_published(http: httpx.Client) -> None:
 
 
 @pytest.mark.process
-def test_a_key_that_is_too_hot_is_told_and_a_sealed_segment_has_neither_rates_nor_key(http: httpx.Client) -> None:
+def test_a_hot_key_is_told_and_a_sealed_segment_has_neither_rates_nor_key(http: httpx.Client) -> None:
     path, many = "/v1/topics/hot", {"target_messages_per_s": 10, "cool_down_s": 1}
     http.put(path, json={"initial_segments": 2, "scaling": many})
     key = next(f"key-{n}" for n in range(100) if hash_key(f"key-{n}") >= 2**30)

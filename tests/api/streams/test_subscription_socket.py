@@ -168,7 +168,7 @@ async def test_what_is_refused_never_becomes_a_web_socket(
     assert f"/problems/{slug}".encode() in (found.value.response.body or b"")
 
 
-async def test_it_ends_when_the_broker_leaves_and_when_its_subscription_is_deleted(client: Client) -> None:
+async def test_it_ends_if_the_broker_leaves_or_its_subscription_is_deleted(client: Client) -> None:
     await client.make()
     async with client.socket() as socket:
         await client.http.delete(SUB)
@@ -183,7 +183,7 @@ async def test_it_ends_when_the_broker_leaves_and_when_its_subscription_is_delet
 
 
 @pytest.mark.long
-async def test_a_client_that_reads_nothing_holds_bounded_memory_and_its_messages_go_to_others(client: Client) -> None:
+async def test_a_client_that_reads_nothing_is_bounded_others_get_its_messages(client: Client) -> None:
     """15 MB are published; the slow one gets what its sockets take, whose deadline is over after 1 s."""
     await client.make(0, mode="shared", ack_deadline_s=1)
     budget = inside.budget(client.here.broker)

@@ -117,7 +117,7 @@ async def test_no_more_than_max_in_flight_are_unacked(client: Client, mode: str)
         assert one.values == list(range(7))
 
 
-async def test_a_reconnection_gets_what_is_unacked_behind_its_last_event_in_the_order_it_was_sent(
+async def test_a_reconnection_gets_the_unacked_behind_its_last_event_in_order(
     client: Client,
 ) -> None:
     await client.make(6, ack_deadline_s=600)
@@ -140,7 +140,7 @@ async def test_a_reconnection_gets_what_is_unacked_behind_its_last_event_in_the_
         assert again.values == [6]
 
 
-async def test_a_client_that_loses_the_first_messages_on_their_way_gets_them_in_order(client: Client) -> None:
+async def test_a_client_that_loses_the_first_messages_gets_them_in_order(client: Client) -> None:
     await client.make(2, ack_deadline_s=600)
     async with client.stream("?consumer=c") as one:
         await one.until(2)
@@ -152,7 +152,7 @@ async def test_a_client_that_loses_the_first_messages_on_their_way_gets_them_in_
         assert again.parsed.first_id == begun
 
 
-async def test_an_id_of_a_lease_that_is_gone_begins_with_the_first_that_is_unacked(client: Client) -> None:
+async def test_an_id_of_a_gone_lease_begins_with_the_first_unacked(client: Client) -> None:
     await client.make(3, mode="shared")
     for last_id in ("gone.0", "gone.7.3", "a" * 60 + ".1.0", "x.000.0"):
         async with client.stream("", last_id) as one:
@@ -214,7 +214,7 @@ async def test_a_sign_of_life(client: Client, monkeypatch: pytest.MonkeyPatch) -
         assert one.values == [0]
 
 
-async def test_a_client_that_takes_nothing_holds_no_lease_beyond_what_its_socket_took(client: Client) -> None:
+async def test_a_client_that_takes_nothing_holds_only_leases_its_socket_took(client: Client) -> None:
     await client.make(0, mode="shared")
     async with client.stream(taking=False) as slow:
         size = len(slow.content)

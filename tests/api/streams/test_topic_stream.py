@@ -235,7 +235,7 @@ def rows(found: list[dict[str, Any]]) -> list[Row]:
 
 
 @pytest.mark.brokers
-async def test_every_message_once_and_in_order_over_splits_and_merges_at_any_broker(tmp_path: Path) -> None:
+async def test_each_message_once_and_in_order_over_splits_and_merges(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         await make(together.brokers[0], 2)
         apps = [together.apps[broker.process.url] for broker in together.brokers]
@@ -286,7 +286,7 @@ async def test_whoever_is_cut_off_anywhere_misses_nothing_over_splits_and_merges
 
 
 @pytest.mark.brokers
-async def test_positions_name_a_segment_that_was_read_to_its_end_until_its_successor_begins(tmp_path: Path) -> None:
+async def test_positions_name_an_ended_segment_until_its_successor_begins(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one = together.brokers[0]
         topic = await make(one, 2)

@@ -239,7 +239,7 @@ async def test_an_answer_to_one_that_has_just_gone_is_no_error(caplog: pytest.Lo
     assert caplog.records == []
 
 
-async def test_one_that_hangs_when_the_broker_stops_is_cancelled_without_a_word_in_the_log(
+async def test_one_that_hangs_at_the_stop_is_cancelled_without_a_word_in_the_log(
     here: Served, topic: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun, never = asyncio.Event(), asyncio.Event()

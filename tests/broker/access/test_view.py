@@ -166,7 +166,7 @@ def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypat
     assert (set(ended), callers._by_token) == ({0}, {})
 
 
-def test_a_clock_that_is_set_back_amid_a_look_keeps_nothing_that_has_expired() -> None:
+def test_a_clock_set_back_amid_a_look_keeps_nothing_that_has_expired() -> None:
     """What is taken from those that expire is looked at by nothing else, so it must end."""
     readings: list[int] = []
     clock = SimpleNamespace(monotonic_s=lambda: 0.0, now_us=lambda: readings.pop(0) if readings else 1)

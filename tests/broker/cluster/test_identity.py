@@ -32,7 +32,7 @@ async def test_all_that_begin_at_once_are_of_one_cluster_and_so_ever_after() -> 
     assert set(found) == {await claim(coordination, store)}
 
 
-async def test_a_fresh_store_under_a_coordination_that_has_one_is_refused_and_left_empty() -> None:
+async def test_a_fresh_store_under_a_used_coordination_is_refused_and_left_empty() -> None:
     coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
     await claim(coordination, store)
     other = MemoryStore()
@@ -49,7 +49,7 @@ async def test_a_fresh_coordination_under_a_store_that_has_one_is_refused() -> N
         await claim(MemoryCoordination(SystemClock()), store)
 
 
-async def test_of_two_fresh_stores_that_begin_at_once_one_is_the_clusters_for_ever() -> None:
+async def test_of_two_fresh_stores_begun_at_once_one_is_the_clusters_for_ever() -> None:
     coordination, stores = MemoryCoordination(SystemClock()), [MemoryStore(), MemoryStore()]
     for _ in range(2):
         found = await asyncio.gather(*(claim(coordination, one) for one in stores), return_exceptions=True)
@@ -59,7 +59,7 @@ async def test_of_two_fresh_stores_that_begin_at_once_one_is_the_clusters_for_ev
         await claim(coordination, wrong)
 
 
-async def test_a_start_that_is_cut_off_behind_the_stores_identity_is_gone_on_with() -> None:
+async def test_a_start_cut_off_behind_the_stores_identity_is_gone_on_with() -> None:
     def reset(moment: str, name: str) -> None:
         if moment == "after create" and name == "_cluster.json":
             raise StoreUnavailable("reset")

@@ -187,7 +187,7 @@ async def test_rounds_ask_for_nothing_while_the_replay_shows_nothing_new(
 
 
 @pytest.mark.brokers
-async def test_a_recovery_that_fails_has_given_some_and_the_next_one_passes_them_over(
+async def test_what_a_failed_recovery_has_given_the_next_one_passes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(monkeypatch, failures=1)

@@ -197,7 +197,7 @@ async def test_nobody_dispatches_early_in_place_of_one_whose_lease_a_rise_ends(w
     assert [entry.key for entry in page.entries] == ["revocations/old.1"]
 
 
-async def test_who_came_behind_the_announcement_and_does_not_read_it_is_out_before_anything_is_written(
+async def test_a_late_broker_that_cannot_read_the_announcement_is_out_in_time(
     world: World,
 ) -> None:
     with crash_at("level.announced"):

@@ -116,7 +116,7 @@ def test_what_is_let_in_over_a_minute_is_the_limit(
 # Of new draws one in some hundreds lets 0.83 in: the same are drawn each time until the split is mended.
 @settings(max_examples=examples(12), deadline=None, derandomize=True)
 @given(loads(), st.sampled_from([0.6, 1.0]), st.booleans())
-def test_a_limit_of_few_a_second_is_let_in_though_what_is_refused_does_not_come_again(
+def test_a_limit_of_few_a_second_is_used_though_refused_ones_do_not_return(
     drawn: tuple[int, Sequence[Sequence[float]], Sequence[float]], over: float, patient: bool
 ) -> None:
     brokers, spans, ends = drawn
@@ -136,7 +136,7 @@ def test_buckets_of_a_low_rate_at_many_brokers_are_not_all_full_at_first(brokers
     assert 0.85 <= totals[-1] / (60 * limit) <= 1.1
 
 
-def test_who_is_refused_by_a_broker_with_a_small_share_comes_back_when_it_has_another_one() -> None:
+def test_one_refused_for_a_small_share_comes_back_when_it_has_another() -> None:
     accounts, limits = Accounts(0.0), Limits(messages=1)
     accounts.live(3)
     accounts.report(1)
@@ -150,7 +150,7 @@ def test_who_is_refused_by_a_broker_with_a_small_share_comes_back_when_it_has_an
 
 
 @pytest.mark.parametrize("brokers", [1, 3, 5])
-def test_a_batch_far_larger_than_the_burst_at_one_broker_has_the_whole_limit(brokers: int) -> None:
+def test_a_batch_larger_than_the_burst_at_one_broker_has_the_whole_limit(brokers: int) -> None:
     totals = Cluster(100, brokers, cost=1000, patient=True).run(180, lambda place, _: 1000.0 if place == 0 else 0.0)
     assert 0.85 <= (totals[-1] - totals[59]) / (120 * 100) <= 1.15
 
@@ -166,7 +166,7 @@ def test_while_there_is_no_leader_shares_lapse(weights: tuple[float, float, floa
 
 
 @pytest.mark.parametrize("paused", [0, 2])
-def test_a_broker_that_is_paused_leaves_the_others_their_shares_and_comes_back_to_an_even_one(paused: int) -> None:
+def test_a_paused_broker_leaves_others_their_shares_and_gets_an_even_one(paused: int) -> None:
     limit, begins_s, ends_s = 300.0, 20, 32
     cluster = Cluster(limit, 3, 1.0, silent=lambda place, now_s: place == paused and begins_s <= now_s < ends_s)
     totals = cluster.run(60, lambda place, _: limit * (1.6, 0.3, 0.1)[place])
@@ -196,7 +196,7 @@ def test_shares_count_for_the_last_report_alone_and_lapse() -> None:
     assert accounts.share(2, [], 13)
 
 
-def test_a_report_and_the_shares_are_bounded_and_have_the_most_wanted_limits() -> None:
+def test_reports_and_shares_are_bounded_and_have_the_most_wanted_limits() -> None:
     accounts, limits = Accounts(0.0), Limits(requests=1000)
     for number in range(MOST_REPORTED + 10):
         accounts.of(f"u{number}", limits, lambda: limits, 0).meters["requests"].take(number + 1, 0)
@@ -217,7 +217,7 @@ async def refused(http: Http, token: str, broker: int, count: int) -> int:
 
 
 @pytest.mark.brokers
-async def test_the_leader_of_three_brokers_gives_nearly_all_to_the_one_that_is_asked(tmp_path: Path) -> None:
+async def test_the_leader_of_three_gives_nearly_all_to_the_one_that_is_asked(tmp_path: Path) -> None:
     async with access(tmp_path, 3) as http:
         await http.principal("p", EVERYTHING, limits={"requests": 30})
         token = await http.token(principal="p")

@@ -111,7 +111,7 @@ async def test_a_broker_that_reads_it_recovers_what_the_leader_cannot(
         assert not any(one.lost.is_set() for one in together.brokers)
 
 
-async def test_without_one_its_segments_alone_need_a_newer_broker_until_one_comes(
+async def test_without_one_only_its_segments_need_a_newer_broker_until_one_comes(
     tmp_path: Path, readers: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with in_loop(tmp_path, 2, publish_timeout_s=2) as together:
@@ -197,7 +197,7 @@ async def test_a_broker_that_is_asked_looks_itself_whether_the_other_is_gone(tmp
         await requested.stop()
 
 
-async def test_a_start_is_not_ended_by_a_journal_of_its_folder_that_it_cannot_read(
+async def test_a_journal_of_its_folder_that_it_cannot_read_ends_no_start(
     tmp_path: Path, readers: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with in_loop(tmp_path, 1, journal="file") as together:

@@ -31,7 +31,7 @@ class Clock:
         return self.now_s
 
 
-async def test_a_late_file_of_a_dead_topic_does_not_stay_in_the_one_that_has_its_name(tmp_path):
+async def test_a_late_file_of_a_dead_topic_does_not_stay_in_its_namesake(tmp_path):
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         topics, catalog, clock = inside.topic_admin(broker), inside.catalog(broker), Clock()

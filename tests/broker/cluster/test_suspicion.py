@@ -127,7 +127,7 @@ def test_a_broker_that_refuses_from_the_beginning_is_not_suspected(tmp_path: Pat
 
 @pytest.mark.brokers
 @pytest.mark.long
-def test_one_that_lives_and_begins_to_refuse_is_revoked_once_and_then_spared(tmp_path: Path) -> None:
+def test_a_living_one_that_begins_to_refuse_is_revoked_once_then_spared(tmp_path: Path) -> None:
     async def work(together: Lives) -> None:
         victim = follower(together)
         together.refusing.add(victim.process.url)
@@ -187,7 +187,7 @@ def test_one_reporter_of_three_is_not_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.brokers
-def test_one_that_is_revoked_while_it_lives_answers_nothing_from_then_on_and_says_so(
+def test_one_revoked_while_it_lives_answers_nothing_from_then_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(together: Lives) -> None:
@@ -209,7 +209,7 @@ def test_one_that_is_revoked_while_it_lives_answers_nothing_from_then_on_and_say
 
 
 @pytest.mark.brokers
-def test_messages_that_a_pull_was_about_to_answer_are_not_answered_once_the_key_has_gone(
+def test_messages_about_to_be_answered_are_not_once_the_key_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(together: Lives) -> None:

@@ -50,7 +50,7 @@ def living(*names: str) -> dict[str, BrokerRecord]:
         ([ANSWERED, LEAVES, REFUSED, REFUSED, REFUSED], False),  # it stops in order
     ],
 )
-def test_three_refused_connections_in_a_row_of_a_broker_that_had_answered_are_reported(
+def test_three_refused_connections_of_a_broker_that_answered_are_reported(
     outcomes: list[Outcome], suspected: bool
 ) -> None:
     assert health(outcomes).is_suspect is suspected
@@ -65,7 +65,7 @@ def test_a_report_rests_on_an_answer_and_on_the_last_three_being_refused(outcome
     assert (found.holds_s > 0) is (found.stage is Stage.KNOWN)
 
 
-def test_a_request_that_ends_is_followed_by_another_at_once_and_then_by_refusals_200_ms_apart() -> None:
+def test_a_request_that_ends_is_followed_at_once_refusals_200_ms_apart() -> None:
     pauses = [health([ANSWERED, FAILED, *[REFUSED] * count]).pause_s for count in range(3)]
     assert pauses == [0.0, APART_S, APART_S]
 
@@ -98,7 +98,7 @@ def test_two_reporters_of_two_one_that_live_and_are_not_reported(
 
 
 @pytest.mark.parametrize("change", [{"starting": True}, {"draining": True}, {"spared": True}, {"lease_s": 0.0}])
-def test_who_starts_drains_or_is_spared_and_who_does_not_know_of_it_is_not_suspected(change: dict[str, bool]) -> None:
+def test_starting_draining_and_spared_brokers_are_not_suspected(change: dict[str, bool]) -> None:
     brokers = living("a", "b") | {"c": BrokerRecord("", "c", 0, **{"lease_s": 5.0, **change})}
     assert not may_be_suspected(brokers["c"])
     assert suspects(brokers, 3, {"c": "ab"}) == []

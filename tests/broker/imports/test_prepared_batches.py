@@ -380,7 +380,7 @@ async def test_one_that_fails_while_the_broker_goes_is_left_to_others(broker, wo
     assert not await work.run(where)
 
 
-async def test_places_that_an_import_tells_are_those_of_its_rows_also_over_a_split(broker, work):
+async def test_places_that_an_import_tells_are_its_rows_also_over_a_split(broker, work):
     async def splits() -> None:
         await ready(work)
         await split(broker, inside.topic(broker, "t"))

@@ -55,7 +55,7 @@ def about(counts: Mapping[int, int]) -> Any:
     return pytest.approx(counts, abs=0.1)
 
 
-async def test_every_broker_tells_what_was_published_over_moves_splits_and_merges(hand: Hand) -> None:
+async def test_each_broker_tells_what_was_published_over_moves_splits_and_merges(hand: Hand) -> None:
     one, two = hand.together.brokers
     topic = await made(hand.together, 2, enabled=False)
     await record(hand, one)
@@ -89,7 +89,7 @@ async def test_every_broker_tells_what_was_published_over_moves_splits_and_merge
     assert all(c["bytes_per_s"] > c["messages_per_s"] for c in cells)
 
 
-async def test_a_topic_that_was_idle_and_one_that_is_new_count_from_their_first_message(hand: Hand) -> None:
+async def test_idle_and_new_topics_count_from_their_first_message(hand: Hand) -> None:
     one = hand.together.brokers[0]
     await made(hand.together, 1, enabled=False)
     await record(hand, one)

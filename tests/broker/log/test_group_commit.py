@@ -155,7 +155,7 @@ async def test_whoever_goes_away_loses_only_the_answer() -> None:
     assert values(one) == [b"a", b"b"]
 
 
-async def test_quiet_waits_for_what_was_added_before_and_not_for_what_comes_after() -> None:
+async def test_quiet_waits_for_earlier_additions_and_not_for_later_ones() -> None:
     fate, one = Fate(FULL, None), segment()
     fate.gate.clear()
     async with running(MemoryJournal(fate)) as commit:
@@ -206,7 +206,7 @@ async def test_requests_that_fill_a_commit_end_the_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 3])
-async def test_a_commit_can_be_released_only_behind_those_who_wait_for_its_frames(window: int) -> None:
+async def test_a_commit_is_released_only_behind_waiters_for_its_frames(window: int) -> None:
     """An ack pins its commit when it is told the commit's number; the upkeep may look at any step of the loop."""
     journal, told, looks = MemoryJournal(), [], []
     journal.window = window
@@ -232,7 +232,7 @@ async def test_a_commit_can_be_released_only_behind_those_who_wait_for_its_frame
         assert {number for number in numbers if number <= committed} <= set(known)
 
 
-async def test_an_append_that_breaks_an_invariant_is_refused_and_the_next_one_is_not(
+async def test_an_append_that_breaks_an_invariant_is_refused_the_next_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     journal, one, two = MemoryJournal(), segment(1), segment(2)
@@ -286,7 +286,7 @@ async def test_a_refused_commit_lets_no_later_one_pass_an_earlier_one() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 3])
-async def test_a_durable_commit_that_does_not_fit_its_segment_ends_it_all_and_everybody_hears(window: int) -> None:
+async def test_a_durable_commit_that_does_not_fit_its_segment_ends_all(window: int) -> None:
     fate, one, two = Fate(), segment(1), segment(2)
     journal = MemoryJournal(fate)
     journal.window = window

@@ -106,7 +106,7 @@ async def deaf_owner(together: InLoop) -> tuple[Broker, Topic]:
 
 
 @pytest.mark.brokers
-async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_take(tmp_path: Path) -> None:
+async def test_batches_wait_for_others_no_longer_than_a_publish_may_take(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
         rows = _rows(topic)

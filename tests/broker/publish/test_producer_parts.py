@@ -142,7 +142,7 @@ Lineage.TestCase.settings = settings(max_examples=examples(200), stateful_step_c
 test_lineage = Lineage.TestCase
 
 
-def test_rows_that_bounce_into_a_part_without_those_beside_them_are_not_taken() -> None:
+def test_rows_that_bounce_into_a_part_without_their_others_are_not_taken() -> None:
     """Two parts that know no producer grow together while a request to both is under way, and one slice is lost."""
     topic = Topic()
     left, right = topic.replace([0], [KEY_SPACE // 2])

@@ -135,7 +135,7 @@ async def test_a_lost_batch_that_is_repeated_at_once_is_taken_as_new(parts):
     assert parts.stored() == [0, 1, 2]
 
 
-async def test_of_a_lost_batch_over_two_segments_nothing_is_taken_when_one_refuses(parts):
+async def test_of_a_lost_batch_over_two_segments_none_is_taken_if_one_refuses(parts):
     zero, one = parts.key_of(0), parts.key_of(1)
     await parts.lose(parts.batch(0, [zero, one]))
     await parts.batch(2, [one])
@@ -190,7 +190,7 @@ async def test_a_repeated_single_shares_the_fate_of_the_first(parts, lost):
     assert len(parts.stored(0) + parts.stored(1)) == (0 if lost else 1)
 
 
-async def test_a_later_one_that_was_on_its_way_does_not_turn_a_lost_one_into_a_stored_one(parts):
+async def test_a_later_request_on_its_way_does_not_make_a_lost_one_stored(parts):
     key = parts.key_of(0)
     parts.fault = True
     parts.gate.clear()
@@ -208,7 +208,7 @@ async def test_a_later_one_that_was_on_its_way_does_not_turn_a_lost_one_into_a_s
     assert parts.stored() == [1]
 
 
-async def test_a_remembered_request_is_a_duplicate_while_a_later_one_is_on_its_way(parts):
+async def test_a_remembered_request_is_a_duplicate_beside_a_later_one(parts):
     key = parts.key_of(0)
     await parts.batch(0, [key])
     parts.gate.clear()
@@ -220,7 +220,7 @@ async def test_a_remembered_request_is_a_duplicate_while_a_later_one_is_on_its_w
     assert not (await later).duplicate
 
 
-async def test_without_a_lease_nothing_is_acknowledged_and_a_retry_finds_what_became_durable(parts):
+async def test_without_a_lease_nothing_is_acked_and_a_retry_finds_durable_rows(parts):
     key = parts.key_of(0)
     parts.leased = False
     with pytest.raises(NotReady):
@@ -247,7 +247,7 @@ async def test_keyless_messages_come_to_the_same_segments_alone_and_together(par
     assert [(p.segment, p.first) for p in (await parts.batch(40, [None])).appended] == [(segment, offset)]
 
 
-async def test_a_batch_that_is_refused_at_once_leaves_nothing_that_a_repeat_would_wait_for(parts):
+async def test_a_batch_refused_at_once_leaves_nothing_for_a_repeat_to_wait_for(parts):
     await parts.open(2)
     parts.commit.close()
     for _ in range(2):

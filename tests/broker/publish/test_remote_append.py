@@ -24,7 +24,7 @@ from tests.support.reshape.scene import Scene, scene
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_last_attempt_that_took_nothing_does_not_speak_for_one_whose_answer_was_lost(
+async def test_a_last_attempt_without_effect_does_not_speak_for_a_lost_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     async with running(tmp_path) as broker:

@@ -58,7 +58,7 @@ async def held(owner: Broker) -> AsyncIterator[None]:
         gate.open.set()
 
 
-async def test_a_pull_says_that_there_is_nothing_only_when_no_segment_is_in_between(tmp_path: Path) -> None:
+async def test_a_pull_says_there_is_nothing_only_if_no_segment_is_in_between(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
         await make(together.brokers[0])
         dispatcher, owner = pair(together)
@@ -77,7 +77,7 @@ async def test_a_pull_says_that_there_is_nothing_only_when_no_segment_is_in_betw
         await publishing
 
 
-async def test_the_owner_says_where_a_segment_stands_only_when_it_is_not_in_between(tmp_path: Path) -> None:
+async def test_the_owner_tells_a_segments_position_only_when_not_in_between(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
         await make(together.brokers[0])
         asked, owner = pair(together)
@@ -94,7 +94,7 @@ async def test_the_owner_says_where_a_segment_stands_only_when_it_is_not_in_betw
             assert {n: position.end for n, position in positions.items()}[0] == 40
 
 
-async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while_others_are_asked(
+async def test_positions_are_of_one_moment_though_a_segment_gives_way_meanwhile(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
@@ -124,7 +124,7 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
         assert sum(position.end for position in positions.values()) == 120
 
 
-async def test_a_broker_that_has_only_heard_of_the_successors_knows_what_was_before(tmp_path: Path) -> None:
+async def test_a_broker_that_only_heard_of_successors_knows_what_was_before(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         hears, deaf = together.brokers
         await end_task(deaf, "catalog")
@@ -142,7 +142,7 @@ async def test_a_broker_that_has_only_heard_of_the_successors_knows_what_was_bef
             assert (await far.get(TOPIC)).json()["messages"] == 80
 
 
-async def test_a_dispatcher_that_crashes_amid_a_lineage_is_succeeded_without_loss(tmp_path: Path) -> None:
+async def test_a_dispatcher_that_crashes_amid_a_lineage_is_followed_without_loss(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 3, lease_s=3.0) as together, everywhere(together) as clients:
         await make(together.brokers[0], 2)
         dispatcher, owner = pair(together)

@@ -115,7 +115,7 @@ async def test_an_earlier_version_that_tells_no_time_does_not_count() -> None:
     assert await world.time.now_us() == START_US - 7
 
 
-async def test_others_are_asked_seldom_and_their_times_go_on_meanwhile_also_if_they_do_not_answer() -> None:
+async def test_others_are_asked_seldom_and_their_times_go_on_also_if_silent() -> None:
     world = World(b=START_US)
     world.clock.now += DAYS_US
     for _ in range(3):
@@ -148,7 +148,7 @@ async def test_others_are_asked_seldom_and_their_times_go_on_meanwhile_also_if_t
         (3, [3, 0, 0, 0], 0),
     ],
 )
-async def test_lifetimes_count_from_the_middle_clock_and_of_two_from_the_later_one(
+async def test_lifetimes_count_from_the_middle_clock_of_two_from_the_later(
     own: int, others: list[Any], found: int
 ) -> None:
     told = {f"b{n}": None if one is None else START_US + one * DAYS_US for n, one in enumerate(others)}
@@ -200,7 +200,7 @@ async def test_nobody_waits_for_brokers_that_start_or_tell_no_time() -> None:
     assert world.lifetime_from_us() is None
 
 
-async def test_an_earlier_life_at_the_same_address_is_not_counted_as_another_clock() -> None:
+async def test_an_earlier_life_at_the_same_address_is_no_other_clock() -> None:
     world = World(b=START_US - DAYS_US, former=START_US - DAYS_US)
     world.clock.now -= DAYS_US
     world.named["former"] = "me"
@@ -273,7 +273,7 @@ async def test_a_segment_map_has_the_time_of_the_cluster(tmp_path: Path) -> None
 
 
 @pytest.mark.brokers
-async def test_without_an_answer_of_the_others_only_messages_with_a_lifetime_wait(tmp_path: Path) -> None:
+async def test_unless_others_answer_only_messages_with_a_lifetime_wait(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2, publish_timeout_s=1) as together, everywhere(together) as clients:
         await make(together.brokers[0])
         owner = next(n for n, one in enumerate(together.brokers) if list(inside.catalog(one).owned_by(one.id)))

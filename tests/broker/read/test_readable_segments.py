@@ -127,7 +127,7 @@ async def test_a_life_that_begins_behind_the_deletion_knows_the_start(tmp_path: 
         await after.stop()
 
 
-async def test_first_files_that_are_gone_without_a_start_are_damage_that_names_them(tmp_path: Path) -> None:
+async def test_first_files_gone_without_a_start_are_damage_that_names_them(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         await begin(together)
         await replace(together, [0])
@@ -183,7 +183,7 @@ async def test_a_new_subscription_begins_at_the_start(tmp_path: Path, start: Any
             assert [each["value"] for each in pulled] == [4, 5]
 
 
-async def test_names_before_the_start_do_not_count_also_where_a_late_put_brings_one_back(tmp_path: Path) -> None:
+async def test_names_before_the_start_do_not_count_even_if_a_late_put_brings_one(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         await begin(together)
         await raise_start(together.coordination, 3, 4)

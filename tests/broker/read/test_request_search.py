@@ -103,7 +103,7 @@ async def test_other_errors_are_final(error: Exception) -> None:
     assert world.tried == [True]
 
 
-async def test_the_last_error_is_raised_when_the_time_after_the_first_failure_is_over() -> None:
+async def test_the_last_error_is_raised_when_the_time_after_the_first_is_over() -> None:
     world = World(ME, timeout_s=0)
     with pytest.raises(NotOwner, match="first"):
         await world.run(NotOwner("first"), None)

@@ -27,7 +27,7 @@ async def flushed(broker: Broker, count: int) -> None:
         await inside.flusher(broker).flush(topic.opened[number])
 
 
-async def test_a_long_segment_gives_way_to_one_on_its_range_and_a_short_one_does_not(tmp_path: Path) -> None:
+async def test_a_long_segment_gives_way_to_one_on_its_range_a_short_one_does_not(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         inside.roller(broker)._entries = LONG

@@ -29,7 +29,7 @@ def message(broker: Broker) -> Single:
     return Single("k", b"1", None, broker.process.clock.now_us(), None)
 
 
-async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_so_far(
+async def test_a_half_recovered_journal_does_not_seal_what_is_there_so_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object) -> None:

@@ -111,7 +111,7 @@ async def test_a_leader_that_lost_the_lead_raises_nothing_more(tmp_path: Path) -
         assert world.start == 0
 
 
-async def test_a_subscription_that_reads_while_the_start_rises_moves_up_and_counts(tmp_path: Path) -> None:
+async def test_a_subscription_moves_up_with_the_start_and_counts(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
         assert (await http.put(S, json={"start": "earliest"})).status_code == 201
         await world.policy(max_bytes=1, grace_s=60)

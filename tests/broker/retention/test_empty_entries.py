@@ -128,7 +128,7 @@ async def test_a_mark_pins_its_frame_until_an_entry_has_its_sequence(tmp_path: P
         assert 5 in await world.sequences()
 
 
-async def test_owners_elsewhere_are_asked_and_a_marked_segment_moves_and_is_sealed(tmp_path: Path) -> None:
+async def test_owners_elsewhere_are_asked_a_marked_segment_moves_and_is_sealed(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         topic = await make(one)

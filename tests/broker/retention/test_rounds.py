@@ -336,7 +336,7 @@ def crashes() -> Iterator[tuple[str, int]]:
     yield "deleted", 2
 
 
-async def test_a_crash_anywhere_in_a_round_loses_nothing_that_counts_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_after_a_crash_anywhere_in_a_round_the_next_goes_on_without_loss(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_bytes=1, grace_s=60)
         for place, times in crashes():
@@ -354,7 +354,7 @@ async def test_a_crash_anywhere_in_a_round_loses_nothing_that_counts_and_the_nex
             assert (world.start, await world.sequences()) == (end - 2, [files[-1]]), place
 
 
-async def test_a_deleted_name_that_is_put_late_counts_for_nothing_and_goes_with_the_next_ones(tmp_path: Path) -> None:
+async def test_a_deleted_name_put_late_does_not_count_and_goes_with_later_ones(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         before = {name: await world.store.read(name) for name in await world.store.list(segment_folder("t", 0))}
         await world.policy(max_bytes=1, grace_s=60)

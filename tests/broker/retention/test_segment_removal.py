@@ -119,7 +119,7 @@ async def test_a_sealed_segment_goes_and_its_readers_go_on(tmp_path: Path) -> No
 
 
 @pytest.mark.brokers
-async def test_tables_pass_over_a_removed_segment_and_a_file_put_late_in_its_folder(tmp_path: Path) -> None:
+async def test_tables_pass_over_a_removed_segment_and_a_late_file_in_its_folder(tmp_path: Path) -> None:
     """The bounds are those of whoever has read the segment, and kept where it stood."""
     async with retained(tmp_path) as world:
         await world.policy(max_bytes=1, grace_s=60)
@@ -309,7 +309,7 @@ async def test_a_stream_and_a_seek_know_removed_segments(tmp_path: Path) -> None
 
 
 @pytest.mark.brokers
-async def test_positions_of_a_topic_with_removed_segments_cost_coordination_nothing(
+async def test_positions_with_removed_segments_cost_coordination_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with retained(tmp_path) as world:
@@ -331,7 +331,7 @@ async def test_positions_of_a_topic_with_removed_segments_cost_coordination_noth
 
 
 @pytest.mark.brokers
-async def test_a_tombstone_goes_after_its_time_unless_an_open_segment_descends_from_it(tmp_path: Path) -> None:
+async def test_a_tombstone_goes_in_time_unless_an_open_segment_descends_from_it(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_bytes=1, grace_s=60)
         open_ = [0]

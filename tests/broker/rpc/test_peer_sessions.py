@@ -277,7 +277,7 @@ def test_all_callers_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-def test_among_sessions_in_use_the_one_that_is_unused_for_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_among_sessions_in_use_the_longest_unused_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_sessions, "MOST", 3)
     pair = Pair()
     first, second, third = (pair.begin(f"caller.{number}") for number in range(3))
@@ -288,7 +288,7 @@ def test_among_sessions_in_use_the_one_that_is_unused_for_longest_gives_way(monk
     assert pair.callee.check(first.stamp(REQUEST), REQUEST) == "caller.0"
 
 
-def test_only_seaweedqs_headers_are_covered_in_any_order_and_never_the_stamp() -> None:
+def test_only_seaweedqs_headers_are_covered_in_any_order_not_the_stamp() -> None:
     pairs = [(b"seaweedq-b", b"2"), (b"host", b"x"), (b"seaweedq-peer", b"s"), (b"seaweedq-a", b"1")]
     found = Covered.of("GET", b"/v1", b"", pairs)
     assert found.headers == (b"seaweedq-a:1", b"seaweedq-b:2")

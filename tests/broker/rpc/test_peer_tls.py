@@ -97,7 +97,7 @@ def test_older_versions_of_tls_are_refused() -> None:
         shake(secured, tls_of(CALLEE, "a").server())
 
 
-def test_each_step_of_a_change_of_the_secret_finds_a_certificate_that_the_other_side_takes() -> None:
+def test_each_step_of_a_secrets_change_finds_a_certificate_for_both_sides() -> None:
     states = [("old",), ("new", "old"), ("new",)]
     for mine, others in itertools.product(states, states):
         shared = [secret for secret in mine if secret in others]
@@ -107,7 +107,7 @@ def test_each_step_of_a_change_of_the_secret_finds_a_certificate_that_the_other_
             assert shake(secured, tls_of(CALLEE, *others).server())[0] == "TLSv1.3", (mine, others)
 
 
-def test_a_name_that_asks_for_no_known_authority_gets_the_first_ones_certificate() -> None:
+def test_a_name_of_no_known_authority_gets_the_first_ones_certificate() -> None:
     callee = tls_of(CALLEE, "a", "b").server()
     for name in ("", "x", f"{CALLEE}.0000000000000000"):
         secured = Secured(caller("a").context, name or "localhost")
@@ -175,7 +175,7 @@ def read(pem: str) -> x509.Certificate:
     return x509.load_pem_x509_certificate(pem.encode())
 
 
-def test_two_brokers_make_one_authority_and_another_secret_or_cluster_another_one() -> None:
+def test_two_brokers_make_one_authority_other_secrets_or_clusters_another() -> None:
     mine, theirs = Authority.of(ROOT), Authority.of(keys_of("sesame").roots[0])
     assert mine.certificate == theirs.certificate
     assert mine.name("b") == theirs.name("b")
@@ -185,7 +185,7 @@ def test_two_brokers_make_one_authority_and_another_secret_or_cluster_another_on
         assert read(other.certificate).public_key() != read(mine.certificate).public_key()
 
 
-def test_an_authority_signs_certificates_and_no_authorities_from_1970_to_2100() -> None:
+def test_an_authority_signs_certificates_only_from_1970_to_2100() -> None:
     found = read(Authority.of(ROOT).certificate)
     found.verify_directly_issued_by(found)
     assert found.extensions.get_extension_for_class(x509.BasicConstraints).value == x509.BasicConstraints(True, 0)

@@ -114,7 +114,7 @@ async def world():
     await made.close()
 
 
-async def test_nobody_takes_over_from_one_that_lives_or_whose_journal_is_not_worked_in(world: World) -> None:
+async def test_nobody_takes_over_from_a_living_one_or_an_unrecovered_journal(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
     held = await a.claim(world.topic, "s", Versioned.new(RECORD))
     with pytest.raises(NotOwner):

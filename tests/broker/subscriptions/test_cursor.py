@@ -102,7 +102,7 @@ async def cursor(broker: Broker, topic: Topic, segment: int) -> CursorRecord | N
     return record_of(keys.CURSORS, there.value) if there else None
 
 
-async def test_a_cursor_that_may_not_be_written_keeps_its_acks_and_stops_no_other(
+async def test_a_cursor_that_may_not_be_written_keeps_acks_and_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
@@ -157,7 +157,7 @@ async def test_a_subscription_that_begins_at_the_end_has_a_cursor_that_holds(tmp
         assert broken_by(None, written, 1) == []
 
 
-async def test_an_ack_that_became_durable_without_a_lease_counts_and_is_not_answered(tmp_path: Path) -> None:
+async def test_an_ack_durable_without_a_lease_counts_and_is_not_answered(tmp_path: Path) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
         dispatcher, commit = inside.dispatcher(broker), inside.group_commit(broker)
         topic = await make_topic(broker)
@@ -175,7 +175,7 @@ async def test_an_ack_that_became_durable_without_a_lease_counts_and_is_not_answ
         assert dispatcher.pin is None
 
 
-async def test_an_ack_that_did_not_become_durable_is_delivered_again_and_pins_nothing(
+async def test_an_ack_that_is_not_durable_is_delivered_again_and_pins_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
@@ -196,7 +196,7 @@ async def test_an_ack_that_did_not_become_durable_is_delivered_again_and_pins_no
         assert offsets(await pull(dispatcher, topic, "s", None, 1, 0)) == [0]
 
 
-async def test_no_step_of_the_loop_sees_a_commit_that_holds_an_ack_and_is_not_pinned(tmp_path: Path) -> None:
+async def test_no_step_of_the_loop_sees_an_unpinned_commit_that_holds_an_ack(tmp_path: Path) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
         dispatcher, commit = inside.dispatcher(broker), inside.group_commit(broker)
         topic = await make_topic(broker)
@@ -236,7 +236,7 @@ def test_of_very_many_leases_the_last_ones_to_end_are_remembered(monkeypatch: py
     assert [n for n in range(50) if names.find(f"lease-{n}")] == [0]
 
 
-def test_leases_of_an_earlier_version_stay_with_the_consumer_of_their_segment() -> None:
+def test_leases_of_an_earlier_version_stay_with_their_segments_consumer() -> None:
     names = Leases()
     for segment, consumer in enumerate(("a", "b")):
         record = CursorRecord(7, 0, delivered_to=5, leases=((0, 5, 20.0),), consumer=consumer)

@@ -248,7 +248,7 @@ async def test_another_consumer_gets_its_turn_as_soon_as_all_is_acked(tmp_path: 
         assert offsets(await asyncio.wait_for(waiting, 5)) == [1]
 
 
-def test_an_ack_repeated_while_the_first_is_on_its_way_waits_for_durability_too() -> None:
+def test_an_ack_repeated_beside_the_first_waits_for_durability_too() -> None:
     delivery = SegmentDelivery(0)
     _give(delivery, 3, 3, deadline_s=30)
     first = delivery.judge([0, 1, 2], Asker(C))
@@ -448,9 +448,7 @@ async def test_a_stream_that_is_held_back_waits_no_more_once_the_broker_leaves(t
                 await full
 
 
-async def test_what_is_acked_while_others_are_asked_for_the_time_is_delivered_to_nobody(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+async def test_acked_while_others_are_asked_for_the_time_it_is_not_delivered(tmp_path: Path, monkeypatch: Any) -> None:
     """The repeated pull raised an IndexError: 500, while its message was acked."""
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)

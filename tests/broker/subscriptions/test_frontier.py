@@ -166,7 +166,7 @@ def test_what_was_done_stays_done_while_it_is_hidden_and_after() -> None:
     assert list(Frontier(RECORDS, lambda _: 0, hidden.done).open) == [1, 2, 3], "nothing comes again"
 
 
-def test_a_predecessor_that_is_not_known_yet_is_asked_for_before_its_successor_opens() -> None:
+def test_an_unknown_predecessor_is_asked_for_before_its_successor_opens() -> None:
     """A successor that was looked up ahead of the watch opened before its other predecessor was read."""
     before, beside = (SegmentRecord(0, 5, "sealed", (), (2,), None, 5, 0, sealed_us=1) for _ in range(2))
     merged = SegmentRecord(0, 10, "open", (0, 1), (), "b", None, 0)

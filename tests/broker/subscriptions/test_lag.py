@@ -87,7 +87,7 @@ def dispatched_by(asked: Broker, broker: Broker) -> str:
     return next(name for name in map("s{}".format, range(1000)) if preferred(topic, name) == broker.id)
 
 
-async def test_metrics_say_bytes_and_seconds_of_files_and_tails_as_the_lag_does_without_a_request(
+async def test_metrics_say_bytes_and_seconds_as_the_lag_does_without_a_request(
     tmp_path: Path,
 ) -> None:
     """They said messages alone."""

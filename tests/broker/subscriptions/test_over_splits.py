@@ -77,7 +77,7 @@ async def test_a_successor_waits_until_all_its_predecessors_are_acked(tmp_path: 
         assert sorted(m["id"] for m in await asyncio.wait_for(waiting, 5)) == sorted(behind)
 
 
-async def test_a_pull_waits_for_a_segment_that_is_being_replaced_and_never_says_that_there_is_nothing(
+async def test_a_pull_waits_for_a_segment_in_replacement_and_is_never_empty(
     tmp_path: Path,
 ) -> None:
     async with in_loop(tmp_path) as together, everywhere(together) as clients:

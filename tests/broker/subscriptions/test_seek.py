@@ -81,7 +81,7 @@ async def test_sealed_segments_are_sought_too_and_successors_wait_again(tmp_path
         assert set(opened(one)) == set(records(one)) - {0}
 
 
-async def test_offsets_move_the_segments_that_they_name_and_the_others_keep_their_acks(tmp_path: Path) -> None:
+async def test_offsets_move_the_segments_they_name_others_keep_their_acks(tmp_path: Path) -> None:
     async with in_loop(tmp_path, checkpoint_s=600) as together, everywhere(together) as clients:
         await make(together.brokers[0], 2)
         ids = await publish(clients[0], 0, 100)
@@ -96,7 +96,7 @@ async def test_offsets_move_the_segments_that_they_name_and_the_others_keep_thei
         assert sorted(found) == sorted(unacked | in_zero)
 
 
-async def test_a_seek_out_of_range_is_refused_and_one_below_the_start_is_moved_up(tmp_path: Path) -> None:
+async def test_a_seek_out_of_range_is_refused_one_below_the_start_is_moved_up(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together, everywhere(together) as (http,):
         await make(together.brokers[0])
         await publish(http, 0)
@@ -254,7 +254,7 @@ async def test_killed_amid_a_seek_all_segments_are_sought_or_none(
         )
 
 
-async def test_a_dispatcher_that_dies_behind_a_seek_keeps_acks_of_its_epoch_and_none_of_before(tmp_path: Path) -> None:
+async def test_a_dispatcher_that_dies_behind_a_seek_keeps_only_its_epochs_acks(tmp_path: Path) -> None:
     """Its journal has frames of both epochs. The next one takes acks of work under way, but not of what may have been
     delivered before the seek."""
     async with in_loop(tmp_path, checkpoint_s=600, publish_timeout_s=20) as together, everywhere(together) as clients:

@@ -44,7 +44,7 @@ def test_shares_are_even_and_stay(
         assert kept == sum(shares[segment] in fewer for segment in segments), "what stays possible stays"
 
 
-def test_what_one_holds_beyond_its_share_makes_the_shares_of_the_others_even() -> None:
+def test_an_excess_of_one_makes_the_shares_of_the_others_even() -> None:
     """Two free segments went to the second consumer, and the third had none: the share was counted as if the first
     would give back what it holds."""
     shares = share(range(5), {0: 1, 1: 1, 2: 1}, {}, {1, 2, 3})

@@ -63,9 +63,7 @@ async def test_latest_begins_behind_all_that_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("creator", [0, 1])
-async def test_latest_while_a_segment_gives_way_misses_nothing_that_is_published_then(
-    tmp_path: Path, creator: int
-) -> None:
+async def test_latest_while_a_segment_gives_way_misses_no_publish_from_then_on(tmp_path: Path, creator: int) -> None:
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
         await make(together.brokers[0])
         await publish(clients[0], 0)

@@ -140,9 +140,7 @@ def test_a_stream_that_is_held_back_looks_when_something_has_changed(tmp_path: P
     scene(tmp_path, calls, work)
 
 
-def test_what_held_all_streams_back_holds_nobody_once_it_is_with_one_or_is_acked_late(
-    tmp_path: Path, calls: Counter[str]
-) -> None:
+def test_a_message_that_held_streams_holds_none_once_leased_or_acked_late(tmp_path: Path, calls: Counter[str]) -> None:
     async def work(here: Scene) -> None:
         await here.make("s")
         await publish(here.broker, here.topic, "1", "2")

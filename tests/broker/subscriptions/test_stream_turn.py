@@ -138,7 +138,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, bound=st.integers(1, 9))
-def test_a_stream_that_goes_on_anywhere_gets_what_is_unacked_behind_in_order(steps: Any, bound: int) -> None:
+def test_a_stream_that_goes_on_anywhere_gets_the_unacked_rest_in_order(steps: Any, bound: int) -> None:
     shared = Shared()
     clients = [Client("a", shared, bound), Client("b", shared, bound)]
     for step, who, number in steps:
@@ -219,7 +219,7 @@ def test_streams_are_forgotten_once_they_hold_nothing() -> None:
     assert not streams.has_left("gone")
 
 
-def test_leases_that_are_named_like_a_streams_are_forgotten_though_a_newer_one_is_held() -> None:
+def test_leases_named_like_a_streams_are_forgotten_beside_a_newer_one() -> None:
     """A worker that numbers its leases always holds one: each of them cost memory for ever."""
     streams = Streams()
     for number in range(5):

@@ -99,7 +99,7 @@ async def test_near_the_bound_two_that_counted_at_once_count_again(
 
 
 @pytest.mark.brokers
-async def test_a_principal_has_at_most_so_many_topics_and_segments_however_many_brokers_create(tmp_path: Path) -> None:
+async def test_a_principals_topics_and_segments_are_bounded_over_all_brokers(tmp_path: Path) -> None:
     async with access(tmp_path, 2) as http:
         await http.principal("p", CREATE, limits={"topics": 5, "segments": 8})
         token, brokers = await http.token(principal="p"), http.together.brokers
@@ -130,7 +130,7 @@ async def test_a_principal_has_at_most_so_many_topics_and_segments_however_many_
 
 
 @pytest.mark.brokers
-async def test_topics_of_a_principal_that_was_deleted_do_not_count_to_its_namesake(tmp_path: Path) -> None:
+async def test_topics_of_a_deleted_principal_do_not_count_to_its_namesake(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         await http.principal("p", CREATE, limits={"topics": 1})
         assert await http.status("PUT", "/v1/topics/a", await http.token(principal="p")) == 201

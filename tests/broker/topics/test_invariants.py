@@ -195,7 +195,7 @@ async def test_what_breaks_none_is_taken(what: str) -> None:
     assert broken_in_topic(world.catalog.segments(world.catalog.topic("t"))) == []
 
 
-async def test_the_records_of_a_deleted_topic_go_in_pages_also_between_the_segments_of_an_intent() -> None:
+async def test_a_deleted_topics_records_go_in_pages_also_amid_an_intent() -> None:
     world = await World(with_intent(PLANNED)).load()
     key, there = keys.TOPICS.key("t"), replace(TOPIC, state="deleting")
     await world.catalog.commit([Compare(key, world.revision)], [Put(key, keys.TOPICS.encode(Versioned.new(there)))])

@@ -67,7 +67,7 @@ def test_why_the_segments_of_a_dead_broker_wait(journal: Any, state: str, says: 
     assert says in found.why
 
 
-def test_segments_that_never_had_an_owner_a_journal_without_segments_and_nobody_who_takes_any() -> None:
+def test_segments_without_owner_journals_without_segments_and_no_taker() -> None:
     many = [(f"t{n:02d}", 0, 0) for n in range(30)]
     found = told({None: many}, {"dead": held()})
     assert [(one.broker, one.segments, len(one.topics)) for one in found] == [(None, 30, TOPICS), ("dead", 0, 0)]

@@ -75,7 +75,7 @@ def test_topics_of_one_name_have_locks_of_their_own_which_go_with_them() -> None
 
 
 @pytest.mark.brokers
-async def test_an_opening_that_fails_when_nobody_waits_any_more_is_heard_of_by_nobody(
+async def test_an_opening_that_fails_when_nobody_waits_is_told_to_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[Any] = []

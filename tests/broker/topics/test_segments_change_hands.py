@@ -35,7 +35,7 @@ async def read_all(broker: Broker, topic: Topic) -> list[bytes]:
     return [value.as_py().encode() for _, rows in pieces for value in rows.column("value")]
 
 
-async def test_a_segment_that_is_opened_while_it_is_given_away_takes_nothing_here(tmp_path: Path) -> None:
+async def test_a_segment_opened_while_it_is_given_away_takes_nothing_here(tmp_path: Path) -> None:
     async with in_loop(tmp_path, store=HeldStore()) as together:
         one, two = together.brokers
         await inside.topic_admin(one).create("t", TopicConfig())

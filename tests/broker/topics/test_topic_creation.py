@@ -99,7 +99,7 @@ async def test_a_put_whose_topic_is_deleted_meanwhile_creates_it(tmp_path: Path)
             assert (await quick.get("/v1/topics/t")).status_code == 200
 
 
-async def test_a_publish_whose_topic_is_not_made_in_time_leaves_no_creation_behind(tmp_path: Path) -> None:
+async def test_a_publish_whose_topic_is_not_made_in_time_leaves_no_creation(tmp_path: Path) -> None:
     store = SlowStore()
     settings = {"publish_timeout_s": 0.3, "auto_create_topics": True}
     async with running(tmp_path, store, **settings) as broker, asking(broker) as http:

@@ -223,7 +223,7 @@ async def _one(world: World, choose: Choose, lost: list[str]) -> None:
 
 @settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_a_file_stays_while_it_is_imported_and_then_only_where_a_message_names_it(data):
+def test_a_file_stays_while_imported_and_then_only_if_a_message_names_it(data):
     with patch.object(asyncio, "to_thread", inline):
         asyncio.run(_one(World(presigns=True), lambda count: data.draw(st.integers(0, count - 1)), []))
 

@@ -111,7 +111,7 @@ def test_all_stop_and_start_again_with_everything(together):
 
 
 @pytest.mark.long
-def test_when_the_parent_is_killed_all_stop_and_the_next_one_has_everything(together):
+def test_if_the_parent_is_killed_all_stop_and_the_next_has_everything(together):
     together.publish(2)
     old = [together.pid(member) for member in (1, 2, 3)]
     together.process.kill()

@@ -29,7 +29,7 @@ def looked(certificate: Certificate, times: int = 2) -> ssl.SSLContext:
     return certificate.context()
 
 
-def test_a_renewed_pair_is_shown_after_two_looks_and_nothing_older_than_tls_1_2(
+def test_a_renewed_pair_is_shown_after_two_looks_over_tls_1_2_or_newer(
     certificate: Certificate, tmp_path: Path
 ) -> None:
     first = looked(certificate, 3)
@@ -69,7 +69,7 @@ def test_files_that_are_gone_for_a_while_change_nothing(certificate: Certificate
     assert looked(certificate, 3) is first
 
 
-def test_a_half_of_a_pair_and_one_that_does_not_fit_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_half_a_pair_and_one_that_does_not_fit_are_refused_at_the_start(tmp_path: Path) -> None:
     named = Pair(SECOND.cert, FIRST.key).write(tmp_path)
     with pytest.raises(InvalidRequest, match="no certificate with its key"):
         certificate_of(Settings(**named))
@@ -128,7 +128,7 @@ def shakes(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
     assert ours.version()
 
 
-def test_brokers_of_one_machine_trust_each_other_by_the_certificate_before_one_shows_it(tmp_path: Path) -> None:
+def test_brokers_of_one_machine_trust_the_certificate_before_it_is_shown(tmp_path: Path) -> None:
     pairs = [AUTHORITY.issue("queue.example.com") for _ in range(3)]
     settings = Settings(brokers=2, **pairs[0].write(tmp_path))
     one, other = (Certificate(tmp_path / "cert.pem", tmp_path / "key.pem") for _ in range(2))

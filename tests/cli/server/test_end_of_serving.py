@@ -54,7 +54,7 @@ async def test_in_the_delay_new_clients_go_elsewhere_and_all_else_is_as_before(t
             assert len(list(inside.catalog(one).owned_by(one.id))) == (0 if brokers > 1 else 1)
 
 
-async def test_in_the_delay_an_answer_to_an_older_request_ends_its_connection_too(tmp_path: Path) -> None:
+async def test_in_the_delay_an_answer_to_an_older_request_ends_the_connection(tmp_path: Path) -> None:
     async with running(tmp_path, shutdown_delay_s=LONG_S) as broker, served(broker) as serving, asking() as http:
         messages = f"{serving.url}/v1/topics/t/messages"
         assert (await http.post(messages, json={"value": 1})).status_code == 200

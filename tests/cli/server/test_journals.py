@@ -41,7 +41,7 @@ def test_the_budget_is_for_stores_that_charge_unless_it_is_set(
         ({"journal_linger_s": 0.0, "journal_puts_per_s": 5}, (0, 0.25, 5)),
     ],
 )
-def test_a_linger_that_is_set_holds_and_then_no_budget_does_unless_it_is_set_too(
+def test_a_set_linger_holds_and_a_budget_only_if_it_is_set_too(
     given: dict[str, float], expected: tuple[float, float, float]
 ) -> None:
     pace, _ = object_pace(Settings(store=S3, **given), {})

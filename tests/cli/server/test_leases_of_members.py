@@ -53,7 +53,7 @@ async def test_the_lease_of_the_dead_and_its_mark_go_and_no_others(
     assert await _keys(coordination) == ["brokers/b.2", "journals/b.1", "journals/b.2", "revocations/b.2"]
 
 
-async def test_a_child_that_ends_while_another_process_lives_in_its_folder_ends_no_lease(
+async def test_a_child_that_ends_beside_a_process_in_its_folder_ends_no_lease(
     settings: Settings, coordination: Coordination
 ) -> None:
     before = await _keys(coordination)

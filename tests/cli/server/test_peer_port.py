@@ -138,7 +138,7 @@ SMUGGLED = [
 ]
 
 
-def test_a_client_reaches_no_call_between_brokers_however_it_writes_the_path(tmp_path: Path) -> None:
+def test_a_client_reaches_no_call_between_brokers_by_any_path(tmp_path: Path) -> None:
     async def test(serving: Served, port: int) -> None:
         public = int(serving.url.rpartition(":")[2])
         for line in SMUGGLED:

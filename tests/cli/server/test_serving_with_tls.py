@@ -86,7 +86,7 @@ def test_neither_clients_nor_brokers_take_a_certificate_that_is(tmp_path: Path, 
     on_uvloop(tmp_path, test, pair)
 
 
-def test_brokers_call_each_other_under_the_authority_that_is_set_and_no_other(tmp_path: Path) -> None:
+def test_brokers_call_each_other_under_the_set_authority_and_no_other(tmp_path: Path) -> None:
     async def test(serving: Served) -> None:
         secret = serving.broker.process.secret
         mine, others = trusting(), trusting(STRANGER)
@@ -104,7 +104,7 @@ def test_brokers_call_each_other_under_the_authority_that_is_set_and_no_other(tm
     on_uvloop(tmp_path, test)
 
 
-def test_a_renewal_under_load_loses_no_request_and_is_shown_to_new_connections(tmp_path: Path) -> None:
+def test_a_renewal_under_load_loses_no_request_and_new_connections_see_it(tmp_path: Path) -> None:
     renewed = AUTHORITY.issue("127.0.0.1")
 
     async def test(serving: Served) -> None:

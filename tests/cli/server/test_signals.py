@@ -161,7 +161,7 @@ def test_a_signal_ends_the_wait_for_the_folder_of_a_predecessor(tmp_path: Path, 
     held.release()
 
 
-def test_the_first_signal_begins_the_deadline_and_the_second_one_takes_the_delay_from_it() -> None:
+def test_the_first_signal_begins_the_deadline_the_second_ends_the_delay() -> None:
     deadline = NoDeadline()
     stop = StopSignals(deadline, 5, 14)
     for _ in range(3):

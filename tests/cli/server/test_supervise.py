@@ -15,7 +15,7 @@ from tests.support.cli.stand_in_fleet import gone, until
 pytestmark = pytest.mark.process
 
 
-def test_every_broker_is_told_with_its_number_and_only_the_first_one_pastes(fleet):
+def test_each_broker_is_told_with_its_number_and_only_the_first_pastes(fleet):
     parent = fleet()
     parent.start()
     assert parent.urls.keys() == {1, 2, 3}

@@ -70,7 +70,7 @@ def test_rates_lie_where_their_time_and_keys_are() -> None:
     assert hour.rates(after(100), after(200), 2, 2) == [[0, 0], [0, 0]]
 
 
-def test_the_watch_shows_the_last_minutes_above_its_bar_where_there_is_room() -> None:
+def test_the_watch_shows_the_last_minutes_above_its_bar_if_there_is_room() -> None:
     hour = LastHour.of({**ANSWER, "cells": [cell(0, 49, 0, 0.5, 1, 5)]})
     watched = Watched(Look(0, after(50), by_id(*split_and_merged()), hour))
     watched.see(Look(1, after(51), by_id(*split_and_merged())))  # which did not ask for the history

@@ -100,7 +100,7 @@ def test_a_new_segment_began_at_offset_0_since_the_look_before() -> None:
     assert watched.rates() == {1: 5}
 
 
-def test_a_segment_that_lost_what_was_not_acknowledged_has_no_negative_rate() -> None:
+def test_a_segment_that_lost_unacknowledged_rows_has_no_negative_rate() -> None:
     watched = Watched(look(0, segment(0, end_offset=9)))
     watched.see(look(1, segment(0, end_offset=4)))
     assert watched.rates() == {0: 0}
