@@ -249,7 +249,7 @@ def test_calls_keep_their_form_and_later_members_are_ignored(name: str) -> None:
 
 def test_forwards_are_read_and_written_as_they_were() -> None:
     data = bytes.fromhex(CALLS["forward"])
-    (frame,) = forward_frames.decode(data)
+    (frame,) = forward_frames.decode_forward(data)
     assert frame.rows(LAYOUT) == ROWS
     assert forward_frames.encode([frame]) == data
     outcome = msgspec.msgpack.decode(bytes.fromhex(CALLS["Outcome"]), type=forward_frames.Outcome)

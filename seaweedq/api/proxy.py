@@ -8,8 +8,8 @@ from urllib.parse import quote, urlencode
 from seaweedq.api.access.authentication import caller_of, header_of
 from seaweedq.api.access.peers import PeerRequests
 from seaweedq.api.request import Answer, Scope, headers_of, query
-from seaweedq.broker.read.request_search import SearchRequest, Target
-from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.read import SearchRequest, Target
+from seaweedq.broker.rpc import Peers
 from seaweedq.errors import NotOwner
 
 _KEPT = {b"accept", b"content-type"}

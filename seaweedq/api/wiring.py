@@ -27,42 +27,26 @@ from seaweedq.api.streams.chunks import Chunks
 from seaweedq.api.streams.session import Room
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
-from seaweedq.broker.access.principals import Principals
+from seaweedq.broker.access import Principals
 from seaweedq.broker.broker import Broker
 
 
 def groups_of(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
     """Yields the routes' groups of services, taken out of a broker that is ready."""
-    calls = _broker_calls(broker)
-    yield calls
-    yield from _other_calls(broker)
+    calls = BrokerCalls(broker)
+    yield from (calls, TopicCalls(broker), SegmentCalls(broker), StreamCalls(broker))
     yield from _cluster(broker, reader, calls)
     yield from _topics(broker, reader)
     yield from _messages(broker, reader, proxy)
     yield from _subscriptions(broker, reader, proxy)
 
 
-def _broker_calls(broker: Broker) -> BrokerCalls:
-    requested, responder = broker.recovery.requested, broker.suspecting.responder
-    receiver, loads, clock = broker.publishing.receiver, broker.load.loads, broker.process.clock
-    return BrokerCalls(receiver, loads, broker.budget, broker.log, requested, responder, broker.accounts, clock)
-
-
-def _other_calls(broker: Broker) -> Iterator[Any]:
-    """Yields the calls of other brokers about topics, segments and streams."""
-    catalog, reading = broker.catalog, broker.reading
-    mover, empty_entries, histories = broker.reshaping.mover, broker.retaining.empty_entries, broker.load.histories
-    yield TopicCalls(catalog, reading.local_positions, broker.deletion, mover, empty_entries, histories)
-    yield SegmentCalls(catalog, reading.server)
-    yield StreamCalls(catalog, broker.streaming.subscriptions, broker.subscribing.reports)
-
-
 def _cluster(broker: Broker, reader: RequestReader, calls: BrokerCalls) -> Iterator[Any]:
     """Yields what shows and changes the cluster, its principals and their tokens."""
-    context, level = broker.context, broker.level
-    store_url, peers = context.settings.store_path, context.peers
-    yield ClusterServices(context.cluster, store_url, context.view, context.election, level, peers, calls.status)
-    yield LevelServices(broker.leadership.rise, reader)
+    context = broker.context
+    store_url = context.settings.store_path
+    yield ClusterServices(broker, store_url, calls.status)
+    yield LevelServices(broker, reader)
     yield ConfirmServices(broker.retaining.restored, reader)
     principals = Principals(context.coordination, broker.callers.view, context.clock, context.ids)
     yield PrincipalServices(principals, reader)
@@ -93,7 +77,7 @@ def _messages(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[A
     yield Publish(catalog, topics, broker.publishing.publisher, payloads, reader, time)
     yield FetchServices(catalog, reading.finder, proxy, reading.fetcher, payloads, tombstones, time, reader.unread)
     yield PayloadServices(catalog, payloads, reader)
-    yield ImportServices(catalog, broker.importing, reader)
+    yield ImportServices(broker, reader)
     yield UploadServices(catalog, topics, uploads, reader)
     yield UploadContent(catalog, uploads, broker.process.store, reader)
 

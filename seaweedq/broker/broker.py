@@ -32,7 +32,8 @@ from seaweedq.broker.cluster.identity import check_secret, cluster_of
 from seaweedq.broker.cluster.leadership import Leadership
 from seaweedq.broker.cluster.own_revocations import OwnRevocations
 from seaweedq.broker.cluster.suspecting import Suspecting
-from seaweedq.broker.context import Context, Readiness
+from seaweedq.broker.context import Context
+from seaweedq.broker.context import Readiness as Readiness
 from seaweedq.broker.imports.importing import Importing, UploadClaims
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.load.loads import Load

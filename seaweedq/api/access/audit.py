@@ -17,10 +17,9 @@ from seaweedq.api.access.authentication import CALLER, RULE, text_of
 from seaweedq.api.access.rules import OPEN, Rule
 from seaweedq.api.problems import status_of
 from seaweedq.api.request import Scope, Send
-from seaweedq.broker.access.admin_token import MAX_BYTES
-from seaweedq.broker.audit.audit import Audit
-from seaweedq.broker.audit.events import LOOKED_AT, Event, shown
-from seaweedq.broker.rpc.peer_sessions import USUAL
+from seaweedq.broker.access import MAX_BYTES
+from seaweedq.broker.audit import LOOKED_AT, Audit, Event, shown
+from seaweedq.broker.rpc import USUAL
 from seaweedq.errors import PeerRefused, SeaweedqError, UnreadableRequest
 
 CREATED = "seaweedq.created"  # the key in a scope of a topic that a publish or an upload has created

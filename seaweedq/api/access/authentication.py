@@ -42,8 +42,7 @@ from seaweedq.access.grants import EVERYTHING
 from seaweedq.access.tokens import PREFIX, digest_of
 from seaweedq.api.access.rules import SOCKET, Kind, find, rules_of
 from seaweedq.api.request import Scope, header, headers_of
-from seaweedq.broker.access.callers import Callers
-from seaweedq.broker.access.view import Touched
+from seaweedq.broker.access import Callers, Touched
 from seaweedq.errors import (
     Forbidden,
     MethodNotAllowed,

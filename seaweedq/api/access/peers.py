@@ -7,9 +7,8 @@ broker is, once all know the first.
 
 from seaweedq.api.refusals import Refusals
 from seaweedq.api.request import Scope, connection_of, header, headers_of
-from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, USUAL, Covered, Refusal, Welcome
-from seaweedq.broker.rpc.peer_sessions import refused as refused_peer
-from seaweedq.broker.rpc.peer_verifier import PeerVerifier
+from seaweedq.broker.rpc import HELLO_HEADER, STAMP_HEADER, USUAL, Covered, PeerVerifier, Refusal, Welcome
+from seaweedq.broker.rpc import refused as refused_peer
 from seaweedq.errors import PeerRefused, RouteNotFound
 
 _STAMP, _HELLO = (name.lower().encode() for name in (STAMP_HEADER, HELLO_HEADER))

@@ -27,8 +27,8 @@ from seaweedq.api.request import (
     release_connection,
     staying,
 )
-from seaweedq.broker.access.callers import Callers
-from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.access import Callers
+from seaweedq.broker.topics import Catalog
 from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import RateLimited

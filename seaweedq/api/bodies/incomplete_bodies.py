@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
 
-from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log import Budget
 from seaweedq.errors import Overloaded
 
 STEP_BYTES = 64 * 1024

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log import Budget
 from seaweedq.codec import bodies
 from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.errors import Overloaded

@@ -19,7 +19,7 @@ from seaweedq.api.bodies.memory import SMALL_BYTES, DecodingMemory, FairMemory, 
 from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.refusals import Refusals
 from seaweedq.api.request import ClientGone, Receive, Scope, content_length, header, headers_of
-from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body
 from seaweedq.concurrency.deadline import Begun

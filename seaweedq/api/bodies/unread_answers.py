@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from seaweedq.api.bodies.incomplete_bodies import Incomplete
 from seaweedq.api.refusals import Refusals
-from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock
 from seaweedq.errors import Overloaded
 

@@ -12,9 +12,9 @@ from msgspec import Meta
 from seaweedq.api.handlers.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
 from seaweedq.api.handlers.subscriptions import AckDeadline, Delay
 from seaweedq.api.request import Answer, Receive, Scope
-from seaweedq.broker.read.request_search import Target
-from seaweedq.broker.subscriptions.acking import AckOutcome, Refusal, Selection
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.read import Target
+from seaweedq.broker.subscriptions import AckOutcome, Refusal, Selection
+from seaweedq.broker.topics import Topic
 from seaweedq.codec.message_ids import read_ids
 from seaweedq.errors import InvalidRequest
 

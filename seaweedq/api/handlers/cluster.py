@@ -14,15 +14,11 @@ from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.api.parameters import DIGITS
 from seaweedq.api.request import query
 from seaweedq.api.services import given
-from seaweedq.broker.cluster.level_rise import LevelRise
-from seaweedq.broker.context import ClusterView
-from seaweedq.broker.retention.restored_coordination_repair import BEGINNING, Place, RestoredCoordinationRepair
-from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.messages import BrokerStatus
-from seaweedq.broker.topics.orphaned_topics import OrphanedTopics, orphaned_topics
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.retention import BEGINNING, Place, RestoredCoordinationRepair
+from seaweedq.broker.rpc import BrokerStatus
+from seaweedq.broker.topics import OrphanedTopics, find_orphaned_topics
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.cluster_level import ClusterLevel
-from seaweedq.coordination.election import Election
 from seaweedq.coordination.records.cluster import BrokerRecord
 from seaweedq.errors import InvalidRequest, Unavailable
 
@@ -135,14 +131,10 @@ _EXAMPLE = {
 
 @dataclass(frozen=True)
 class ClusterServices:
-    """The services of these routes. `cluster` is the cluster's id, `own_status` returns this broker's status."""
+    """The services of these routes. `own_status` returns this broker's status."""
 
-    cluster: str
+    broker: Broker
     store_url: str
-    view: ClusterView
-    election: Election
-    level: ClusterLevel
-    peers: Peers
     own_status: Callable[[], BrokerStatus]
 
 
@@ -152,8 +144,8 @@ ClusterDep = Annotated[ClusterServices, given(ClusterServices)]
 @router.get("/v1/cluster", **described(None, {200: ClusterAnswer}, shows=_EXAMPLE))
 async def cluster(services: ClusterDep) -> Response:
     """Returns the leader, the brokers and their loads."""
-    leader = await services.election.leader()
-    roster = services.view.roster
+    context = services.broker.context
+    leader, roster, catalog = await context.election.leader(), context.roster, context.catalog
     known = [(id, roster.brokers[id].record) for id in sorted(roster.brokers)]
 
     async def answer(one: tuple[str, BrokerRecord]) -> BrokerAnswer:
@@ -170,7 +162,7 @@ async def cluster(services: ClusterDep) -> Response:
             leader=id == leader,
             starting=record.starting,
             draining=record.draining,
-            segments=len(services.view.catalog.owned_by(id)),
+            segments=len(catalog.owned_by(id)),
             tail_bytes=status.tail_bytes if status else None,
             unreleased_journal_bytes=status.unreleased_journal_bytes if status else None,
             memory_bytes=status.held_bytes if status else None,
@@ -181,10 +173,10 @@ async def cluster(services: ClusterDep) -> Response:
         )
 
     brokers = await gather_bounded(ASKED, answer, known)
-    level = services.level
+    level = context.level
     return json_answer(
         ClusterAnswer(
-            cluster=services.cluster,
+            cluster=context.cluster,
             store=services.store_url,
             level=level.level,
             level_written=level.written,
@@ -193,8 +185,8 @@ async def cluster(services: ClusterDep) -> Response:
             too_old=level.too_old_for(level.newest),
             leader=leader,
             brokers=brokers,
-            left_behind=[_left(one) for one in orphaned_topics(services.view.catalog, roster)],
-            unreadable=sorted(services.view.roster.unreadable) or UNSET,
+            left_behind=[_left(one) for one in find_orphaned_topics(catalog, roster)],
+            unreadable=sorted(roster.unreadable) or UNSET,
         )
     )
 
@@ -208,10 +200,10 @@ def _left(one: OrphanedTopics) -> LeftAnswer:
 
 
 async def _status(services: ClusterServices, id: str, url: str) -> BrokerStatus | None:
-    if id == services.view.membership.broker:
+    if id == services.broker.id:
         return services.own_status()
     try:
-        return await services.peers.call(url, "status", None, BrokerStatus, STATUS_S)
+        return await services.broker.process.peers.call(url, "status", None, BrokerStatus, STATUS_S)
     except Unavailable:
         return None
 
@@ -257,7 +249,7 @@ _LEVEL = msgspec.json.Decoder(LevelRequest)
 class LevelServices:
     """The services of this route."""
 
-    rise: LevelRise
+    broker: Broker
     reader: RequestReader
 
 
@@ -273,7 +265,7 @@ async def raise_level(services: LevelDep, request: Request) -> Response:
     can join no more."""
     wanted = await services.reader.json(request, _LEVEL)
     to = None if wanted.level is UNSET else wanted.level
-    return json_answer(LevelAnswer((await services.rise.rise(to)).level))
+    return json_answer(LevelAnswer((await services.broker.leadership.rise.rise(to)).level))
 
 
 _AFTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,126})/([0-9]{1,10})")

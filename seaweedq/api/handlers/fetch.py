@@ -23,14 +23,10 @@ from seaweedq.api.parameters import MAX_NUMBER, check_name, choice, seconds, who
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Receive, Scope, Send, names, query, send
 from seaweedq.api.services import given, services_of
-from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.reader import Pieces, fitting
-from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.request_search import OwnerFinder, Target
-from seaweedq.broker.read.segment_reads import MAX_BYTES, Fetcher
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
-from seaweedq.broker.uploads.message_payloads import PIECE_BYTES, Payloads
+from seaweedq.broker.log import OpenSegment, Pieces, fitting
+from seaweedq.broker.read import MAX_BYTES, ClusterTime, Fetcher, OwnerFinder, Target
+from seaweedq.broker.topics import Catalog, Tombstones, Topic, check_at_end
+from seaweedq.broker.uploads import PIECE_BYTES, Payloads
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import encode_messages
 from seaweedq.coordination.records.topics import SegmentRecord

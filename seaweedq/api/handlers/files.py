@@ -12,11 +12,8 @@ from seaweedq.api.openapi.document import TIME, described, integer, json_answer
 from seaweedq.api.parameters import MAX_NUMBER, check_name, moment, time_us, whole_number
 from seaweedq.api.request import query
 from seaweedq.api.services import given
-from seaweedq.broker.read.file_pages import MOST, FilePages, Place, TopicFile
-from seaweedq.broker.read.positions import TopicPositions
-from seaweedq.broker.read.readable_segments import ReadableSegments
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.broker.read import MOST, FilePages, Place, ReadableSegments, TopicFile, TopicPositions
+from seaweedq.broker.topics import Catalog, Tombstones, Topic
 from seaweedq.clock import Clock
 from seaweedq.errors import InvalidRequest, SegmentNotFound
 from seaweedq.segments.entry import EntryName

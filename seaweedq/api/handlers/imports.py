@@ -13,8 +13,7 @@ from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, whole_number
 from seaweedq.api.request import query
 from seaweedq.api.services import given
-from seaweedq.broker.imports.importing import Importing
-from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records.uploads import ImportProblem, ImportRecord
 from seaweedq.errors import InvalidRequest, SeaweedqError
 from seaweedq.segments.layout import Format
@@ -80,8 +79,7 @@ _SHOWN = {
 class ImportServices:
     """The services of these routes."""
 
-    catalog: Catalog
-    imports: Importing
+    broker: Broker
     reader: RequestReader
 
 
@@ -107,15 +105,15 @@ async def import_upload(services: Services, request: Request, topic: str) -> Res
     wait_s = whole_number(query(request.scope).get("wait_s", str(WAIT_S)), "wait_s", 0, MAX_WAIT_S)
     asked = await services.reader.json(request, _REQUEST)
     check_name(asked.upload_id, "upload")
-    found = await services.catalog.known(topic)
+    found = await services.broker.catalog.known(topic)
     bare = asked.bare
     if bare is UNSET:
         bare = asked.format == "ndjson" and found.record.config.lines_are_bare
     if bare and (asked.format != "ndjson" or found.layout.format is Format.BYTES):
         raise InvalidRequest("bare is only for NDJSON files, on json and typed topics", field="bare")
-    record = await services.imports.begin(found, asked.upload_id, asked.format, bare)
+    record = await services.broker.importing.begin(found, asked.upload_id, asked.format, bare)
     if record.state in ("checking", "running"):
-        record = await services.imports.wait(found, asked.upload_id, wait_s)
+        record = await services.broker.importing.wait(found, asked.upload_id, wait_s)
     if record.problem is not None:
         raise error_of(record.problem)
     return json_answer(_answer(asked.upload_id, record), 200 if record.state == "done" else 202)
@@ -126,8 +124,8 @@ async def show_import(services: Services, topic: str, upload: str) -> Response:
     """Returns the state of an import."""
     check_name(topic)
     check_name(upload, "upload")
-    found = await services.catalog.known(topic)
-    return json_answer(_answer(upload, await services.imports.show(found, upload)))
+    found = await services.broker.catalog.known(topic)
+    return json_answer(_answer(upload, await services.broker.importing.show(found, upload)))
 
 
 def error_of(problem: ImportProblem) -> SeaweedqError:

@@ -9,27 +9,15 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import decode
 
-from seaweedq.access.accounts import Accounts
 from seaweedq.api.access.peers import PREFIX, PeerRequests
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.request import Answer, Receive, Scope
-from seaweedq.broker.cluster.heartbeats import Responder
-from seaweedq.broker.context import Readiness
-from seaweedq.broker.load.histories import FoundHistory, Histories
-from seaweedq.broker.load.meters import LoadReport, Loads
-from seaweedq.broker.log.log import Log
-from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.publish.forwarder import ForwardReceiver
-from seaweedq.broker.read.positions import LocalPositions
-from seaweedq.broker.read.segment_reads import ReadServer
-from seaweedq.broker.recovery.journal_recovery import RequestedRecoveries
-from seaweedq.broker.retention.empty_entries import EmptyEntries
-from seaweedq.broker.retention.topic_deletion import TopicDeletion
-from seaweedq.broker.rpc import forward_frames
-from seaweedq.broker.rpc.client import ErrorMessage
-from seaweedq.broker.rpc.messages import (
+from seaweedq.broker.broker import Broker, Readiness
+from seaweedq.broker.load import FoundHistory, LoadReport
+from seaweedq.broker.rpc import (
     BrokerStatus,
     EndsCall,
+    ErrorMessage,
     GiveCall,
     GreetCall,
     Greeting,
@@ -42,12 +30,11 @@ from seaweedq.broker.rpc.messages import (
     TopicCall,
     UseReport,
     WaitsCall,
+    decode_forward,
 )
-from seaweedq.broker.streams.subscription_streams import LEAVE, NEXT, SubscriptionStreams
-from seaweedq.broker.subscriptions.relaying import WAITS, WaitReports
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.segment_mover import SegmentMover
-from seaweedq.clock import Clock
+from seaweedq.broker.streams import LEAVE, NEXT
+from seaweedq.broker.subscriptions import WAITS
+from seaweedq.broker.topics import Catalog, Topic
 from seaweedq.errors import Forbidden, NotOwner, PeerRefused, RouteNotFound, SeaweedqError, UnreadableBody
 
 HELLO = "hello"
@@ -100,14 +87,7 @@ class InternalServer:
 class BrokerCalls:
     """Calls that concern this broker as a whole, and the rows that others forward to it."""
 
-    receiver: ForwardReceiver
-    loads: Loads
-    budget: Budget
-    log: Log
-    recoveries: RequestedRecoveries
-    responder: Responder
-    accounts: Accounts
-    clock: Clock
+    broker: Broker
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
@@ -123,51 +103,47 @@ class BrokerCalls:
 
     def status(self) -> BrokerStatus:
         """Returns what this broker holds, and what comes to it."""
-        messages, size = self.loads.totals()
-        came_s = [segment.tail.oldest().at_s for segment in self.log.dirty if segment.tail]
+        budget, log, now_s = self.broker.budget, self.broker.log, self.broker.process.clock.monotonic_s()
+        messages, size = self.broker.load.loads.totals()
+        came_s = [segment.tail.oldest().at_s for segment in log.dirty if segment.tail]
         return BrokerStatus(
-            self.budget.tails,
-            self.log.journal.unreleased_bytes,
-            self.budget.limit_bytes,
-            self.budget.held,
+            budget.tails,
+            log.journal.unreleased_bytes,
+            budget.limit_bytes,
+            budget.held,
             messages[0],
             size[0],
-            max(0.0, self.clock.monotonic_s() - min(came_s)) if came_s else 0.0,
+            max(0.0, now_s - min(came_s)) if came_s else 0.0,
         )
 
     async def _publish(self, content: bytes) -> Any:
-        return await self.receiver.receive(forward_frames.decode(content))
+        return await self.broker.publishing.receiver.receive(decode_forward(content))
 
     async def _load(self, content: bytes) -> LoadReport:
-        return self.loads.report()
+        return self.broker.load.loads.report()
 
     async def _use(self, content: bytes) -> UseReport:
-        return UseReport.of(self.accounts, self.clock.monotonic_s())
+        return UseReport.of(self.broker.accounts, self.broker.process.clock.monotonic_s())
 
     async def _share(self, content: bytes) -> bool:
         call = decode(content, type=ShareCall)
-        return self.accounts.share(call.number, call.shares, self.clock.monotonic_s())
+        return self.broker.accounts.share(call.number, call.shares, self.broker.process.clock.monotonic_s())
 
     async def _status(self, content: bytes) -> BrokerStatus:
         return self.status()
 
     async def _greet(self, content: bytes) -> Greeting:
-        return await self.responder.greet(decode(content, type=GreetCall).hold_s)
+        return await self.broker.suspecting.responder.greet(decode(content, type=GreetCall).hold_s)
 
     async def _recover(self, content: bytes) -> bool:
-        return await self.recoveries.recover(decode(content, type=RecoverCall).broker)
+        return await self.broker.recovery.requested.recover(decode(content, type=RecoverCall).broker)
 
 
 @dataclass(frozen=True)
 class TopicCalls:
     """Calls that concern a topic."""
 
-    catalog: Catalog
-    positions: LocalPositions
-    deletion: TopicDeletion
-    mover: SegmentMover
-    empty_entries: EmptyEntries
-    histories: Histories
+    broker: Broker
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
@@ -180,37 +156,42 @@ class TopicCalls:
         }
 
     async def _history(self, content: bytes) -> FoundHistory:
-        return await self.histories.here(decode(content, type=HistoryCall))
+        return await self.broker.load.histories.here(decode(content, type=HistoryCall))
 
     async def _mark(self, content: bytes) -> bool:
         call = decode(content, type=MarkCall)
-        return await self.empty_entries.append_here(await _topic(self.catalog, call), call.segments)
+        return await self.broker.retaining.empty_entries.append_here(
+            await _topic(self.broker.catalog, call), call.segments
+        )
 
     async def _positions(self, content: bytes) -> Any:
         call = decode(content, type=TopicCall)
-        return await self.positions.positions(await _topic(self.catalog, call), call.sizes, call.flush)
+        return await self.broker.reading.local_positions.positions(
+            await _topic(self.broker.catalog, call), call.sizes, call.flush
+        )
 
     async def _close(self, content: bytes) -> bool:
         call = decode(content, type=TopicCall)
-        await self.catalog.look(call.topic)
-        topic = self.catalog.find(call.topic)
+        await self.broker.catalog.look(call.topic)
+        topic = self.broker.catalog.find(call.topic)
         if topic and topic.record.incarnation == call.incarnation:
             if topic.record.state != "deleting":
                 raise NotOwner(f"topic {call.topic!r} is not being deleted")
-            await self.deletion.close(topic)
+            await self.broker.deletion.close(topic)
         return True
 
     async def _give(self, content: bytes) -> bool:
         call = decode(content, type=GiveCall)
-        return await self.mover.move(await _topic(self.catalog, call), call.segment, call.target)
+        return await self.broker.reshaping.mover.move(
+            await _topic(self.broker.catalog, call), call.segment, call.target
+        )
 
 
 @dataclass(frozen=True)
 class SegmentCalls:
     """Calls that read this broker's segments."""
 
-    catalog: Catalog
-    server: ReadServer
+    broker: Broker
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
@@ -218,43 +199,41 @@ class SegmentCalls:
 
     async def _ends(self, content: bytes) -> Any:
         call = decode(content, type=EndsCall)
-        return await self.server.ends(await _topic(self.catalog, call), call.known, call.wait_s)
+        return await self.broker.reading.server.ends(await _topic(self.broker.catalog, call), call.known, call.wait_s)
 
     async def _read(self, content: bytes) -> Any:
         call = decode(content, type=SegmentCall)
-        return await self.server.read(await _topic(self.catalog, call), call)
+        return await self.broker.reading.server.read(await _topic(self.broker.catalog, call), call)
 
     async def _find(self, content: bytes) -> Any:
         call = decode(content, type=SegmentCall)
-        return await self.server.find(await _topic(self.catalog, call), call)
+        return await self.broker.reading.server.find(await _topic(self.broker.catalog, call), call)
 
     async def _size(self, content: bytes) -> Any:
         call = decode(content, type=SegmentCall)
-        return await self.server.size_since(await _topic(self.catalog, call), call)
+        return await self.broker.reading.server.size_since(await _topic(self.broker.catalog, call), call)
 
 
 @dataclass(frozen=True)
 class StreamCalls:
     """Calls for subscriptions that this broker dispatches: of their streams, and of what waits for them elsewhere."""
 
-    catalog: Catalog
-    streams: SubscriptionStreams
-    reports: WaitReports
+    broker: Broker
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
         return {NEXT: self._next, LEAVE: self._leave, WAITS: self._waits}
 
     async def _waits(self, content: bytes) -> bool:
-        return self.reports.hear(decode(content, type=WaitsCall))
+        return self.broker.subscribing.reports.hear(decode(content, type=WaitsCall))
 
     async def _next(self, content: bytes) -> Any:
         call = decode(content, type=StreamCall)
-        return await self.streams.answer_next(await _topic(self.catalog, call), call)
+        return await self.broker.streaming.subscriptions.answer_next(await _topic(self.broker.catalog, call), call)
 
     async def _leave(self, content: bytes) -> bool:
         call = decode(content, type=StreamCall)
-        return await self.streams.answer_leave(await _topic(self.catalog, call), call)
+        return await self.broker.streaming.subscriptions.answer_leave(await _topic(self.broker.catalog, call), call)
 
 
 async def _topic(

@@ -20,13 +20,10 @@ from seaweedq.api.handlers.topics import create, may_create
 from seaweedq.api.openapi.document import NAME_SCHEMA, schema_ref
 from seaweedq.api.parameters import check_name, truth, whole_number
 from seaweedq.api.request import Answer, Receive, Scope, header, query
-from seaweedq.broker.publish.batch_split import AppendedRows
-from seaweedq.broker.publish.local_append import in_time
-from seaweedq.broker.publish.publisher import INLINE_ROWS, Producer, Publisher, PublishResult
-from seaweedq.broker.read.cluster_time import AGAIN_S, ClusterTime
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.broker.uploads.message_payloads import REFUSALS, Payloads, names_uploads
+from seaweedq.broker.publish import INLINE_ROWS, AppendedRows, Producer, Publisher, PublishResult, in_time
+from seaweedq.broker.read import AGAIN_S, ClusterTime
+from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
+from seaweedq.broker.uploads import REFUSALS, Payloads, names_uploads
 from seaweedq.codec import bodies
 from seaweedq.codec.arrow_bodies import decode_short_arrow
 from seaweedq.codec.intake import Intake, TimeUnknown

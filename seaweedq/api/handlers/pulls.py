@@ -30,14 +30,10 @@ from seaweedq.api.handlers.fetch import Message
 from seaweedq.api.parameters import check_name
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Answer, ClientGone, Receive, Scope, accepts, header, names, until_gone
-from seaweedq.broker.read.readable_segments import Readable
-from seaweedq.broker.read.request_search import Target
-from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.pull_reads import DeliveredRows
-from seaweedq.broker.subscriptions.pulling import Pull, PullResult
-from seaweedq.broker.subscriptions.relaying import DispatcherFinder, RelayedWaits
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.broker.read import Readable, Target
+from seaweedq.broker.subscriptions import DeliveredRows, Dispatcher, DispatcherFinder, Pull, PullResult, RelayedWaits
+from seaweedq.broker.topics import Catalog, Topic
+from seaweedq.broker.uploads import Payloads
 from seaweedq.clock import Ids
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import message_texts, separated

@@ -20,15 +20,11 @@ from seaweedq.balancer.history import KEPT_US
 from seaweedq.balancer.history_cells import Cell
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.balancer.scaling import Measure
-from seaweedq.broker.load.histories import FoundHistory, Histories
-from seaweedq.broker.load.segment_rates import Observed
-from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.positions import Position, TopicPositions
-from seaweedq.broker.reshape.change_requests import ChangeRequests
-from seaweedq.broker.rpc.messages import HistoryCall
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.intents import MAX_SUCCESSORS
-from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.broker.load import FoundHistory, Histories, Observed
+from seaweedq.broker.read import ClusterTime, Position, TopicPositions
+from seaweedq.broker.reshape import ChangeRequests
+from seaweedq.broker.rpc import HistoryCall
+from seaweedq.broker.topics import MAX_SUCCESSORS, Catalog, Tombstones, Topic
 from seaweedq.clock import Clock
 from seaweedq.coordination.records.topics import Intent, SegmentRecord, TombstoneRecord
 from seaweedq.coordination.roster import Roster

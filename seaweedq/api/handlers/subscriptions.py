@@ -28,13 +28,22 @@ from seaweedq.api.parameters import check_name, in_utc, moment, told, whole_numb
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Answer, Scope, query
 from seaweedq.api.services import given
-from seaweedq.broker.read.request_search import Target
-from seaweedq.broker.subscriptions.admin import AtOffsets, ListedSubscription, Seeking, SeekPlace, SubscriptionAdmin
-from seaweedq.broker.subscriptions.dead_letter_topics import DeadLetterTopics
-from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.lag import LagCounts, LagMeter, Stall, total
-from seaweedq.broker.subscriptions.relaying import DispatcherFinder
-from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.read import Target
+from seaweedq.broker.subscriptions import (
+    AtOffsets,
+    DeadLetterTopics,
+    Dispatcher,
+    DispatcherFinder,
+    LagCounts,
+    LagMeter,
+    ListedSubscription,
+    Seeking,
+    SeekPlace,
+    Stall,
+    SubscriptionAdmin,
+    total,
+)
+from seaweedq.broker.topics import Catalog, Topic
 from seaweedq.clock import Ids
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys

@@ -27,12 +27,10 @@ from seaweedq.api.request import Scope, query
 from seaweedq.api.services import given
 from seaweedq.balancer.policy import Count as SegmentCount
 from seaweedq.balancer.policy import ScalingPolicy, Seconds, Target, scaling_policy
-from seaweedq.broker.load.meters import policy_of
-from seaweedq.broker.read.positions import TopicPositions
-from seaweedq.broker.retention.files import Preview, TopicFiles
-from seaweedq.broker.retention.topic_deletion import TopicDeletion
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.load import policy_of
+from seaweedq.broker.read import TopicPositions
+from seaweedq.broker.retention import Preview, TopicDeletion, TopicFiles
+from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
 from seaweedq.codec.bodies import JSON
 from seaweedq.codec.key_field import check_key_field
 from seaweedq.coordination.records.topics import FlushPolicy, RetentionPolicy, TopicConfig

@@ -28,11 +28,8 @@ from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.api.parameters import check_name, moment
 from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send, content_length, header, query
 from seaweedq.api.services import given
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.broker.uploads.digest_check import pieces
-from seaweedq.broker.uploads.rules import incarnation_of, object_name, part_count
-from seaweedq.broker.uploads.service import Uploads
+from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
+from seaweedq.broker.uploads import Uploads, incarnation_of, object_name, part_count, pieces
 from seaweedq.coordination.records.topics import TopicConfig
 from seaweedq.coordination.records.uploads import UploadRecord
 from seaweedq.errors import InvalidRequest, PayloadNotFound, UploadMismatch, UploadNotFound

@@ -30,7 +30,7 @@ GROUPS: Mapping[str, Sequence[Family]] = {
 
 def sources_of(broker: Broker) -> Sequence[Source]:
     """Returns the sources of a broker's metrics, in the order of the catalogue."""
-    context, process, log = broker.context, broker.process, broker.log
+    process, log = broker.process, broker.log
     settings, clock = process.settings, process.clock
     return (
         LogMetrics(log, broker.budget, clock),
@@ -38,10 +38,10 @@ def sources_of(broker: Broker) -> Sequence[Source]:
         StoreMetrics(process.store),
         MemoryMetrics(broker.budget, process.pools),
         SubscriptionMetrics(broker.subscribing.meter, broker.dead_lettering.letters, settings.metrics_subscriptions),
-        ClusterMetrics(context.view, context.election, broker.level),
-        JournalMetrics(context.view, broker.recovery.journals),
-        SuspicionMetrics(broker.suspecting.prober, broker.suspecting.revoker, process.revoked),
-        LoadMetrics(broker.load.loads, broker.leadership.autoscaler, context.election),
+        ClusterMetrics(broker),
+        JournalMetrics(broker),
+        SuspicionMetrics(broker),
+        LoadMetrics(broker),
         ReshapeMetrics(broker.reshaping.reshaper),
         RetentionMetrics(broker.retaining.retention),
         *broker.services,

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import counter, gauge
-from seaweedq.broker.cluster.heartbeats import Prober
-from seaweedq.broker.cluster.own_revocations import OwnRevocations
-from seaweedq.broker.cluster.revoker import Revoker
-from seaweedq.broker.context import ClusterView
-from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.coordination.cluster_level import ClusterLevel
-from seaweedq.coordination.election import Election
+from seaweedq.broker.broker import Broker
 from seaweedq.coordination.keys import CATALOGUE
 from seaweedq.coordination.unreadable import NOTED
 
@@ -80,17 +74,16 @@ SUSPICION = (SUSPICIONS, REVOCATIONS, OWN_REVOCATIONS)
 class ClusterMetrics:
     """Metrics of brokers, topics, segments and levels."""
 
-    view: ClusterView
-    election: Election
-    level: ClusterLevel
+    broker: Broker
 
     def metrics(self) -> Iterator[Metric]:
-        catalog, roster, membership = self.view.catalog, self.view.roster, self.view.membership
+        catalog, roster, level = self.broker.catalog, self.broker.roster, self.broker.level
+        membership, election = self.broker.context.membership, self.broker.context.election
         yield BROKERS.of(len(roster.brokers))
-        yield LEADER.of(self.election.is_leader)
+        yield LEADER.of(election.is_leader)
         yield RENEWALS.of(membership.missed_renewals)
-        yield LEVEL.of(self.level.written)
-        yield POSSIBLE.of(self.level.possible)
+        yield LEVEL.of(level.written)
+        yield POSSIBLE.of(level.possible)
         yield TOPICS.of(len(catalog.names()))
         yield SEGMENTS.of(len(catalog.owned_by(membership.broker)))
         dead = (owner for owner in catalog.owners() if not roster.alive(owner))
@@ -103,15 +96,14 @@ class ClusterMetrics:
 class JournalMetrics:
     """Metrics of the journals of dead brokers."""
 
-    view: ClusterView
-    recovery: JournalRecovery
+    broker: Broker
 
     def metrics(self) -> Iterator[Metric]:
-        roster = self.view.roster
+        roster, recovery = self.broker.roster, self.broker.recovery.journals
         dead = [one for one in roster.journals if not roster.alive(one)]
         dead += [one for one in roster.unreadable_journals if not roster.alive(one)]
         yield UNRECOVERED.of(len(dead))
-        yield UNREACHABLE.of(sum(map(self.recovery.is_unreachable, dead)))
+        yield UNREACHABLE.of(sum(map(recovery.is_unreachable, dead)))
         yield NEEDING_NEWER.of(sum(known.record.needs_newer for known in roster.journals.values()))
 
 
@@ -119,11 +111,9 @@ class JournalMetrics:
 class SuspicionMetrics:
     """Metrics of brokers that seemed dead to others."""
 
-    prober: Prober
-    revoker: Revoker
-    own: OwnRevocations
+    broker: Broker
 
     def metrics(self) -> Iterator[Metric]:
-        yield SUSPICIONS.of(self.prober.suspicions)
-        yield REVOCATIONS.of(self.revoker.revocations)
-        yield OWN_REVOCATIONS.of(self.own.count)
+        yield SUSPICIONS.of(self.broker.suspecting.prober.suspicions)
+        yield REVOCATIONS.of(self.broker.suspecting.revoker.revocations)
+        yield OWN_REVOCATIONS.of(self.broker.process.revoked.count)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import counter, gauge, histogram
-from seaweedq.broker.log.log import Log
-from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log import Budget, Log
 from seaweedq.clock import Clock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.journal.interface import Journal

@@ -10,7 +10,7 @@ from seaweedq.api.access.traffic import Traffic
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.metrics.families import Family, counter, gauge, histogram
 from seaweedq.api.refusals import Refusals
-from seaweedq.broker.audit.audit import Audit
+from seaweedq.broker.audit import Audit
 
 VERSION = version("seaweedq")
 READY = gauge("seaweedq_ready", "1 while /readyz says 200", watch="0")

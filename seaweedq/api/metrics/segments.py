@@ -8,12 +8,9 @@ from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import counter, gauge, histogram
 from seaweedq.balancer.rates import WINDOWS_S
-from seaweedq.broker.cluster.autoscaler import Autoscaler
-from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.reshape.reshaper import KINDS, Reshaper
-from seaweedq.broker.retention.retention import Retention
-from seaweedq.broker.retention.rounds import REASONS
-from seaweedq.coordination.election import Election
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.reshape import KINDS, Reshaper
+from seaweedq.broker.retention import REASONS, Retention
 
 MESSAGES = gauge(
     "seaweedq_messages_per_second",
@@ -67,16 +64,15 @@ RETENTION = (HELD, FILES, PAYLOADS)
 class LoadMetrics:
     """Metrics of load."""
 
-    loads: Loads
-    autoscaler: Autoscaler
-    election: Election
+    broker: Broker
 
     def metrics(self) -> Iterator[Metric]:
-        for family, averages in zip((MESSAGES, BYTES), self.loads.totals(), strict=True):
+        for family, averages in zip((MESSAGES, BYTES), self.broker.load.loads.totals(), strict=True):
             windows = zip(WINDOWS_S, averages, strict=True)
             yield family.by({f"{window_s:.0f}": average for window_s, average in windows})
-        yield HOT.of(len(self.autoscaler.hot) if self.election.is_leader else 0)
-        yield WITHHELD.of(self.autoscaler.withheld)
+        autoscaler = self.broker.leadership.autoscaler
+        yield HOT.of(len(autoscaler.hot) if self.broker.context.election.is_leader else 0)
+        yield WITHHELD.of(autoscaler.withheld)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import get_args
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import Family, counter, gauge
-from seaweedq.broker.subscriptions.dead_lettering import DeadLetters
-from seaweedq.broker.subscriptions.lag import LagMeter, Stall
+from seaweedq.broker.subscriptions import DeadLetters, LagMeter, Stall
 
 
 def _of_each(name: str, help: str, watch: str = "") -> Family:

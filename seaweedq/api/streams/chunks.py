@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from seaweedq.access.caller import NEVER_US
-from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.readable_segments import Readable
-from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.broker.read import ClusterTime, Readable
+from seaweedq.broker.topics import Topic
+from seaweedq.broker.uploads import Payloads
 from seaweedq.clock import Clock
 from seaweedq.codec.message_json import fitting_texts
 

@@ -18,7 +18,7 @@ from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.problems import unexpected
 from seaweedq.api.request import ClientGone, Scope, connection_of
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk
-from seaweedq.broker.streams.subscription_streams import Batch
+from seaweedq.broker.streams import Batch
 from seaweedq.clock import Clock
 from seaweedq.errors import NotReady, SeaweedqError
 

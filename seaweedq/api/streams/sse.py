@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from seaweedq.api.problems import problem
 from seaweedq.api.request import Scope, Send, accepts, header
 from seaweedq.api.streams.chunks import Chunk
-from seaweedq.broker.streams.subscription_streams import Batch
-from seaweedq.broker.subscriptions.leases import Position, parse_lease
+from seaweedq.broker.streams import Batch
+from seaweedq.broker.subscriptions import Position, parse_lease
 from seaweedq.codec.message_json import joined
 from seaweedq.errors import InvalidPositions, NotAcceptable, SeaweedqError
 

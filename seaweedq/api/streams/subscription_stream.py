@@ -29,10 +29,9 @@ from seaweedq.api.streams.chunks import CHUNK_BYTES
 from seaweedq.api.streams.session import Life, Outlet, Room
 from seaweedq.api.streams.sse import EventId, EventStream, check_accepted, id_at
 from seaweedq.api.streams.web_socket import WebSocket, accept, listen
-from seaweedq.broker.streams.subscription_streams import Batch, SubscriptionStreams
-from seaweedq.broker.subscriptions.leases import Position, parse_lease
-from seaweedq.broker.subscriptions.pulling import Pull
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.streams import Batch, SubscriptionStreams
+from seaweedq.broker.subscriptions import Position, Pull, parse_lease
+from seaweedq.broker.topics import Topic
 from seaweedq.clock import Clock, Ids
 from seaweedq.errors import InvalidRequest, SeaweedqError, Unavailable, UnreadableBody
 

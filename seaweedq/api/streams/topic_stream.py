@@ -17,9 +17,8 @@ from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk, Chunks
 from seaweedq.api.streams.session import Life, Outlet, Room
 from seaweedq.api.streams.sse import EventStream, check_accepted
 from seaweedq.api.streams.web_socket import WebSocket, accept, listen, nothing_to_say
-from seaweedq.broker.streams.tail_watch import TailWatch
-from seaweedq.broker.streams.topic_streams import Positions, Start, StartTime, TopicReader, TopicStreams
-from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.streams import Positions, Start, StartTime, TailWatch, TopicReader, TopicStreams
+from seaweedq.broker.topics import Catalog
 from seaweedq.clock import Clock
 from seaweedq.errors import InvalidPositions, Unavailable
 from seaweedq.units import MOMENT

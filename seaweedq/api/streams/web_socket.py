@@ -13,7 +13,7 @@ import msgspec
 from seaweedq.api.problems import problem, unexpected
 from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send
 from seaweedq.api.streams.chunks import Chunk
-from seaweedq.broker.streams.subscription_streams import Batch
+from seaweedq.broker.streams import Batch
 from seaweedq.codec.message_json import json_array
 from seaweedq.errors import InvalidRequest, NotReady, SeaweedqError, UnreadableBody
 from seaweedq.json_reasons import in_words

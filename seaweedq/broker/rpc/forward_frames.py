@@ -87,7 +87,7 @@ def encode(frames: Sequence[ForwardFrame]) -> bytes:
     return b"".join(buffers)
 
 
-def decode(body: bytes) -> list[ForwardFrame]:
+def decode_forward(body: bytes) -> list[ForwardFrame]:
     """Decodes the frames of a forward; they stand on its bytes. Raises UnreadableBody."""
     view = memoryview(body)
     length = int.from_bytes(view[:_LENGTH], "little")

@@ -26,7 +26,7 @@ class OrphanedTopics:
     topics: tuple[str, ...]
 
 
-def orphaned_topics(catalog: Catalog, roster: Roster) -> list[OrphanedTopics]:
+def find_orphaned_topics(catalog: Catalog, roster: Roster) -> list[OrphanedTopics]:
     """Returns what each broker that is gone has left, the ones with most segments first."""
     gone = [one for one in (*roster.journals, *roster.unreadable_journals) if not roster.alive(one)]
     owners: Iterable[str | None] = dict.fromkeys([*catalog.owners(), *gone])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.broker.topics.orphaned_topics import TOPICS, orphaned_topics
+from seaweedq.broker.topics.orphaned_topics import TOPICS, find_orphaned_topics
 from seaweedq.coordination.records.cluster import BrokerRecord, JournalRecord
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import Unreadable
@@ -41,7 +41,7 @@ def held(**more: Any) -> Any:
 
 def told(owned: dict[str | None, list[Any]], journals: dict[str, Any], **more: Any) -> list[Any]:
     cluster: Any = Cluster(owned, journals, **more)
-    return orphaned_topics(cluster, cluster)
+    return find_orphaned_topics(cluster, cluster)
 
 
 def test_nothing_is_left_where_all_live() -> None:
