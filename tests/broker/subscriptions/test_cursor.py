@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.intervals import Runs
 from seaweedq.broker.subscriptions import leases
-from seaweedq.broker.subscriptions.cursor import SegmentCursor, broken_by, broken_by_subscription
+from seaweedq.broker.subscriptions.cursor import broken_by, broken_by_subscription
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
-from seaweedq.broker.subscriptions.leases import UNKNOWN, Asker, Leases
+from seaweedq.broker.subscriptions.leases import UNKNOWN, Leases
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease, SubscriptionRecord
@@ -234,13 +234,3 @@ def test_of_very_many_leases_the_last_ones_to_end_are_remembered(monkeypatch: py
     assert [n for n in range(50) if names.find(f"lease-{n}")] == [0, *range(41, 50)], "it ended last"
     names.sweep(set(), set(), 1.0 + keep_s, keep_s)
     assert [n for n in range(50) if names.find(f"lease-{n}")] == [0]
-
-
-def test_leases_of_an_earlier_version_stay_with_their_segments_consumer() -> None:
-    names = Leases()
-    for segment, consumer in enumerate(("a", "b")):
-        record = CursorRecord(7, 0, delivered_to=5, leases=((0, 5, 20.0),), consumer=consumer)
-        cursor = SegmentCursor(Versioned.new(record), leases=names)
-        cursor.take_over(segment, 8, 0.0)
-        asker = Asker(names.known_consumer(consumer))
-        assert cursor.delivery.judge(range(5), asker).unknown == []
