@@ -78,7 +78,7 @@ async def cursor_whole(world: World) -> None:
         for subscription in inside.dispatcher(one).subscriptions():
             subscription.reread_s = 0.0  # a second later
     async with world.http() as http:
-        assert 0 in {one["segment"] for one in await world.pull(http, "t")}
+        assert 0 in {one["segment"] for one in await world.pull(http, "t", ahead=True)}
 
 
 async def subscription_there(world: World) -> None:

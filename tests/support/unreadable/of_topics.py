@@ -69,7 +69,7 @@ async def segment_whole(world: World) -> None:
         await world.publish(http, "t")
         found: list[Any] = []
         while 0 not in {one["segment"] for one in found}:
-            found += await world.pull(http, "t")
+            found += await world.pull(http, "t", ahead=True)
         await world.ask(http, "POST", f"{T}/subscriptions/s/ack", 200, {"ids": [one["id"] for one in found]})
 
 

@@ -61,8 +61,8 @@ class World:
         body = {"messages": [{"key": f"k{n}", "value": n} for n in range(keys)]}
         await self.ask(http, "POST", f"/v1/topics/{name}/messages", status, body)
 
-    async def pull(self, http: httpx.AsyncClient, name: str, status: int = 200) -> list[Any]:
-        body = {"max_messages": 1000, "consumer": "c", "wait_s": 0}
+    async def pull(self, http: httpx.AsyncClient, name: str, status: int = 200, ahead: bool = False) -> list[Any]:
+        body = {"max_messages": 1000, "consumer": "c", "wait_s": 0, "ahead": ahead}
         found = await self.ask(http, "POST", f"/v1/topics/{name}/subscriptions/s/pull", status, body)
         return found["messages"] if status == 200 else []
 
@@ -151,7 +151,8 @@ async def pulled_until_refused(world: World, http: httpx.AsyncClient) -> list[An
     """What other segments had; then the pull is refused, since the hidden one may have more."""
     found: list[Any] = []
     while True:
-        answer = await http.post(f"{T}/subscriptions/s/pull", json={"max_messages": 1000, "consumer": "c", "wait_s": 0})
+        body = {"max_messages": 1000, "consumer": "c", "wait_s": 0, "ahead": bool(found)}
+        answer = await http.post(f"{T}/subscriptions/s/pull", json=body)
         if answer.status_code == 503:
             assert answer.json()["type"] == "/problems/needs-newer-broker"
             return found
