@@ -29,7 +29,7 @@ async def upload_whole(world: World) -> None:
 async def import_broken(world: World) -> None:
     await world.refuses("GET", f"{T}/imports/{world.upload}", topic="t", upload_id=world.upload)
     for one in world.living:
-        await inside.imports(one).look()
+        await inside.imports(one).adopt()
 
 
 async def import_whole(world: World) -> None:
