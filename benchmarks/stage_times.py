@@ -101,7 +101,8 @@ class Stages:
                 number, piece = next(messages)
                 return {"type": "http.request", "body": bytes(bytearray(piece)), "more_body": number < len(pieces)}
 
-            async with reader.body({"type": "http", "headers": headers}, receive) as content:
+            scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+            async with reader.body(the("api.request:Request")(scope, receive)) as content:
                 assert len(content) == len(self.body)
 
         loop = asyncio.new_event_loop()

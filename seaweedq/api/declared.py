@@ -4,7 +4,7 @@ from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 
 from seaweedq.api.handlers import fetch, publish, uploads
 from seaweedq.api.handlers.acks import (
@@ -32,22 +32,22 @@ CONTENT = uploads.ONE + "/content"
 _REFUSES = (400, 404, 408, 409, 413, 415)
 
 
-async def messages(request: Request, topic: str) -> Response:
+async def messages(topic: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 
 
-async def pull(request: Request, topic: str, subscription: str) -> Response:
+async def pull(topic: str, subscription: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 
 
-async def answer(request: Request, topic: str, subscription: str) -> Response:
+async def answer(topic: str, subscription: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 
 
-async def content(request: Request, topic: str, upload: str) -> Response:
+async def content(topic: str, upload: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 

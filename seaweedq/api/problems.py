@@ -6,14 +6,15 @@ from math import ceil
 from typing import Any
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.types import ExceptionHandler
 
 from seaweedq import errors
 from seaweedq.access.tokens import masked
-from seaweedq.api.request import ClientGone, Scope
+from seaweedq.api.request import Answer, ClientGone, Request
 from seaweedq.clock import Clock
 from seaweedq.errors import RouteNotFound, SeaweedqError, Unavailable
 
@@ -179,6 +180,18 @@ def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:
     return problem(SeaweedqError("the broker met an unexpected error; its log has the details"))
 
 
+def problem_answer(error: SeaweedqError) -> Answer:
+    """Returns the answer to an error."""
+    status, headers, content = problem(error)
+    return Answer(status, content, headers)
+
+
+def unexpected_answer(error: Exception) -> Answer:
+    """Returns the answer to a defect of the broker, and logs its traceback."""
+    status, headers, content = unexpected(error)
+    return Answer(status, content, headers)
+
+
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Returns the answers with problems of these statuses, for OpenAPI."""
     names = {s: sorted({kind.title for kind, status in STATUS.items() if status == s}) for s in statuses}
@@ -186,31 +199,30 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {s: {"description": "; ".join(names[s]), "content": {CONTENT_TYPE: {"schema": schema}}} for s in statuses}
 
 
-Note = Callable[[SeaweedqError, Scope], None]
+Note = Callable[[SeaweedqError, Request], None]
 
 
 def handlers(note: Note) -> dict[Any, ExceptionHandler]:
-    """Returns FastAPI's handlers of errors: each becomes a problem, and `note` hears of the project's own, with the
-    scope of their requests."""
+    """Returns FastAPI's handlers of errors: each becomes a problem, and `note` hears of the project's own, with their
+    requests."""
 
-    async def known(request: Request, error: Exception) -> Response:
+    async def known(connection: HTTPConnection, error: Exception) -> Response:
         """Answers with an error of the project's own."""
         assert isinstance(error, SeaweedqError)
-        note(error, request.scope)
+        note(error, connection.state.request)
         return _response(problem(error))
 
-    async def routing(request: Request, error: Exception) -> Response:
+    async def routing(connection: HTTPConnection, error: Exception) -> Response:
         """Answers that there is no such route. The gate has found its rule: a part of the path is empty, or names no
         file."""
-        return _response(
-            problem(RouteNotFound(f"there is no route {request.method} {request.url.path[:200]}; see /docs"))
-        )
+        request: Request = connection.state.request
+        return _response(problem(RouteNotFound(f"there is no route {request.method} {request.path[:200]}; see /docs")))
 
-    async def gone(request: Request, error: Exception) -> Response:
+    async def gone(connection: HTTPConnection, error: Exception) -> Response:
         """Ends a request whose client has gone: nobody reads the answer."""
         return Response(status_code=499)
 
-    async def unknown(request: Request, error: Exception) -> Response:
+    async def unknown(connection: HTTPConnection, error: Exception) -> Response:
         """Answers 500, and logs the error."""
         return _response(unexpected(error))
 

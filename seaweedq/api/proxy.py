@@ -5,9 +5,9 @@ Where a request goes, and when it is tried again, is decided by a search (broker
 
 from urllib.parse import quote, urlencode
 
-from seaweedq.api.access.authentication import caller_of, header_of
+from seaweedq.api.access.authentication import header_of
 from seaweedq.api.access.peers import PeerRequests
-from seaweedq.api.request import Answer, Scope, headers_of, query
+from seaweedq.api.request import Answer, Request
 from seaweedq.broker.read import SearchRequest, Target
 from seaweedq.broker.rpc import Peers
 from seaweedq.errors import NotOwner
@@ -25,11 +25,11 @@ class Proxy:
         self._peers = peers
         self._requests = requests
 
-    def asked(self, scope: Scope, wait_s: float = 0.0) -> SearchRequest:
+    def asked(self, request: Request, wait_s: float = 0.0) -> SearchRequest:
         """Returns what a search has to know of a request. Raises Forbidden."""
-        return SearchRequest(wait_s, self._requests.authenticated(scope))
+        return SearchRequest(wait_s, self._requests.authenticated(request))
 
-    async def relay(self, scope: Scope, target: Target, content: bytes = b"") -> Answer:
+    async def relay(self, request: Request, target: Target, content: bytes = b"") -> Answer:
         """Returns the target's answer to a request. A `wait_s` in the query becomes what is left of it; a wait in the
         content is the caller's to set, and content is JSON where the client sent none.
 
@@ -37,12 +37,12 @@ class Proxy:
         """
         if target.url is None:
             raise NotOwner("the broker that could answer has gone")
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers_of(scope).items() if k in _KEPT}
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in request.headers.items() if k in _KEPT}
         if content:
             headers.setdefault("content-type", "application/json")
-        headers |= header_of(caller_of(scope))
-        path = _path(scope, target.wait_s)
-        relaying = self._peers.relay(scope["method"], target.url, path, headers, content, target.answer_s)
+        headers |= header_of(request.caller)
+        path = _path(request, target.wait_s)
+        relaying = self._peers.relay(request.method, target.url, path, headers, content, target.answer_s)
         found = await target.ask(relaying)
         if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
             raise NotOwner("the broker that was asked cannot answer either", inside=target.url)
@@ -50,9 +50,9 @@ class Proxy:
         return Answer(found.status, found.body, returned)
 
 
-def _path(scope: Scope, wait_s: float) -> str:
-    path, text = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
-    options = query(scope)
+def _path(request: Request, wait_s: float) -> str:
+    path, text = request.raw_path.decode("latin-1"), request.query_string.decode("latin-1")
+    options = request.query
     if "wait_s" in options:
         text = urlencode({**options, "wait_s": f"{wait_s:.3f}"})
     return quote(f"{path}?{text}" if text else path, _ASCII, "latin-1")

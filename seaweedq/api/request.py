@@ -1,30 +1,33 @@
-"""Bare HTTP on ASGI: headers, parameters and answers of bytes. The hot routes stand on this directly.
+"""A request as one object: what has come of it, and what the steps of its way have found (pipeline); and bare answers.
 
-Reads the Accept header (RFC 9110, 12.5.1): whether a client takes a media type.
+Each step writes its own members: `sender` the look at peers, `route` and `resource` the match, `caller` and
+`is_relayed` the authentication, `meter` the limits, `outcome`, `has_created` and `issued` the handlers.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from seaweedq.access.accounts import Account
+from seaweedq.access.caller import NOBODY, Caller
+from seaweedq.api.routes import NO_RESOURCE, NO_ROUTE, SOCKET, Route
 from seaweedq.errors import InvalidRequest, UnreadableBody
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_HEADERS = "seaweedq.headers"  # the key in a scope of what was read of its headers
 JSON_HEADERS = {"content-type": "application/json"}
 MAX_PARAMETERS = 100
 SHOWN = 100  # characters of a name that an error shows
-
-
 CONNECTION = "seaweedq.connection"  # among the extensions of a scope
+ANONYMOUS_KEY = "anonymous"
+OK, WAITED, EMPTY = "ok", "waited", "empty"  # outcomes of a request that is answered with a status below 400
+_WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
 class Connection(Protocol):
@@ -49,8 +52,172 @@ class Connection(Protocol):
         """Counts for its address no more: a broker of this cluster is at its other end."""
 
 
+class Meter(Protocol):
+    """Counts what a request uses of the limits that it is under (access/rates)."""
+
+    def spend(self, limit: str, amount: float) -> None:
+        """Takes what a request has turned out to cost."""
+
+    def take_now(self, limit: str, amount: float) -> None:
+        """Takes what a request costs more than its route tells. Raises RateLimited."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Counts a pull that waits. Raises RateLimited."""
+
+    async def sent(self, message: MutableMapping[str, Any]) -> None:
+        """Counts a part that was sent, and waits until it is paid for if more follow."""
+
+
 class ClientGone(Exception):
     """Raised where the client went away before its request was complete: nobody is there to answer."""
+
+
+class Request:
+    """One request, of HTTP or for a WebSocket, whose `method` is SOCKET then."""
+
+    __slots__ = (
+        "_query",
+        "at_peer_port",
+        "caller",
+        "connection",
+        "denied_for",
+        "has_created",
+        "headers",
+        "is_relayed",
+        "is_watched",
+        "issued",
+        "meter",
+        "method",
+        "outcome",
+        "path",
+        "receive",
+        "resource",
+        "route",
+        "scope",
+        "sender",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, at_peer_port: bool = False) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.method: str = SOCKET if scope["type"] == "websocket" else scope["method"]
+        self.path: str = scope["path"]  # decoded
+        self.headers = headers_of(scope["headers"])
+        extensions = scope.get("extensions")
+        self.connection: Connection | None = extensions.get(CONNECTION) if extensions else None
+        self.at_peer_port = at_peer_port
+        self.sender: str | None = None  # the broker that has sent it, empty: none; None: nobody has looked yet
+        self.route: Route = NO_ROUTE
+        self.resource = NO_RESOURCE  # what the route's action is about
+        self.caller: Caller = NOBODY
+        self.is_relayed = False  # by another broker, which has judged and counted it
+        self.meter: Meter | None = None  # if its caller, or its topic, has limits
+        self.outcome = OK
+        self.has_created = False  # a topic, by a publish or an upload
+        self.issued: str | None = None  # the id of a new token
+        self.is_watched = False  # by the audit, which is told of it at its end
+        self.denied_for: str | None = None  # the error with which a change was denied
+        self._query: dict[str, str] | None = None
+
+    def derived(self, method: str, path: str, headers: bool = True) -> "Request":
+        """Returns a request of the same caller for another path, as if it had come so."""
+        scope = {**self.scope, "type": "http", "method": method, "path": path, "raw_path": path.encode()}
+        scope["query_string"] = b""
+        if not headers:
+            scope["headers"] = ()
+        made = Request(scope, self.receive, self.at_peer_port)
+        made.caller, made.sender, made.is_relayed = self.caller, self.sender, self.is_relayed
+        return made
+
+    @property
+    def is_socket(self) -> bool:
+        """Whether it asks for a WebSocket."""
+        return self.method == SOCKET
+
+    @property
+    def raw_path(self) -> bytes:
+        """The path as it was sent, before percent-decoding."""
+        raw: bytes = self.scope.get("raw_path") or b""
+        return raw
+
+    @property
+    def query_string(self) -> bytes:
+        """The query as it was sent."""
+        raw: bytes = self.scope["query_string"]
+        return raw
+
+    @property
+    def key(self) -> str:
+        """The name under which the caller's use is counted: a principal's uid, which no namesake has."""
+        return self.caller.uid or self.caller.principal or ANONYMOUS_KEY
+
+    def header(self, name: bytes) -> str | None:
+        """Returns the header of that (lower-case) name, as latin-1."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def content_length(self) -> int | None:
+        """The stated length, if there is one (the server has checked that it is a number)."""
+        value = self.headers.get(b"content-length")
+        return int(value) if value is not None and value.isdigit() else None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's parameters. Raises UnreadableBody if the bytes are not UTF-8."""
+        if self._query is None:
+            self._query = dict(_pairs(self.query_string))
+        return self._query
+
+    def check_query(self) -> None:
+        """Raises InvalidRequest if a parameter is repeated: clients, proxies and brokers would take different ones for
+        the one that counts."""
+        if b"&" not in self.query_string:
+            return
+        names = [name for name, _ in _pairs(self.query_string)]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise InvalidRequest(
+                f"the parameter {repeated[:SHOWN]!r} is given {names.count(repeated)} times; give it once",
+                field=repeated[:SHOWN],
+            )
+
+    def accepts(self, media: str) -> bool:
+        """Returns whether a client takes a media type (RFC 9110, 12.5.1). One that states nothing takes any."""
+        stated = self.header(b"accept")
+        if stated is None or not stated.strip():
+            return True
+        return _weight(stated, (media, f"{media.partition('/')[0]}/*", "*/*")) > 0
+
+    def asks_for(self, media: str) -> bool:
+        """Returns whether a client asks for a media type by its name."""
+        return _weight(self.header(b"accept") or "", (media,)) > 0
+
+    def spend(self, limit: str, amount: float) -> None:
+        """Takes what the request has turned out to cost."""
+        if self.meter is not None:
+            self.meter.spend(limit, amount)
+
+    def take(self, limit: str, amount: float) -> None:
+        """Takes what the request costs more than its route tells. Raises RateLimited."""
+        if self.meter is not None:
+            self.meter.take_now(limit, amount)
+
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """Runs what may last for as long as a client likes. Raises Overloaded if too many connections have such."""
+        if self.connection is None:
+            yield
+            return
+        self.connection.stay()
+        try:
+            yield
+        finally:
+            self.connection.go()
+
+    async def until_gone(self) -> None:
+        """Returns once the client has gone."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
 
 
 @dataclass(slots=True)
@@ -62,51 +229,14 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
 
 
-def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
-    """Returns a request's headers by their (lower-case) names, joined where one is repeated (RFC 9110, 5.3), without
-    blanks around them: the parser leaves those behind a value. They are read once a request: trailers, which come
-    later, are no headers."""
-    found: dict[bytes, bytes] | None = scope.get(_HEADERS)
-    if found is None:
-        found = scope[_HEADERS] = {}
-        for name, value in scope["headers"]:
-            value = value.strip(b" \t")
-            found[name] = found[name] + b", " + value if name in found else value
+def headers_of(came: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Returns headers by their (lower-case) names, joined if one is repeated (RFC 9110, 5.3), without blanks around
+    them: the parser leaves those behind a value."""
+    found: dict[bytes, bytes] = {}
+    for name, value in came:
+        value = value.strip(b" \t")
+        found[name] = found[name] + b", " + value if name in found else value
     return found
-
-
-def header(scope: Scope, name: bytes) -> str | None:
-    """Returns the header of that (lower-case) name, as latin-1."""
-    value = headers_of(scope).get(name)
-    return None if value is None else value.decode("latin-1")
-
-
-def query(scope: Scope) -> dict[str, str]:
-    """Returns the query's parameters. Raises UnreadableBody where the bytes are not UTF-8."""
-    return dict(_pairs(scope))
-
-
-def check_query(scope: Scope) -> None:
-    """Raises InvalidRequest where a parameter is repeated: clients, proxies and brokers would take different ones for
-    the one that counts."""
-    if b"&" not in scope["query_string"]:
-        return
-    names = [name for name, _ in _pairs(scope)]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise InvalidRequest(
-            f"the parameter {repeated[:SHOWN]!r} is given {names.count(repeated)} times; give it once",
-            field=repeated[:SHOWN],
-        )
-
-
-def _pairs(scope: Scope) -> list[tuple[str, str]]:
-    raw = scope["query_string"]
-    if not raw:
-        return []
-    try:
-        return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
-    except ValueError as error:
-        raise UnreadableBody(f"the query string is not valid: {error}") from None
 
 
 def release_connection(connection: Connection) -> None:
@@ -114,26 +244,6 @@ def release_connection(connection: Connection) -> None:
     if connection.account is not None:
         connection.account.connections -= 1
         connection.account = None
-
-
-def connection_of(scope: Scope) -> Connection | None:
-    """Returns the connection of a request; None where no server is between it and its client."""
-    found: Connection | None = (scope.get("extensions") or {}).get(CONNECTION)
-    return found
-
-
-@contextmanager
-def staying(scope: Scope) -> Iterator[None]:
-    """Runs what may last for as long as a client likes. Raises Overloaded where too many connections have such."""
-    connection = connection_of(scope)
-    if connection is None:
-        yield
-        return
-    connection.stay()
-    try:
-        yield
-    finally:
-        connection.go()
 
 
 async def send(answer: Answer, out: Send) -> None:
@@ -154,37 +264,18 @@ def _encoded(name: str, value: str) -> tuple[bytes, bytes]:
     return name.encode("latin-1"), value.encode("latin-1")
 
 
-async def until_gone(receive: Receive) -> None:
-    """Returns once the client has gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def content_length(scope: Scope) -> int | None:
-    """Returns the stated length, if there is one (the server has checked that it is a number)."""
-    value = headers_of(scope).get(b"content-length")
-    return int(value) if value is not None and value.isdigit() else None
-
-
-_WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
-
-
-def accepts(scope: Scope, media: str) -> bool:
-    """Returns whether a client takes a media type. One that states nothing takes any."""
-    stated = header(scope, b"accept")
-    if stated is None or not stated.strip():
-        return True
-    return _weight(stated, (media, f"{media.partition('/')[0]}/*", "*/*")) > 0
-
-
-def names(scope: Scope, media: str) -> bool:
-    """Returns whether a client asks for a media type by its name."""
-    return _weight(header(scope, b"accept") or "", (media,)) > 0
+def _pairs(raw: bytes) -> list[tuple[str, str]]:
+    if not raw:
+        return []
+    try:
+        return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
+    except ValueError as error:
+        raise UnreadableBody(f"the query string is not valid: {error}") from None
 
 
 def _weight(stated: str, ranges: tuple[str, ...]) -> float:
-    """Returns the weight of the first of the ranges that is stated; 0 where none is. A weight that cannot be read is
-    1, as if there were none."""
+    """Returns the weight of the first of the ranges that is stated; 0 if none is. A weight that cannot be read is 1, as
+    if there were none."""
     weights: dict[str, float] = {}
     for one in stated.split(","):
         named, *parameters = (part.strip().lower() for part in one.split(";"))

@@ -1,14 +1,17 @@
-"""Gives the routes of FastAPI the services that they use: each route module has a frozen group of them.
+"""Gives the routes of FastAPI their request, and the services that they use: each handler has a frozen group of them.
 
-Services = Annotated[TopicServices, given(TopicServices)]
+TopicDep = Annotated[TopicServices, given(TopicServices)]
 
-async def show_topic(services: Services, topic: str) -> Response: ...
+async def show_topic(services: TopicDep, request: RequestDep, topic: str) -> Response: ...
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI
+from starlette.requests import HTTPConnection
+
+from seaweedq.api.request import Request
 
 T = TypeVar("T")
 Find = Callable[[type[Any]], Any]
@@ -22,14 +25,17 @@ def provide(app: FastAPI, find: Find) -> None:
 def given(group: type[T]) -> Any:
     """Returns the dependency of a route on a group of services. A request before the broker is ready gets NotReady."""
 
-    async def find(request: Request) -> T:  # a plain function would be called in a thread
+    async def find(connection: HTTPConnection) -> T:  # a plain function would be called in a thread
         """Returns the group of services."""
-        return services_of(request, group)
+        found: T = connection.app.state.find_services(group)
+        return found
 
     return Depends(find)
 
 
-def services_of(request: Request, group: type[T]) -> T:
-    """Returns a group of services, for a hot route that spares the costs of a dependency. Raises NotReady."""
-    found: T = request.app.state.find_services(group)
+async def _request(connection: HTTPConnection) -> Request:
+    found: Request = connection.state.request  # as the pipeline has put it there
     return found
+
+
+RequestDep = Annotated[Request, Depends(_request)]

@@ -4,13 +4,14 @@ for all who ask.
 
 import pytest
 
-from seaweedq.api.request import Scope, accepts, content_length, headers_of, names
+from seaweedq.api.request import Request
+from tests.support.http.requests import of_scope
 
 EVENTS = "text/event-stream"
 
 
-def scope(*stated: str) -> Scope:
-    return {"headers": [(b"accept", one.encode()) for one in stated]}
+def asked(*stated: str) -> Request:
+    return of_scope({"headers": [(b"accept", one.encode()) for one in stated]})
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def scope(*stated: str) -> Scope:
     ],
 )
 def test_accepted(stated: tuple[str, ...]) -> None:
-    assert accepts(scope(*stated), EVENTS)
+    assert asked(*stated).accepts(EVENTS)
 
 
 @pytest.mark.parametrize(
@@ -41,21 +42,21 @@ def test_accepted(stated: tuple[str, ...]) -> None:
 )
 def test_not_accepted(stated: tuple[str, ...]) -> None:
     """The most exact range counts; a weight of 0 says no."""
-    assert not accepts(scope(*stated), EVENTS)
+    assert not asked(*stated).accepts(EVENTS)
 
 
 def test_a_type_is_asked_for_by_its_name_alone() -> None:
-    assert names(scope("text/event-stream;q=0.1, */*"), EVENTS)
+    assert asked("text/event-stream;q=0.1, */*").asks_for(EVENTS)
     for stated in ("*/*", "text/*", "text/event-stream;q=0", "application/x-text/event-stream"):
-        assert not names(scope(stated), EVENTS)
-    assert not names(scope(), EVENTS)
+        assert not asked(stated).asks_for(EVENTS)
+    assert not asked().asks_for(EVENTS)
 
 
 def test_blanks_around_a_value_are_no_part_of_it() -> None:
-    scope = {"headers": [(b"content-length", b"3 "), (b"host", b"localhost \t")]}
-    assert headers_of(scope)[b"host"] == b"localhost"
-    assert content_length(scope) == 3
+    request = of_scope({"headers": [(b"content-length", b"3 "), (b"host", b"localhost \t")]})
+    assert request.headers[b"host"] == b"localhost"
+    assert request.content_length == 3
 
 
 def test_repeated_headers_are_joined() -> None:
-    assert headers_of({"headers": [(b"host", b"a "), (b"host", b"b")]}) == {b"host": b"a, b"}
+    assert of_scope({"headers": [(b"host", b"a "), (b"host", b"b")]}).headers == {b"host": b"a, b"}

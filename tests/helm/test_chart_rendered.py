@@ -14,6 +14,7 @@ from seaweedq.cli.server import given_settings
 from seaweedq.cli.server.credentials import MIN_CHARACTERS, cluster_secret
 from seaweedq.errors import WrongHost
 from seaweedq.settings import Settings
+from tests.support.http.requests import of_scope
 
 pytestmark = pytest.mark.process
 
@@ -151,9 +152,11 @@ def test_every_url_that_the_chart_prints_or_asks_passes(
     asked = asked.removeprefix("http://")
     longer = [f"{name}.queues.svc", f"{name}.queues.svc.cluster.local:80", "queue.example.com", "10.1.2.3:8080"]
     for host in (*printed, asked, *longer, "b.internal.example.com"):
-        rules.check({"type": "http", "method": "GET", "path": "/v1/cluster", "headers": [(b"host", host.encode())]})
+        rules.check(
+            of_scope({"type": "http", "method": "GET", "path": "/v1/cluster", "headers": [(b"host", host.encode())]})
+        )
     with pytest.raises(WrongHost):
-        rules.check({"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"evil.example")]})
+        rules.check(of_scope({"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"evil.example")]}))
 
 
 def test_no_service_of_kubernetes_becomes_a_setting(render: Render) -> None:
@@ -345,7 +348,7 @@ def test_brokers_speak_tls_under_names_that_their_certificate_has(
         assert done.stdout == f"https://{label}.{domain}:8080 serve\n"
         assert f"*.{domain}" in names
         HostRules(done.stdout.split()[0], []).check(
-            {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", f"{label}.{domain}:8080".encode())]}
+            of_scope({"headers": [(b"host", f"{label}.{domain}:8080".encode())]})
         )
     assert services["queue-seaweedq-brokers"]["clusterIP"] == "None"
     assert services["queue-seaweedq-brokers"]["publishNotReadyAddresses"] is True

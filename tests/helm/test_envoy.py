@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from seaweedq.api.access.rules import every
 from seaweedq.api.handlers.pulls import MAX_WAIT_S
+from seaweedq.api.routes import every
 from tests.support.paths import ROOT
 
 KEPT_OUT = ("/internal", "/metrics")

@@ -42,12 +42,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "publish of one message": Budget(49, 19),
-    "publish of 100 as NDJSON": Budget(55, 21),
-    "publish of 100 as Arrow": Budget(56, 21),
-    "pull of 5": Budget(49, 17),
-    "ack by lease": Budget(56, 17),
-    "read of a topic's record": Budget(48, 20),
+    "publish of one message": Budget(45, 19),
+    "publish of 100 as NDJSON": Budget(49, 20),
+    "publish of 100 as Arrow": Budget(50, 20),
+    "pull of 5": Budget(47, 17),
+    "ack by lease": Budget(54, 17),
+    "read of a topic's record": Budget(42, 19),
 }
 
 

@@ -20,13 +20,12 @@ Routes are chosen by the decoded path, so what is encoded in a name must not cho
 """
 
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 from seaweedq.access.actions import Action
-from seaweedq.api.request import Answer, Scope, Send, headers_of
+from seaweedq.api.request import Answer, Request
 from seaweedq.errors import ForeignOrigin, RouteNotFound, WrongHost
 
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
@@ -51,11 +50,11 @@ class CorsRules:
         """Returns whether a page of that origin may."""
         return origin is not None and bool(self._origins) and _normal(origin) in self._origins
 
-    def preflight(self, scope: Scope) -> Answer | None:
+    def preflight(self, request: Request) -> Answer | None:
         """Returns the answer to a preflight of an origin that may; None for other requests."""
-        if not self._origins or scope["type"] != "http" or scope["method"] != "OPTIONS":
+        if request.method != "OPTIONS":
             return None
-        headers = headers_of(scope)
+        headers = request.headers
         if b"access-control-request-method" not in headers or not self.allow(headers.get(b"origin")):
             return None
         return Answer(
@@ -67,21 +66,14 @@ class CorsRules:
             },
         )
 
-    def naming(self, scope: Scope, out: Send) -> Send:
-        """Returns what sends answers that name the origin of a request, if it may; `Vary` says in any case that they
-        depend on it."""
-        origin = headers_of(scope).get(b"origin")
-        more = [(b"vary", b"Origin")]
-        if origin is not None and self.allow(origin):
-            more += [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", EXPOSED.encode())]
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            """Sends a part; the first one gets the headers."""
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *more]
-            await out(message)
-
-        return send
+    def headers(self, request: Request) -> list[tuple[bytes, bytes]]:
+        """Returns the headers of an answer, which name the origin of the request, if it may; `Vary` says in any case
+        that answers depend on it."""
+        origin = request.headers.get(b"origin")
+        if origin is None or not self.allow(origin):
+            return [(b"vary", b"Origin")]
+        exposed = (b"access-control-expose-headers", EXPOSED.encode())
+        return [(b"vary", b"Origin"), (b"access-control-allow-origin", origin), exposed]
 
     def __bool__(self) -> bool:
         return bool(self._origins)
@@ -95,17 +87,17 @@ INTERNAL = "/internal"
 SHOWN_PATH = 200
 
 
-def check_raw_path(scope: Scope) -> None:
+def check_raw_path(request: Request) -> None:
     """Raises RouteNotFound for a path with an encoded slash, and for an encoded path between brokers."""
-    raw = scope.get("raw_path") or b""
+    raw = request.raw_path
     if b"%" not in raw:
         return
-    path, method = raw.decode("latin-1"), scope.get("method", "")
+    path, method = raw.decode("latin-1"), "" if request.is_socket else request.method
     if "%2f" in path.lower():
         raise RouteNotFound(
             f"there is no route {method} {path[:SHOWN_PATH]}: no name has a slash, not an encoded one either"
         )
-    if scope["path"].startswith(INTERNAL):
+    if request.path.startswith(INTERNAL):
         raise RouteNotFound(f"there is no route {method} {path[:SHOWN_PATH]}; see /docs")
 
 
@@ -134,16 +126,16 @@ class HostRules:
         self._own = {"localhost", (urlsplit(advertised).hostname or "localhost").lower().rstrip(".")}
         self._passed: set[bytes] = set()
 
-    def check(self, scope: Scope) -> None:
+    def check(self, request: Request) -> None:
         """Raises WrongHost where Host is a name that is not this broker's, and ForeignOrigin where a page of another
         site sends what it must not. Of a repeated header all count: two hosts together are no name."""
-        headers = headers_of(scope)
+        headers = request.headers
         host = headers.get(b"host")
         if host is not None and host not in self._passed:
             self._check_host(host)
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
-        if (origin is not None or (site is not None and site not in OWN_SITES)) and _is_guarded(scope):
-            self._check_origin(origin, host or b"", scope)
+        if (origin is not None or (site is not None and site not in OWN_SITES)) and _is_guarded(request):
+            self._check_origin(origin, host or b"", request)
 
     def _check_host(self, raw: bytes) -> None:
         host = raw.decode("latin-1")
@@ -159,9 +151,9 @@ class HostRules:
         if len(self._passed) < REMEMBERED:
             self._passed.add(raw)
 
-    def _check_origin(self, sent: bytes | None, host: bytes, scope: Scope) -> None:
+    def _check_origin(self, sent: bytes | None, host: bytes, request: Request) -> None:
         if sent is None:
-            if not _is_signed_link(scope):
+            if not _is_signed_link(request):
                 raise ForeignOrigin("a page of another site, or of another port, must not send this request")
             return
         if self._cors.allow(sent):
@@ -201,26 +193,21 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _is_guarded(scope: Scope) -> bool:
+def _is_guarded(request: Request) -> bool:
     """Whether pages of other sites must not send it: whatever changes something, and all of /v1."""
-    return (
-        scope["type"] != "http"
-        or scope["method"] not in SAFE_METHODS
-        or scope["path"] == "/v1"
-        or scope["path"].startswith("/v1/")
-    )
+    return request.method not in SAFE_METHODS or request.path == "/v1" or request.path.startswith("/v1/")
 
 
-def _is_signed_link(scope: Scope) -> bool:
-    return scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"].endswith(SIGNED)
+def _is_signed_link(request: Request) -> bool:
+    return request.method in ("GET", "HEAD") and request.path.endswith(SIGNED)
 
 
-def check_client(scope: Scope, action: Action | None) -> None:
+def check_client(request: Request) -> None:
     """Raises ForeignOrigin for a GET that leases messages, and shows neither its page nor that no page has sent it.
     Credentials of another scheme show nothing: a browser adds those that it keeps for a proxy."""
-    if action is not Action.CONSUME or scope["type"] != "http" or scope["method"] != "GET":
+    if request.method != "GET" or request.route.action is not Action.CONSUME:
         return
-    headers = headers_of(scope)
+    headers = request.headers
     is_asked = b"origin" in headers or b"sec-fetch-site" in headers  # and was found to be none of a foreign page
     if not (is_asked or _CLIENT in headers or headers.get(b"authorization", b"")[:7].lower() == b"bearer "):
         raise ForeignOrigin(

@@ -9,31 +9,20 @@ counted there, and what a signed link gets is nobody's.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 from seaweedq.access.accounts import Account, Accounts, RateMeter
 from seaweedq.access.caller import Caller
 from seaweedq.access.limits import NO_LIMITS, Limits
-from seaweedq.api.access.authentication import ANONYMOUS_KEY, RELAYED, RULE
-from seaweedq.api.access.rules import WITH_BODIES, Rule
-from seaweedq.api.request import (
-    Receive,
-    Scope,
-    Send,
-    connection_of,
-    content_length,
-    headers_of,
-    release_connection,
-    staying,
-)
+from seaweedq.api.request import ANONYMOUS_KEY, Receive, Request, release_connection
+from seaweedq.api.routes import WITH_BODIES
 from seaweedq.broker.access import Callers
 from seaweedq.broker.topics import Catalog
 from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import RateLimited
 
-METER = "seaweedq.meter"  # the key in a scope of what counts for its principal; only those with limits have one
 BODY = "bytes_in"  # the limit of which bodies take their length
 RETRY_S = 1.0  # when a place may have become free
 LOOKS = 8  # uploads that are looked up at a time
@@ -54,10 +43,11 @@ class Rates:
         self._callers = callers
         self._most_bytes = most_bytes
 
-    def admit(self, caller: Caller, scope: Scope) -> None:
-        """Takes what is known of a request's cost. Raises RateLimited."""
+    def admit(self, request: Request) -> None:
+        """Takes what is known of a request's cost, and gives it its meter. Raises RateLimited."""
+        caller = request.caller
         limits = caller.limits
-        if self._catalog.limited and self._admit_to_topic(caller, scope):
+        if self._catalog.limited and self._admit_to_topic(caller, request):
             return
         if limits is NO_LIMITS:
             return
@@ -65,17 +55,20 @@ class Rates:
         account = self.accounts.known(caller.uid or ANONYMOUS_KEY, limits, now_s) or self._account(caller, now_s)
         meter: Meter = account.counting or self._counting(account)
         if limits.connections is not None:
-            meter.count_connection(scope)
-        rule: Rule = scope[RULE][0]
-        plan = account.plans.get(rule) or account.plan(rule, rule.costs, BODY if rule.has_body else None)
-        if not plan.admits(self._length(scope) if plan.by_length else 0, now_s):
-            meter.take(self._costs(scope), now_s)
-        scope[METER] = meter
+            meter.count_connection(request)
+        route = request.route
+        plan = account.plans.get(route) or account.plan(route, route.costs, BODY if route.has_body else None)
+        if not plan.admits(self._length(request) if plan.by_length else 0, now_s):
+            meter.take(self._costs(request), now_s)
+        self._begin(meter, request)
 
-    def _admit_to_topic(self, caller: Caller, scope: Scope) -> bool:
+    def _begin(self, meter: "Meter", request: Request) -> None:
+        request.meter, request.receive = meter, meter.receiving(request)
+
+    def _admit_to_topic(self, caller: Caller, request: Request) -> bool:
         """Does as `admit` where the request is about a topic that has limits. False: it is not."""
-        topic = self._catalog.limited.get(scope[RULE][1].topic or "")
-        if topic is None or RELAYED in scope:
+        topic = self._catalog.limited.get(request.resource.topic or "")
+        if topic is None or request.is_relayed:
             return False
         now_s, limits = self.clock.monotonic_s(), topic.record.config.limits or NO_LIMITS
         source = _TopicSource(self._catalog, topic.name, topic.record.incarnation)
@@ -84,20 +77,20 @@ class Rates:
             accounts.insert(0, self._account(caller, now_s))
         meter = Meter(self, accounts)
         if caller.limits.connections is not None:
-            meter.count_connection(scope)
-        meter.take(self._costs(scope), now_s)
-        scope[METER] = meter
+            meter.count_connection(request)
+        meter.take(self._costs(request), now_s)
+        self._begin(meter, request)
         return True
 
-    def _costs(self, scope: Scope) -> Sequence[Cost]:
+    def _costs(self, request: Request) -> Sequence[Cost]:
         """Returns what is known of a request before its body is read."""
-        rule: Rule = scope[RULE][0]
-        if not rule.has_body:
-            return rule.costs
-        return (*rule.costs, (BODY, self._length(scope)))
+        route = request.route
+        if not route.has_body:
+            return route.costs
+        return (*route.costs, (BODY, self._length(request)))
 
-    def _length(self, scope: Scope) -> int:
-        length = content_length(scope) or 0
+    def _length(self, request: Request) -> int:
+        length = request.content_length or 0
         return length if length < self._most_bytes else self._most_bytes
 
     def _counting(self, account: Account) -> "Meter":
@@ -200,10 +193,10 @@ class Meter:
             for account in self._accounts:
                 account.waiting -= 1
 
-    def count_connection(self, scope: Scope) -> None:
+    def count_connection(self, request: Request) -> None:
         """Counts the connection of a request, which is the principal's who has sent something on it last. Raises
         RateLimited."""
-        account, connection = self._accounts[0], connection_of(scope)
+        account, connection = self._accounts[0], request.connection
         if connection is None or connection.account is account:
             return
         most = account.most("connections")
@@ -246,22 +239,12 @@ class Meter:
         if len(account.uploads) + account.opening >= most:
             raise _limited(account, "open_uploads", account.limits.open_uploads or 0, "", RETRY_S)
 
-    def receiving(self, scope: Scope, receive: Receive) -> Receive:
+    def receiving(self, request: Request) -> Receive:
         """Returns what reads a body of unknown length, or what a WebSocket says, and counts it."""
-        if scope["type"] != "http":
-            return self._heard(receive)
-        is_known = headers_of(scope).get(b"content-length", b"").isdigit()
-        return receive if is_known or scope["method"] not in WITH_BODIES else self._counted(receive)
-
-    def sending(self, out: Send) -> Send:
-        """Returns what sends, and counts it."""
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            """Sends a part, and counts it."""
-            await out(message)
-            await self.sent(message)
-
-        return send
+        if request.is_socket:
+            return self._heard(request.receive)
+        is_known = request.headers.get(b"content-length", b"").isdigit()
+        return request.receive if is_known or request.method not in WITH_BODIES else self._counted(request.receive)
 
     async def sent(self, message: MutableMapping[str, Any]) -> None:
         """Counts a part that was sent. Where more follow, it waits until this one is paid for."""
@@ -300,37 +283,18 @@ class Meter:
         return max((meter.take(0, now_s) for meter in meters), default=0.0)
 
 
-def take(scope: Scope, limit: str, amount: float) -> None:
-    """Takes what a request costs more than its route tells. Raises RateLimited."""
-    meter: Meter | None = scope.get(METER)
-    if meter is not None:
-        meter.take_now(limit, amount)
-
-
-def spend(scope: Scope, limit: str, amount: float) -> None:
-    """Takes what a request has turned out to cost."""
-    meter: Meter | None = scope.get(METER)
-    if meter is not None:
-        meter.spend(limit, amount)
-
-
 @contextmanager
-def waiting(scope: Scope) -> Iterator[None]:
+def waiting(request: Request) -> Iterator[None]:
     """Runs a request that waits for messages. Raises RateLimited, and Overloaded where too many connections wait."""
-    meter: Meter | None = scope.get(METER)
-    if meter is None:
-        with staying(scope):
-            yield
-        return
-    with meter.waiting(), staying(scope):
+    with request.meter.waiting() if request.meter is not None else nullcontext(), request.staying():
         yield
 
 
 @asynccontextmanager
-async def opening(scope: Scope, is_open: IsOpen) -> AsyncIterator[Opened]:
+async def opening(request: Request, is_open: IsOpen) -> AsyncIterator[Opened]:
     """Runs a request that begins an upload, and is told its topic and id. Raises RateLimited."""
-    meter: Meter | None = scope.get(METER)
-    if meter is None:
+    meter = request.meter
+    if not isinstance(meter, Meter):
         yield _nothing
         return
     async with meter.opening(is_open) as opened:

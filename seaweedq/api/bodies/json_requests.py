@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from seaweedq.api.request import Scope, header
 from seaweedq.codec.json_text import MAX_DEPTH, blemish
 from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentType
 from seaweedq.json_reasons import apart, in_words, of
@@ -25,12 +24,11 @@ _TEXT = re.compile(r"Expected `(float|int)\b.*, got `str`")
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 
 
-def decode_request(content: bytes, scope: Scope, decoder: msgspec.json.Decoder[T]) -> T:
-    """Returns the request in a body; an empty body counts as `{}`.
+def decode_request(content: bytes, stated: str | None, decoder: msgspec.json.Decoder[T]) -> T:
+    """Returns the request in a body; an empty body counts as `{}`. `stated` is its content type, if one was given.
 
     Raises UnsupportedContentType, UnreadableBody (no JSON), InvalidRequest (unknown field, wrong type).
     """
-    stated = header(scope, b"content-type")
     media = ("application/json" if stated is None else stated).partition(";")[0].strip().lower()
     if media != "application/json":
         raise UnsupportedContentType(

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from seaweedq.api.problems import problem
-from seaweedq.api.request import Answer, Receive, Scope, Send, header, until_gone
+from seaweedq.api.request import Answer, Request, Send
 from seaweedq.errors import OffsetOutOfRange, SeaweedqError
 
 MAX_DIGITS = 18
@@ -57,7 +57,7 @@ def _beyond(text: str | None, size: int) -> OffsetOutOfRange:
     return OffsetOutOfRange(f"the range {(text or '')[:100]!r} has no byte of an object of {size} bytes", size=size)
 
 
-async def send_object(stored: StoredObject, scope: Scope, receive: Receive, out: Send, stall_s: float) -> Answer | None:
+async def send_object(stored: StoredObject, request: Request, out: Send, stall_s: float) -> Answer | None:
     """Sends an object, or the range of it that was asked for; to HEAD its headers alone. Returns an answer that is
     still to be sent, None where everything was sent.
 
@@ -66,7 +66,7 @@ async def send_object(stored: StoredObject, scope: Scope, receive: Receive, out:
     """
     headers = {**SAFE, "content-type": stored.content_type, "etag": f'"{stored.tag}"'}
     try:
-        span = parse_range(_wanted(scope, headers["etag"]), stored.size)
+        span = parse_range(_wanted(request, headers["etag"]), stored.size)
     except OffsetOutOfRange as error:
         status, said, content = problem(error)
         return Answer(status, content, {**said, "content-range": f"bytes */{stored.size}"})
@@ -74,14 +74,14 @@ async def send_object(stored: StoredObject, scope: Scope, receive: Receive, out:
     headers["content-length"] = str(end - start)
     if span:
         headers["content-range"] = f"bytes {start}-{end - 1}/{stored.size}"
-    if scope["method"] == "HEAD" or start == end:
+    if request.method == "HEAD" or start == end:
         await _begin(out, span, headers)
         await out({"type": "http.response.body", "body": b""})
         return None
     async with aclosing(stored.read(start, end)) as chunks:
         first = await anext(chunks)
         await _begin(out, span, headers)
-        watcher = asyncio.create_task(until_gone(receive))  # to send to a client that has gone is no error
+        watcher = asyncio.create_task(request.until_gone())  # to send to a client that has gone is no error
         try:
             await _send_chunks(out, first, chunks, watcher, stall_s)
         except (SeaweedqError, FileNotFoundError, TimeoutError) as error:  # the server closes an incomplete answer
@@ -91,10 +91,10 @@ async def send_object(stored: StoredObject, scope: Scope, receive: Receive, out:
     return None
 
 
-def _wanted(scope: Scope, etag: str) -> str | None:
+def _wanted(request: Request, etag: str) -> str | None:
     """Returns the Range header, None where it is for other bytes than the object has."""
-    condition = header(scope, b"if-range")
-    return header(scope, b"range") if condition in (None, etag) else None
+    condition = request.header(b"if-range")
+    return request.header(b"range") if condition in (None, etag) else None
 
 
 async def _begin(out: Send, span: tuple[int, int] | None, headers: Mapping[str, str]) -> None:

@@ -4,21 +4,19 @@ uvicorn has no deadline for receiving a request, and FastAPI none of these bound
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from fastapi import Request
 
-from seaweedq.api.access.authentication import key_of
 from seaweedq.api.bodies.incomplete_bodies import SLOW_BYTES_PER_S, Incomplete, IncompleteBodies
 from seaweedq.api.bodies.json_requests import check_free_form, decode_request
 from seaweedq.api.bodies.memory import SMALL_BYTES, DecodingMemory, FairMemory, needed_by_json, needed_to_decompress
 from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.refusals import Refusals
-from seaweedq.api.request import ClientGone, Receive, Scope, content_length, header, headers_of
+from seaweedq.api.request import ClientGone, Request
 from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body
@@ -27,6 +25,7 @@ from seaweedq.errors import BadRequest, MissingContentType, Overloaded, RequestT
 from seaweedq.settings import Settings
 
 T = TypeVar("T")
+DRAIN_BYTES, DRAIN_S = 1024 * 1024, 1.0
 
 
 def _one() -> int:
@@ -65,22 +64,22 @@ class RequestReader:
         decoding = DecodingMemory(budget, fair)
         return RequestReader(settings, budget, clock, refusals, bodies, decoding, unread, fair)
 
-    def body(self, scope: Scope, receive: Receive) -> "Body":
+    def body(self, request: Request) -> "Body":
         """Returns the body as a block that holds its memory: `async with reader.body(...) as content`."""
-        return Body(self, scope, receive, self.settings.max_request_bytes)
+        return Body(self, request, self.settings.max_request_bytes)
 
-    def body_of_peer(self, scope: Scope, receive: Receive, limit_bytes: int) -> "Body":
+    def body_of_peer(self, request: Request, limit_bytes: int) -> "Body":
         """Returns the body of a call of another broker, which has no content type, and is never too slow."""
-        return Body(self, scope, receive, limit_bytes, of_peer=True)
+        return Body(self, request, limit_bytes, of_peer=True)
 
     async def json(self, request: Request, decoder: msgspec.json.Decoder[T], free_form: bool = False) -> T:
         """Returns the request's JSON body, decoded strictly; `free_form` says that a field may hold any JSON.
 
         Raises the errors of `Body` and of `decode_request`.
         """
-        async with self.body(request.scope, request.receive) as content:
+        async with self.body(request) as content:
             with self.decoding_json(content):
-                decoded = decode_request(content, request.scope, decoder)
+                decoded = decode_request(content, request.header(b"content-type"), decoder)
                 if free_form:
                     check_free_form(content)
                 return decoded
@@ -98,10 +97,10 @@ class RequestReader:
         return self.budget.holding(needed)
 
     @contextmanager
-    def made(self, scope: Scope, size: int) -> Iterator[None]:
+    def made(self, request: Request, size: int) -> Iterator[None]:
         """Holds what was made of a request's body, for as long as the block runs; unless it is small, it counts for its
         caller's share."""
-        caller, counted = key_of(scope), size if size >= SMALL_BYTES else 0
+        caller, counted = request.key, size if size >= SMALL_BYTES else 0
         if counted:
             self.fair.add(caller, counted)
         try:
@@ -144,12 +143,10 @@ class Body:
     UnreadableBody, Overloaded, ClientGone.
     """
 
-    __slots__ = ("_deadline", "_fair", "_held", "_incomplete", "_limit", "_of_peer", "_reader", "_receive", "_scope")
+    __slots__ = ("_deadline", "_fair", "_held", "_incomplete", "_limit", "_of_peer", "_reader", "_request")
 
-    def __init__(
-        self, reader: RequestReader, scope: Scope, receive: Receive, limit_bytes: int, of_peer: bool = False
-    ) -> None:
-        self._reader, self._scope, self._receive = reader, scope, receive
+    def __init__(self, reader: RequestReader, request: Request, limit_bytes: int, of_peer: bool = False) -> None:
+        self._reader, self._request = reader, request
         self._limit, self._of_peer = limit_bytes, of_peer
         self._incomplete: Incomplete | None = None
         self._held = self._fair = 0
@@ -167,18 +164,18 @@ class Body:
     def _release(self) -> None:
         self._reader.budget.release(self._held)
         if self._fair:
-            self._reader.fair.release(key_of(self._scope), self._fair)
+            self._reader.fair.release(self._request.key, self._fair)
         self._held = self._fair = 0
         self._incomplete = None  # it refers to this body
 
     async def _read(self) -> bytes:
-        stated = content_length(self._scope) or 0
+        stated = self._request.content_length or 0
         if stated > self._limit:
             raise _too_large(self._limit)
         self._check_typed(stated)
         coming = Begun(self._raw())
         raw = coming.result if coming.is_over else await self._in_time(coming)
-        encoding = header(self._scope, b"content-encoding")
+        encoding = self._request.header(b"content-encoding")
         return raw if encoding is None else await self._decoded(raw, encoding)
 
     async def _in_time(self, coming: Begun[bytes]) -> bytes:
@@ -201,7 +198,7 @@ class Body:
 
     async def _next(self, size: int) -> tuple[bytes, bool]:
         """Returns the next bytes after `size` ones, and whether more come."""
-        message = await self._receive()
+        message = await self._request.receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         chunk = message.get("body", b"")
@@ -232,7 +229,7 @@ class Body:
 
     def _take_fairly(self, size: int) -> None:
         if not self._of_peer:
-            self._reader.fair.take(key_of(self._scope), size)
+            self._reader.fair.take(self._request.key, size)
             self._fair += size
 
     def _arrived(self, size: int) -> None:
@@ -248,7 +245,7 @@ class Body:
 
     async def _decoded(self, raw: bytes, encoding: str) -> bytes:
         """Returns the body without its content encoding, which holds as much as it has become."""
-        caller, limit = None if self._of_peer else key_of(self._scope), self._limit
+        caller, limit = None if self._of_peer else self._request.key, self._limit
         decoding, timeout_s = self._reader.decoding, self._reader.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -264,12 +261,66 @@ class Body:
         return decoded
 
     def _check_typed(self, size: int) -> None:
-        if size and not self._of_peer and b"content-type" not in headers_of(self._scope):
+        if size and not self._of_peer and b"content-type" not in self._request.headers:
             raise MissingContentType("a body that is not empty needs a content type")
 
     def _hold(self, size: int) -> None:
         self._reader.budget.hold(size)
         self._held += size
+
+
+class StreamedBody:
+    """A request's body as it comes, in place of its `receive`; `ended` once it came whole, or the client has gone."""
+
+    def __init__(self, request: Request) -> None:
+        self._receive, request.receive = request.receive, self
+        self._waiting: asyncio.Timeout | None = None
+        self._asks = request.header(b"expect") is not None  # the client sends nothing before it is told to
+        self.ended = request.content_length in (None, 0) and request.header(b"transfer-encoding") is None
+
+    async def __call__(self) -> Any:
+        message = await self._receive()
+        self.ended = not message.get("more_body", False)
+        return message
+
+    async def chunks(self, reader: RequestReader, held: Incomplete) -> AsyncIterator[bytes]:
+        """Yields all of it; `held` holds the memory of what is on its way. Raises ClientGone, Overloaded, and
+        RequestTimeout where nothing comes for request_timeout_s, or too little while others need the memory."""
+        while not self.ended:
+            message = await self._next(reader, held)
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            if chunk := message.get("body"):
+                reader.arrived(held, len(chunk))
+                yield chunk
+
+    def dismiss(self) -> None:
+        """Ends the wait for bytes that come too slowly."""
+        if self._waiting:
+            end_now(self._waiting)
+
+    async def _next(self, reader: RequestReader, held: Incomplete) -> Any:
+        try:
+            if not held.dismissed:
+                async with asyncio.timeout(reader.timeout_s) as self._waiting:
+                    return await self()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting = None
+        raise reader.too_slow(held, f"nothing of the body arrived for request_timeout_s={reader.timeout_s:g}")
+
+    async def drained(self) -> bool:
+        """Returns whether nothing more can come, so that the connection may be used again. A little is read to that
+        end: a client that still sends would otherwise see a reset connection in place of the answer."""
+        left = DRAIN_BYTES
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while not self.ended and not self._asks and left > 0:
+                    left -= len((await self()).get("body", b""))
+        except TimeoutError:
+            pass
+        return self.ended
 
 
 def end_now(deadline: asyncio.Timeout) -> None:

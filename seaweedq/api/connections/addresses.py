@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from seaweedq.api.request import Scope, header
+from seaweedq.api.request import Request
 from seaweedq.errors import Overloaded
 
 REMEMBERED = 4096
@@ -36,15 +36,15 @@ class Addresses:
         """Returns whether there are trusted proxies."""
         return bool(self._trusted)
 
-    def of(self, scope: Scope) -> str | None:
+    def of(self, request: Request) -> str | None:
         """Returns the address of a request's client, None where it is not known."""
-        client = scope.get("client")
+        client = request.scope.get("client")
         if client is None:
             return None
         peer = str(client[0])
         if not self._trusted or not self._is_trusted(peer):
             return peer
-        for text in reversed((header(scope, FORWARDED) or "").split(",")[-MAX_HOPS:]):
+        for text in reversed((request.header(FORWARDED) or "").split(",")[-MAX_HOPS:]):
             address = _bare(text.strip())
             if not address:
                 break  # a trusted proxy knows no address there: what stands before that the client may have written
@@ -52,11 +52,11 @@ class Addresses:
                 return address
         return peer
 
-    def forwarded(self, scope: Scope) -> str:
+    def forwarded(self, request: Request) -> str:
         """Returns what counts of the address of a request that a trusted proxy has forwarded; empty for others."""
-        if not self._trusted or not self._is_trusted((scope.get("client") or ("",))[0]):
+        if not self._trusted or not self._is_trusted((request.scope.get("client") or ("",))[0]):
             return ""
-        return self.counted(self.of(scope) or "")
+        return self.counted(self.of(request) or "")
 
     def _counted(self, address: str) -> str:
         """Returns the name under which an address counts, empty where it does not."""
@@ -86,14 +86,15 @@ class ForwardedRequests:
 
     def __init__(self, addresses: Addresses, refused: Callable[[str, str], None]) -> None:
         self.most = 0  # 0: no bound
+        self.has_proxies = addresses.has_proxies  # else no request counts
         self._addresses = addresses
         self._refused = refused
         self._counts: dict[str, int] = {}
 
     @contextmanager
-    def answering(self, scope: Scope) -> Iterator[None]:
+    def answering(self, request: Request) -> Iterator[None]:
         """Counts a request for as long as the block runs. Raises Overloaded where its address has too many."""
-        address = self._addresses.forwarded(scope) if self.most else ""
+        address = self._addresses.forwarded(request) if self.most else ""
         if not address:
             yield
             return

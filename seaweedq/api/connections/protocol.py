@@ -32,8 +32,6 @@ from seaweedq.api.request import (
     Receive,
     Scope,
     Send,
-    content_length,
-    headers_of,
     release_connection,
     send,
 )
@@ -152,14 +150,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._place is Place.RESERVE:
             may_ask = self._bounds.connections.may_ask(self, self.url.partition(b"?")[0])
             self.app = self.config.loaded_app if may_ask else self._refuse
-        has_codings = b"transfer-encoding" in headers_of(self.scope)  # type: ignore[arg-type]
-        if has_codings and any(n == b"transfer-encoding" and value.lower() != b"chunked" for n, value in self.headers):
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and any(value.lower() != b"chunked" for value in codings):
             self.app = partial(_refuse_with, UnreadableRequest("of transfer codings only chunked is taken"))
         if len(self.headers) > MAX_HEAD_LINES:
             self.app = partial(_refuse_with, UnreadableRequest(TOO_MANY_LINES))
-        self._body_left = content_length(self.scope) or 0  # type: ignore[arg-type]
+        stated = next((value.strip(b" \t") for name, value in self.headers if name == b"content-length"), b"")
+        self._body_left = int(stated) if stated.isdigit() else 0
         super().on_headers_complete()
-        if has_codings and not self.parser.should_upgrade():
+        if codings and not self.parser.should_upgrade():
             self._is_chunked, self._beside_bytes = True, 0
             self.headers = _Trailers()
 

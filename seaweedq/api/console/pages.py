@@ -16,12 +16,13 @@ from importlib.metadata import version
 from mimetypes import guess_type
 from pathlib import Path
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from msgspec import Struct
 
 from seaweedq.api.openapi.document import described, json_answer, schema_ref
-from seaweedq.api.request import names
+from seaweedq.api.request import Request
+from seaweedq.api.services import RequestDep
 from seaweedq.codec.bodies import JSON
 from seaweedq.errors import RouteNotFound
 
@@ -87,9 +88,9 @@ class _File:
         None, {200: {JSON: {"schema": schema_ref(Start), "example": _SHOWN}, HTML: {"schema": {"type": "string"}}}}
     ),
 )
-async def start(request: Request) -> Response:
+async def start(request: RequestDep) -> Response:
     """Returns links to what there is here; to a browser, which asks for HTML, the console."""
-    if names(request.scope, HTML):
+    if request.asks_for(HTML):
         return _file(request, PAGE)
     answer = json_answer(Start("seaweedq", version("seaweedq"), LINKS))
     answer.headers["vary"] = "accept"
@@ -97,7 +98,7 @@ async def start(request: Request) -> Response:
 
 
 @router.head("/", include_in_schema=False)
-async def start_head(request: Request) -> Response:
+async def start_head(request: RequestDep) -> Response:
     """Returns the headers of `start`."""
     return await start(request)
 
@@ -116,7 +117,7 @@ async def console() -> Response:
 
 
 @router.api_route("/console/{name:path}", methods=SAFE, include_in_schema=False)
-async def console_file(request: Request, name: str) -> Response:
+async def console_file(request: RequestDep, name: str) -> Response:
     """Returns a file of the console; leads to the page where none is named. Raises RouteNotFound."""
     if not name:
         return Response(status_code=308, headers={"location": "../"})
@@ -148,7 +149,7 @@ def _file(request: Request, name: str) -> Response:
     path = _places()[name]
     file = _read(path, path.stat().st_mtime_ns)
     headers = {**HEADERS, "etag": file.tag, "vary": "accept"}
-    if request.headers.get("if-none-match") == file.tag:
+    if request.header(b"if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)
 

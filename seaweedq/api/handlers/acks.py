@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from seaweedq.api.handlers.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
 from seaweedq.api.handlers.subscriptions import AckDeadline, Delay
-from seaweedq.api.request import Answer, Receive, Scope
+from seaweedq.api.request import Answer, Request
 from seaweedq.broker.read import Target
 from seaweedq.broker.subscriptions import AckOutcome, Refusal, Selection
 from seaweedq.broker.topics import Topic
@@ -84,22 +84,22 @@ class Acks:
 
     calls: SubscriptionCalls
 
-    async def ack(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+    async def ack(self, request: Request, topic_name: str, name: str) -> Answer:
         """Acks messages; they are acked durably when this answers."""
-        async with self.calls.asked(scope, receive, _ACK, topic_name, name) as (topic, wanted):
-            return await self.answer(scope, topic, name, wanted)
+        async with self.calls.asked(request, _ACK, topic_name, name) as (topic, wanted):
+            return await self.answer(request, topic, name, wanted)
 
-    async def nack(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+    async def nack(self, request: Request, topic_name: str, name: str) -> Answer:
         """Gives leased messages back, which are delivered again after a delay."""
-        async with self.calls.asked(scope, receive, _NACK, topic_name, name) as (topic, wanted):
-            return await self.answer(scope, topic, name, wanted)
+        async with self.calls.asked(request, _NACK, topic_name, name) as (topic, wanted):
+            return await self.answer(request, topic, name, wanted)
 
-    async def extend(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+    async def extend(self, request: Request, topic_name: str, name: str) -> Answer:
         """Gives leases a new deadline, counted from now."""
-        async with self.calls.asked(scope, receive, _EXTEND, topic_name, name) as (topic, wanted):
-            return await self.answer(scope, topic, name, wanted)
+        async with self.calls.asked(request, _EXTEND, topic_name, name) as (topic, wanted):
+            return await self.answer(request, topic, name, wanted)
 
-    async def answer(self, scope: Scope, topic: Topic, name: str, wanted: AckRequest) -> Answer:
+    async def answer(self, request: Request, topic: Topic, name: str, wanted: AckRequest) -> Answer:
         """Returns the answer to a request about messages, of the dispatcher."""
         calls = self.calls
         if wanted.ids is None and wanted.lease is None:
@@ -112,9 +112,9 @@ class Acks:
             )
 
         def there(target: Target) -> Awaitable[Answer]:
-            return calls.proxy.relay(scope, target, msgspec.json.encode(wanted))
+            return calls.proxy.relay(request, target, msgspec.json.encode(wanted))
 
-        search = calls.finder.search(topic, name, calls.proxy.asked(scope))
+        search = calls.finder.search(topic, name, calls.proxy.asked(request))
         return await search.answer(partial(self._here, topic, name, wanted), there)
 
     async def _here(self, topic: Topic, name: str, wanted: AckRequest, _: Target) -> Answer:

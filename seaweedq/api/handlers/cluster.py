@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import HTTPConnection
 
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.api.parameters import DIGITS
-from seaweedq.api.request import query
-from seaweedq.api.services import given
+from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.retention import BEGINNING, Place, RestoredCoordinationRepair
 from seaweedq.broker.rpc import BrokerStatus
@@ -215,16 +215,16 @@ async def healthz() -> Response:
 
 
 @router.get("/readyz", **described(None, {200: Health}, shows={"status": "ok"}))
-async def readyz(request: Request) -> Response:
+async def readyz(connection: HTTPConnection) -> Response:
     """Answers while the broker can take work; else 503."""
-    request.app.state.readiness.check_takes_work()
+    connection.app.state.readiness.check_takes_work()
     return json_answer(Health("ok"))
 
 
 @router.get("/metrics", **described(None, {200: {"text/plain": {"schema": {"type": "string"}}}}))
-async def metrics(request: Request) -> Response:
+async def metrics(connection: HTTPConnection) -> Response:
     """Returns Prometheus metrics."""
-    return Response(request.app.state.metrics(), media_type=CONTENT_TYPE)
+    return Response(connection.app.state.metrics(), media_type=CONTENT_TYPE)
 
 
 MAX_LEVEL = 1_000_000
@@ -260,7 +260,7 @@ LevelDep = Annotated[LevelServices, given(LevelServices)]
     "/v1/cluster/level",
     **described(Takes(LevelRequest, {"level": 2}), {200: LevelAnswer}, (400, 408, 409, 413, 415), shows={"level": 2}),
 )
-async def raise_level(services: LevelDep, request: Request) -> Response:
+async def raise_level(services: LevelDep, request: RequestDep) -> Response:
     """Raises the cluster's level, and answers once its forms are written. It never falls: brokers that do not read it
     can join no more."""
     wanted = await services.reader.json(request, _LEVEL)
@@ -309,11 +309,11 @@ ConfirmDep = Annotated[ConfirmServices, given(ConfirmServices)]
         shows={"retention_round": 17},
     ),
 )
-async def confirm(services: ConfirmDep, request: Request) -> Response:
+async def confirm(services: ConfirmDep, request: RequestDep) -> Response:
     """Confirms that coordination, which was restored, is the one to go by: retention takes and deletes again. Looks at
     1,000 segments, and says where the next request goes on."""
     await services.reader.nothing(request)
-    options = query(request.scope)
+    options = request.query
     step = await services.restored.confirm(_place(options["after"]) if "after" in options else BEGINNING)
     if step.last is None:
         return json_answer(ConfirmAnswer(step.round if step.round is not None else UNSET))

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Struct, UnsetType
 
-from seaweedq.api.access.authentication import caller_of
 from seaweedq.api.access.rates import waiting
 from seaweedq.api.bodies.ranges import StoredObject, send_object
 from seaweedq.api.bodies.request_reader import RequestReader
@@ -21,8 +20,8 @@ from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.openapi.document import TEXTS, described, integer, schema_ref
 from seaweedq.api.parameters import MAX_NUMBER, check_name, choice, seconds, whole_number
 from seaweedq.api.proxy import Proxy
-from seaweedq.api.request import Receive, Scope, Send, names, query, send
-from seaweedq.api.services import given, services_of
+from seaweedq.api.request import Receive, Request, Scope, Send, send
+from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.log import OpenSegment, Pieces, fitting
 from seaweedq.broker.read import MAX_BYTES, ClusterTime, Fetcher, OwnerFinder, Target
 from seaweedq.broker.topics import Catalog, Tombstones, Topic, check_at_end
@@ -104,6 +103,9 @@ class FetchServices:
     unread: UnreadAnswers
 
 
+FetchDep = Annotated[FetchServices, given(FetchServices)]
+
+
 @router.get(
     "/v1/topics/{topic}/segments/{segment}/messages",
     **described(
@@ -133,11 +135,10 @@ class FetchServices:
         shows={"messages": [EXAMPLE], "next_offset": 18, "sealed": False, "successors": []},
     ),
 )
-async def fetch(request: Request, topic: str, segment: str) -> Response:
+async def fetch(services: FetchDep, request: RequestDep, topic: str, segment: str) -> Response:
     """Returns messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
-    services = services_of(request, FetchServices)
     check_name(topic)
-    options = query(request.scope)
+    options = request.query
     number = whole_number(segment, "segment", 0, MAX_NUMBER)
     offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
@@ -147,12 +148,12 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     asked = _Asked(found, number, offset, limit, wait_s, expired == "keep")
     try:
         await services.catalog.known_segment(found, number)
-        with waiting(request.scope) if wait_s else nullcontext():
-            return await _fetched(services, request.scope, asked)
+        with waiting(request) if wait_s else nullcontext():
+            return await _fetched(services, request, asked)
     except SegmentNotFound:
         grave = await services.tombstones.require(found, number)
         check_at_end(number, grave.end_offset, offset)
-        return _removed(request.scope, asked, grave.successors)
+        return _removed(request, asked, grave.successors)
 
 
 @dataclass(frozen=True)
@@ -167,21 +168,21 @@ class _Asked:
     keeps_expired: bool
 
 
-async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Response:
+async def _fetched(services: FetchServices, request: Request, asked: _Asked) -> Response:
     topic, number = asked.topic, asked.segment
 
     async def here(target: Target) -> Response | None:
         opened, pieces = await services.fetcher.fetch(topic, number, asked.offset, asked.limit, target.wait_s)
         return await services.unread.made(
             min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)),
-            partial(_maker, services, scope, asked, opened, pieces),
+            partial(_maker, services, request, asked, opened, pieces),
         )
 
     async def there(target: Target) -> Response:
-        relayed = await services.proxy.relay(scope, target)
+        relayed = await services.proxy.relay(request, target)
         return Response(bytes(relayed.body), relayed.status, dict(relayed.headers))
 
-    search = services.finder.search(topic, number, services.proxy.asked(scope, asked.wait_s))
+    search = services.finder.search(topic, number, services.proxy.asked(request, asked.wait_s))
     answer = await search.answer(here, there)
     if answer is None:  # raised within the search, the error would be taken for the owner's, and tried again
         raise services.unread.refusal()
@@ -189,15 +190,15 @@ async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Resp
 
 
 async def _maker(
-    services: FetchServices, scope: Scope, asked: _Asked, opened: OpenSegment, pieces: Pieces
+    services: FetchServices, request: Request, asked: _Asked, opened: OpenSegment, pieces: Pieces
 ) -> Callable[[], Response]:
     """Returns a function that encodes the answer, from what nobody changes."""
     next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
     alive = pieces if asked.keeps_expired else await services.time.unexpired(pieces)
-    if names(scope, ARROW):
+    if request.asks_for(ARROW):
         record = services.catalog.segment(asked.topic, asked.segment).record
         return partial(_arrow_answer, opened, record, next_offset, alive)
-    links = await services.payloads.links_of(asked.topic, [rows for _, rows in alive], caller_of(scope).expires_us)
+    links = await services.payloads.links_of(asked.topic, [rows for _, rows in alive], request.caller.expires_us)
     record = services.catalog.segment(asked.topic, asked.segment).record
     return partial(_answer, opened, record, next_offset, alive, links)
 
@@ -214,9 +215,9 @@ def _answer(
     return _json(messages, next_offset if left_out is None else left_out, _successors(record))
 
 
-def _removed(scope: Scope, asked: _Asked, successors: tuple[int, ...]) -> Response:
+def _removed(request: Request, asked: _Asked, successors: tuple[int, ...]) -> Response:
     """Returns the answer at the end of a segment that retention has removed: that of a sealed one."""
-    if not names(scope, ARROW):
+    if not request.asks_for(ARROW):
         return _json(b"[]", asked.offset, successors)
     sink, schema = pa.BufferOutputStream(), asked.topic.layout.table
     with pa.ipc.new_stream(sink, schema):
@@ -299,7 +300,8 @@ class _Payload(Response):
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         try:
             with self._reader.unread.streaming(2 * PIECE_BYTES):
-                answer = await send_object(self._stored, scope, receive, out, self._reader.settings.answer_timeout_s)
+                request, stall_s = scope["state"]["request"], self._reader.settings.answer_timeout_s
+                answer = await send_object(self._stored, request, out, stall_s)
         except FileNotFoundError:
             raise PayloadNotFound("the payload is not in the store any more") from None
         if answer:

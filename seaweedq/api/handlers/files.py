@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.openapi.document import TIME, described, integer, json_answer
 from seaweedq.api.parameters import MAX_NUMBER, check_name, moment, time_us, whole_number
-from seaweedq.api.request import query
-from seaweedq.api.services import given
+from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.read import MOST, FilePages, Place, ReadableSegments, TopicFile, TopicPositions
 from seaweedq.broker.topics import Catalog, Tombstones, Topic
 from seaweedq.clock import Clock
@@ -107,10 +106,10 @@ Services = Annotated[FileServices, given(FileServices)]
         shows={"files": [_FILE], "next": _NEXT},
     ),
 )
-async def topic_files(services: Services, request: Request, topic: str) -> Response:
+async def topic_files(services: Services, request: RequestDep, topic: str) -> Response:
     """Lists the topic's files, a page at a time: all rows below the segments' flushed offsets are in them."""
     check_name(topic)
-    options = query(request.scope)
+    options = request.query
     most = whole_number(options.get("page_size", str(MOST)), "page_size", LEAST, MOST)
     segment = whole_number(options["segment"], "segment", 0, MAX_NUMBER) if "segment" in options else None
     after = _place(options["after"]) if "after" in options else None
@@ -142,10 +141,10 @@ async def topic_files(services: Services, request: Request, topic: str) -> Respo
         shows={"offsets": {"0": 48211}},
     ),
 )
-async def offsets_of_a_time(services: Services, request: Request, topic: str) -> Response:
+async def offsets_of_a_time(services: Services, request: RequestDep, topic: str) -> Response:
     """Returns the offset of each segment from which on no message of this time, or of a later one, is missed."""
     check_name(topic)
-    moment_us = time_us(query(request.scope).get("timestamp", ""), "timestamp", services.clock.now_us())
+    moment_us = time_us(request.query.get("timestamp", ""), "timestamp", services.clock.now_us())
     found = await services.catalog.known(topic)
     services.catalog.check_whole(found)
     ends = {number: position.end for number, position in (await services.positions.positions(found)).items()}

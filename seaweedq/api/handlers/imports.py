@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq import errors
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, whole_number
-from seaweedq.api.request import query
-from seaweedq.api.services import given
+from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records.uploads import ImportProblem, ImportRecord
 from seaweedq.errors import InvalidRequest, SeaweedqError
@@ -96,13 +95,13 @@ Services = Annotated[ImportServices, given(ImportServices)]
         shows=_SHOWN,
     ),
 )
-async def import_upload(services: Services, request: Request, topic: str) -> Response:
+async def import_upload(services: Services, request: RequestDep, topic: str) -> Response:
     """Publishes every row of an uploaded file as a message: 200 once all are durable, 202 while the import runs.
 
     The same request again joins the import, or returns its result.
     """
     check_name(topic)
-    wait_s = whole_number(query(request.scope).get("wait_s", str(WAIT_S)), "wait_s", 0, MAX_WAIT_S)
+    wait_s = whole_number(request.query.get("wait_s", str(WAIT_S)), "wait_s", 0, MAX_WAIT_S)
     asked = await services.reader.json(request, _REQUEST)
     check_name(asked.upload_id, "upload")
     found = await services.broker.catalog.known(topic)

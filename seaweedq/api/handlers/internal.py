@@ -11,7 +11,7 @@ from msgspec.msgpack import decode
 
 from seaweedq.api.access.peers import PREFIX, PeerRequests
 from seaweedq.api.bodies.request_reader import RequestReader
-from seaweedq.api.request import Answer, Receive, Scope
+from seaweedq.api.request import Answer, Request
 from seaweedq.broker.broker import Broker, Readiness
 from seaweedq.broker.load import FoundHistory, LoadReport
 from seaweedq.broker.rpc import (
@@ -58,14 +58,14 @@ class InternalServer:
         self._reader = reader
         self._calls = calls
 
-    async def answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def answer(self, request: Request) -> Answer:
         """Returns the answer to a call; errors travel as `ErrorMessage`. Raises Forbidden, RouteNotFound."""
-        name = scope["path"].removeprefix(PREFIX)
+        name = request.path.removeprefix(PREFIX)
         try:
             if name == HELLO:
-                return Answer(200, _encode(self._peers.welcome(scope)))
-            if self._peers.authenticated(scope):
-                return await self._answer(name, scope, receive)
+                return Answer(200, _encode(self._peers.welcome(request)))
+            if self._peers.authenticated(request):
+                return await self._answer(name, request)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Answer(422, _encode(ErrorMessage.of(UnreadableBody(str(error)))))
         except (PeerRefused, RouteNotFound):
@@ -74,12 +74,12 @@ class InternalServer:
             return Answer(409, _encode(ErrorMessage.of(error)))
         raise Forbidden("only brokers of this cluster may call /internal")
 
-    async def _answer(self, name: str, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, name: str, request: Request) -> Answer:
         self._readiness.check_joined()
         call = self._calls().get(name)
         if call is None:
             raise RouteNotFound(f"there is no internal call {name[:200]}")
-        async with self._reader.body_of_peer(scope, receive, FORWARD_BYTES) as content:
+        async with self._reader.body_of_peer(request, FORWARD_BYTES) as content:
             return Answer(200, _encode(await call(content)))
 
 

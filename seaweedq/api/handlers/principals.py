@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from seaweedq.access.actions import OF_THE_CLUSTER, Action
@@ -17,8 +17,7 @@ from seaweedq.access.limits import Limits
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, moment, whole_number
-from seaweedq.api.request import query
-from seaweedq.api.services import given
+from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.access import Principals
 from seaweedq.coordination.records.access import PrincipalRecord
 from seaweedq.errors import InvalidRequest, PrincipalNotFound
@@ -162,7 +161,7 @@ Services = Annotated[PrincipalServices, given(PrincipalServices)]
         shows=_SHOWN,
     ),
 )
-async def put_principal(services: Services, request: Request, principal: str) -> Response:
+async def put_principal(services: Services, request: RequestDep, principal: str) -> Response:
     """Creates a principal (201), or replaces all that it may do (200). Its tokens stay, and get the new rights within a
     second."""
     _check(principal)
@@ -188,9 +187,9 @@ async def show_principal(services: Services, principal: str) -> Response:
         shows={"principals": [_SHOWN]},
     ),
 )
-async def list_principals(services: Services, request: Request) -> Response:
+async def list_principals(services: Services, request: RequestDep) -> Response:
     """Lists the principals by name, a page at a time."""
-    options = query(request.scope)
+    options = request.query
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     every = services.principals.view.principals
     names = sorted(name for name in every if name > options.get("page_token", ""))

@@ -12,14 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.api.access.authentication import caller_of, key_of
-from seaweedq.api.access.rates import spend, take
 from seaweedq.api.bodies.memory import DecodingMemory, needed
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.handlers.topics import create, may_create
 from seaweedq.api.openapi.document import NAME_SCHEMA, schema_ref
 from seaweedq.api.parameters import check_name, truth, whole_number
-from seaweedq.api.request import Answer, Receive, Scope, header, query
+from seaweedq.api.request import Answer, Request
 from seaweedq.broker.publish import INLINE_ROWS, AppendedRows, Producer, Publisher, PublishResult, in_time
 from seaweedq.broker.read import AGAIN_S, ClusterTime
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
@@ -130,7 +128,7 @@ PARAMETERS = (
 class _Posted:
     """The body of a publish, how the request says to decode it, and the format that it states of the topic."""
 
-    scope: Scope
+    request: Request
     media: str | None
     content: bytes
     bare: bool | None
@@ -143,7 +141,7 @@ class _Posted:
             return rows
         bare = intake.bare if self.bare is None else self.bare
         size = needed(bodies.media_type(self.media), self.content, bare, intake.max_request_bytes)
-        caller, own = key_of(self.scope), len(self.content)
+        caller, own = self.request.key, len(self.content)
         return await memory.run(caller, own, size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
 
     def _rows_at_once(self, intake: Intake) -> pa.RecordBatch | None:
@@ -173,22 +171,22 @@ class Publish:
     reader: RequestReader
     time: ClusterTime
 
-    async def publish(self, scope: Scope, receive: Receive, name: str) -> Answer:
+    async def publish(self, request: Request, name: str) -> Answer:
         """Publishes messages. They are durable when this answers."""
         check_name(name)
-        producer = _producer(scope)
-        options = query(scope)
+        producer = _producer(request)
+        options = request.query
         bare, key = truth(options["bare"], "bare") if "bare" in options else None, options.get("key")
         ids = truth(options.get("ids", "false"), "ids")  # before anything is stored: a refusal stores nothing
-        async with self.reader.body(scope, receive) as content:
+        async with self.reader.body(request) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
-            posted = _Posted(scope, header(scope, b"content-type"), content, bare, key, options.get("format"))
+            posted = _Posted(request, request.header(b"content-type"), content, bare, key, options.get("format"))
             topic = self.catalog.find(name)
             if topic is None or topic.record.state == "deleting":
-                topic = await in_time(self._known(scope, name, posted), deadline)
+                topic = await in_time(self._known(request, name, posted), deadline)
             _check_format(topic.layout, posted.format)
             try:
-                found = await self._publish(scope, topic, posted, producer, deadline)
+                found = await self._publish(request, topic, posted, producer, deadline)
             except (InvalidMessages, *REFUSALS):
                 repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None
                 if repeated is None:
@@ -204,25 +202,25 @@ class Publish:
         return Answer(200, _answer(published, with_ids))
 
     async def _publish(
-        self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
+        self, request: Request, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
     ) -> Answer | PublishResult:
         try:
-            return await self._take(scope, topic, posted, producer, deadline)
+            return await self._take(request, topic, posted, producer, deadline)
         except TimeUnknown:  # from the decoder, before anything is stored
             await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
-            return await self._take(scope, topic, posted, producer, deadline)
+            return await self._take(request, topic, posted, producer, deadline)
 
     async def _take(
-        self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
+        self, request: Request, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
     ) -> Answer | PublishResult:
         intake = self._intake(topic.record.config, topic.layout)
         single = posted.single(intake)
         if single is not None:
-            spend(scope, "messages", 1)
+            request.spend("messages", 1)
             return await self._single(topic, single, producer, deadline)
         rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
-        spend(scope, "messages", rows.num_rows)
-        with self.reader.made(scope, rows.nbytes):
+        request.spend("messages", rows.num_rows)
+        with self.reader.made(request, rows.nbytes):
             return await self._batch(topic, rows, producer, deadline)
 
     async def _repeated(self, topic: Topic, posted: _Posted, producer: Producer) -> PublishResult | None:
@@ -234,15 +232,15 @@ class Publish:
             rows = await posted.rows(lenient, self.reader.decoding)
         except BadRequest:
             return None
-        with self.reader.made(posted.scope, rows.nbytes):
+        with self.reader.made(posted.request, rows.nbytes):
             return await self.publisher.repeated(topic, rows, producer)
 
-    async def _known(self, scope: Scope, name: str, posted: _Posted) -> Topic:
+    async def _known(self, request: Request, name: str, posted: _Posted) -> Topic:
         """Returns a topic that is not known yet, and creates it where that is asked for, and the caller may."""
         is_unknown = self.catalog.find(name) is None and self.reader.settings.auto_create_topics
-        if is_unknown and await may_create(scope, self.catalog, name):
-            take(scope, "changes", 1)
-            await self._create(scope, name, posted)
+        if is_unknown and await may_create(request, self.catalog, name):
+            request.take("changes", 1)
+            await self._create(request, name, posted)
         return await self.catalog.known(name)
 
     async def _single(self, topic: Topic, single: Single, producer: Producer | None, deadline: Deadline) -> Answer:
@@ -258,7 +256,7 @@ class Publish:
             rows = await in_time(self.payloads.resolve(topic, rows), deadline)
         return await self.publisher.batch(topic, rows, producer, deadline)
 
-    async def _create(self, scope: Scope, name: str, posted: _Posted) -> None:
+    async def _create(self, request: Request, name: str, posted: _Posted) -> None:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
         layout = Layout.of(Format.JSON)
         _check_format(layout, posted.format)
@@ -266,7 +264,7 @@ class Publish:
         rows = await posted.rows(replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)
         if names_uploads(rows):
             await self.catalog.known(name)  # a topic that does not exist has no uploads
-        await create(scope, self.topics, name)
+        await create(request, self.topics, name)
 
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()
@@ -286,8 +284,8 @@ def _check_format(layout: Layout, stated: str | None) -> None:
         )
 
 
-def _producer(scope: Scope) -> Producer | None:
-    identity, sequence = header(scope, b"producer-id"), header(scope, b"producer-sequence")
+def _producer(request: Request) -> Producer | None:
+    identity, sequence = request.header(b"producer-id"), request.header(b"producer-sequence")
     if identity is None and sequence is None:
         return None
     if identity is None or sequence is None:
@@ -295,7 +293,7 @@ def _producer(scope: Scope) -> Producer | None:
             "Producer-Id and Producer-Sequence must be sent together",
             field="Producer-Sequence" if identity else "Producer-Id",
         )
-    own = caller_of(scope).uid
+    own = request.caller.uid
     check_name(identity, "producer")
     # No name of a client's has the sign: a principal's producers are neither an anonymous one's nor another's, which
     # may have had its name before.

@@ -21,15 +21,13 @@ import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
-from seaweedq.api.access.authentication import caller_of
 from seaweedq.api.access.rates import waiting
-from seaweedq.api.access.traffic import EMPTY, OUTCOME, WAITED
 from seaweedq.api.bodies.json_requests import decode_request
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.handlers.fetch import Message
 from seaweedq.api.parameters import check_name
 from seaweedq.api.proxy import Proxy
-from seaweedq.api.request import Answer, ClientGone, Receive, Scope, accepts, header, names, until_gone
+from seaweedq.api.request import EMPTY, WAITED, Answer, ClientGone, Request
 from seaweedq.broker.read import Readable, Target
 from seaweedq.broker.subscriptions import DeliveredRows, Dispatcher, DispatcherFinder, Pull, PullResult, RelayedWaits
 from seaweedq.broker.topics import Catalog, Topic
@@ -48,14 +46,14 @@ ATTEMPT_FIELD = pa.field("_attempt", pa.int32(), nullable=False)
 Group: TypeAlias = tuple[Readable, pa.Array, pa.Array, pa.RecordBatch]
 
 
-def wants_arrow(scope: Scope) -> bool:
+def wants_arrow(request: Request) -> bool:
     """Tells whether a client that pulls wants Arrow, rather than JSON. Raises NotAcceptable where it takes neither."""
-    accepted = header(scope, b"accept")
+    accepted = request.header(b"accept")
     if accepted is None or accepted == "*/*":
         return False
-    if names(scope, ARROW):
+    if request.asks_for(ARROW):
         return True
-    if not accepts(scope, JSON):
+    if not request.accepts(JSON):
         raise NotAcceptable(
             f"a pull is answered as {JSON} or {ARROW}; the request accepts {accepted[:SHOWN]!r}",
             supported=[JSON, ARROW],
@@ -141,16 +139,16 @@ class SubscriptionCalls:
 
     @asynccontextmanager
     async def asked(
-        self, scope: Scope, receive: Receive, decoder: msgspec.json.Decoder[T], topic: str, name: str
+        self, request: Request, decoder: msgspec.json.Decoder[T], topic: str, name: str
     ) -> AsyncIterator[tuple[Topic, T]]:
         """Reads a request about a subscription; its memory is held in the block."""
         check_name(topic)
         check_name(name, "subscription")
-        async with self.reader.body(scope, receive) as content:
+        async with self.reader.body(request) as content:
             check_count(content)
             with self.reader.decoding_json(content):
-                request = decode_request(content, scope, decoder)
-                yield await self.catalog.known(topic), request
+                wanted = decode_request(content, request.header(b"content-type"), decoder)
+                yield await self.catalog.known(topic), wanted
 
 
 @dataclass(frozen=True)
@@ -162,11 +160,11 @@ class Pulls:
     waits: RelayedWaits
     ids: Ids
 
-    async def pull(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+    async def pull(self, request: Request, topic_name: str, name: str) -> Answer:
         """Leases messages to a consumer, and waits for the first one. The same `lease` again gives what of it is not
         answered yet. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
         calls = self.calls
-        async with calls.asked(scope, receive, _PULL, topic_name, name) as (topic, wanted):
+        async with calls.asked(request, _PULL, topic_name, name) as (topic, wanted):
             pass  # the body's memory is not needed during the wait
         search = self._pull if wanted.lease is not None else self._pull_under_some_name
         if wanted.lease is None:
@@ -175,40 +173,42 @@ class Pulls:
             with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
                 found = await calls.dispatcher.pull_now(topic, name, _pull(wanted, 0))
                 if found.messages:
-                    return await self._delivered(scope, topic, found)
-        with waiting(scope) if wanted.wait_s else nullcontext():
-            answer = await _while_there(receive, search(scope, topic, name, wanted))
+                    return await self._delivered(request, topic, found)
+        with waiting(request) if wanted.wait_s else nullcontext():
+            answer = await _while_there(request, search(request, topic, name, wanted))
         if _is_empty(answer):
-            scope[OUTCOME] = EMPTY
+            request.outcome = EMPTY
         elif wanted.wait_s:
-            scope[OUTCOME] = WAITED
+            request.outcome = WAITED
         return answer
 
-    async def _pull_under_some_name(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
+    async def _pull_under_some_name(self, request: Request, topic: Topic, name: str, wanted: PullRequest) -> Answer:
         """Pulls under the name that this broker chose. Where its lease has ended, since an answer was lost and the
         request repeated late, it chooses another: the client knows of none."""
         with suppress(LeaseEnded):
-            answer = await self._pull(scope, topic, name, wanted, is_new=True)
+            answer = await self._pull(request, topic, name, wanted, is_new=True)
             if answer.status != HTTPStatus.GONE or LEASE_ENDED not in answer.body:
                 return answer
-        return await self._pull(scope, topic, name, replace(wanted, lease=self.ids.nonce(), wait_s=0))
+        return await self._pull(request, topic, name, replace(wanted, lease=self.ids.nonce(), wait_s=0))
 
-    async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, is_new: bool = False) -> Answer:
+    async def _pull(
+        self, request: Request, topic: Topic, name: str, wanted: PullRequest, is_new: bool = False
+    ) -> Answer:
         calls = self.calls
 
         async def here(target: Target) -> Answer:
             found = await calls.dispatcher.pull(topic, name, _pull(wanted, target.wait_s))
-            return await self._delivered(scope, topic, found)
+            return await self._delivered(request, topic, found)
 
         async def there(target: Target) -> Answer:
             nonlocal is_new
             may_hold, is_new = not is_new, False  # once it was handed on, since its answer may be lost
-            return await self._relayed(scope, topic, name, wanted, target, may_hold)
+            return await self._relayed(request, topic, name, wanted, target, may_hold)
 
-        return await calls.finder.search(topic, name, calls.proxy.asked(scope, wanted.wait_s)).answer(here, there)
+        return await calls.finder.search(topic, name, calls.proxy.asked(request, wanted.wait_s)).answer(here, there)
 
     async def _relayed(
-        self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool
+        self, request: Request, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool
     ) -> Answer:
         """Hands a pull on. One that waits does so at the dispatcher if it is the first one; else it asks what there is
         now, unless that is known to be nothing, and queues here (broker/subscriptions/relaying)."""
@@ -218,21 +218,21 @@ class Pulls:
             queue = await self.waits.queue(topic, name, wanted.consumer)
             may_hold |= queue.is_of_one and wanted.consumer is not None and not wanted.ahead
         if queue is None or (queue.is_taken and (may_hold or not queue.is_dry(clock.monotonic_s()))):
-            answer = await self._hand_on(scope, target, wanted, 0)
+            answer = await self._hand_on(request, target, wanted, 0)
             if queue is None or not _is_empty(answer):
                 return answer
         async with queue.turn(until, target.check, wanted.consumer or "") as left_s:
-            return await self._hand_on(scope, target, wanted, left_s)
+            return await self._hand_on(request, target, wanted, left_s)
 
-    async def _hand_on(self, scope: Scope, target: Target, wanted: PullRequest, wait_s: float) -> Answer:
-        return await self.calls.proxy.relay(scope, target, msgspec.json.encode(replace(wanted, wait_s=wait_s)))
+    async def _hand_on(self, request: Request, target: Target, wanted: PullRequest, wait_s: float) -> Answer:
+        return await self.calls.proxy.relay(request, target, msgspec.json.encode(replace(wanted, wait_s=wait_s)))
 
-    async def _delivered(self, scope: Scope, topic: Topic, leased: PullResult) -> Answer:
-        if wants_arrow(scope):
+    async def _delivered(self, request: Request, topic: Topic, leased: PullResult) -> Answer:
+        if wants_arrow(request):
             self.calls.finder.check_lease()
             return arrow_answer(leased, topic.layout)
         found = leased.messages
-        links = await self.payloads.links_of(topic, [one.rows for one in found], caller_of(scope).expires_us)
+        links = await self.payloads.links_of(topic, [one.rows for one in found], request.caller.expires_us)
         self.calls.finder.check_lease()
         texts = [
             message_texts(numbers, rows, segment.id, segment.layout, attempts, links, ",")
@@ -263,10 +263,10 @@ def _is_empty(answer: Answer) -> bool:
     return bytes(answer.body[-len(NONE) :]) == NONE
 
 
-async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def _while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Returns the result of `work`. It is cancelled when the client goes, so that nothing is leased to a client that
     has gone. Raises ClientGone."""
-    working, gone = asyncio.create_task(work), asyncio.create_task(until_gone(receive))
+    working, gone = asyncio.create_task(work), asyncio.create_task(request.until_gone())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():

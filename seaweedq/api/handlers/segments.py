@@ -7,15 +7,13 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.access.rates import spend
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import TIME, Takes, described, integer, json_answer, schema_ref
 from seaweedq.api.parameters import DIGITS, MAX_NUMBER, check_name, moment, time_us, whole_number
-from seaweedq.api.request import query
-from seaweedq.api.services import given
+from seaweedq.api.services import RequestDep, given
 from seaweedq.balancer.history import KEPT_US
 from seaweedq.balancer.history_cells import Cell
 from seaweedq.balancer.rates import WINDOWS_S, Averages
@@ -397,10 +395,10 @@ HistoryDep = Annotated[HistoryServices, given(HistoryServices)]
         shows=_SHOWN,
     ),
 )
-async def history(services: HistoryDep, request: Request, topic: str) -> Response:
+async def history(services: HistoryDep, request: RequestDep, topic: str) -> Response:
     """Returns what came into each range of key hashes in the last hour, in cells of ten seconds or longer."""
     check_name(topic)
-    given_ = query(request.scope)
+    given_ = request.query
     now_us = services.clock.now_us()
     until_us = time_us(given_["until"], "until", now_us) if "until" in given_ else now_us
     since_us = time_us(given_["since"], "since", now_us) if "since" in given_ else until_us - KEPT_US
@@ -530,7 +528,7 @@ ChangeDep = Annotated[ChangeServices, given(ChangeServices)]
 
 
 @router.post(f"{SEGMENT}/split", **described(Takes(SplitRequest, {"parts": 2}), _replaces([0], _HALVES), _REFUSES))
-async def split(services: ChangeDep, request: Request, topic: str, segment: str) -> Response:
+async def split(services: ChangeDep, request: RequestDep, topic: str, segment: str) -> Response:
     """Replaces a segment by several on parts of its range: 200 once that is done, 202 while it is under way."""
     number = _number(topic, segment)
     wanted = await services.reader.json(request, _SPLIT)
@@ -538,7 +536,7 @@ async def split(services: ChangeDep, request: Request, topic: str, segment: str)
     await services.catalog.look(topic, number)
     record = services.catalog.segment(found, number).record
     points = _points(number, KeyRange(record.low, record.high), wanted)
-    spend(request.scope, "changes", len(points))
+    request.spend("changes", len(points))
     return await _replace(services, found, [number], points)
 
 
@@ -546,17 +544,17 @@ async def split(services: ChangeDep, request: Request, topic: str, segment: str)
     f"{SEGMENT}/merge",
     **described(Takes(MergeRequest, {"with": 5}, required=True), _replaces([4, 5], _WHOLE), _REFUSES),
 )
-async def merge(services: ChangeDep, request: Request, topic: str, segment: str) -> Response:
+async def merge(services: ChangeDep, request: RequestDep, topic: str, segment: str) -> Response:
     """Replaces a segment and a neighbour by one on the range of both. A neighbour that another broker owns is moved
     first. 200 once that is done, 202 while it is under way."""
     number = _number(topic, segment)
     wanted = await services.reader.json(request, _MERGE)
-    spend(request.scope, "changes", 1)
+    request.spend("changes", 1)
     return await _replace(services, await services.catalog.known(topic), [number, wanted.neighbour], [])
 
 
 @router.post(f"{SEGMENT}/roll", **described(None, _replaces([0], _WHOLE), _REFUSES))
-async def roll(services: ChangeDep, request: Request, topic: str, segment: str) -> Response:
+async def roll(services: ChangeDep, request: RequestDep, topic: str, segment: str) -> Response:
     """Replaces a segment by one on the same range: 200 once that is done, 202 while it is under way."""
     number = _number(topic, segment)
     await services.reader.nothing(request)
@@ -574,7 +572,7 @@ async def roll(services: ChangeDep, request: Request, topic: str, segment: str) 
         _REFUSES,
     ),
 )
-async def move(services: ChangeDep, request: Request, topic: str, segment: str) -> Response:
+async def move(services: ChangeDep, request: RequestDep, topic: str, segment: str) -> Response:
     """Moves a segment to another broker: 200 once that broker owns it, 202 while its owner is moving it."""
     number = _number(topic, segment)
     wanted = await services.reader.json(request, _MOVE)

@@ -13,21 +13,21 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from msgspec.structs import replace
 
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
-from seaweedq.api.access.authentication import caller_of, check_right
+from seaweedq.api.access.authentication import check_right
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.handlers.principals import MAX_PAGE, PAGES
 from seaweedq.api.handlers.pulls import LeaseName
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, in_utc, moment, told, whole_number
 from seaweedq.api.proxy import Proxy
-from seaweedq.api.request import Answer, Scope, query
-from seaweedq.api.services import given
+from seaweedq.api.request import Answer, Request
+from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.read import Target
 from seaweedq.broker.subscriptions import (
     AtOffsets,
@@ -244,18 +244,18 @@ class SubscriptionServices:
     meter: LagMeter
     letters: DeadLetterTopics
 
-    def check_letters(self, scope: Scope, target: str | None) -> None:
+    def check_letters(self, request: Request, target: str | None) -> None:
         """Raises Forbidden where the caller may not publish to a topic for dead letters, or create it."""
         if target is None:
             return
-        check_right(scope, Action.PUBLISH, Resource(target))
+        check_right(request.caller, Action.PUBLISH, Resource(target))
         if self.catalog.find(target) is None:
-            check_right(scope, Action.CREATE, Resource(target))
+            check_right(request.caller, Action.CREATE, Resource(target))
 
-    def sender(self, scope: Scope) -> dict[str, str | None]:
+    def sender(self, request: Request) -> dict[str, str | None]:
         """Returns the members of a record that say with whose rights dead letters go out: those of the
         caller that has named their topic, and was judged for it."""
-        caller = caller_of(scope)
+        caller = request.caller
         return {"creator": caller.principal, "creator_uid": caller.uid}
 
 
@@ -271,7 +271,9 @@ SubscriptionDep = Annotated[SubscriptionServices, given(SubscriptionServices)]
         shows=_SHOWN,
     ),
 )
-async def create_subscription(services: SubscriptionDep, request: Request, topic: str, subscription: str) -> Response:
+async def create_subscription(
+    services: SubscriptionDep, request: RequestDep, topic: str, subscription: str
+) -> Response:
     """Creates a subscription (201), or checks that it exists with the fields that the request names (200, else 409)."""
     check_name(topic)
     check_name(subscription, "subscription")
@@ -279,8 +281,8 @@ async def create_subscription(services: SubscriptionDep, request: Request, topic
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
     record = record_of(wanted, services.reader.clock.now_us())
-    services.check_letters(request.scope, record.dead_letter_topic)
-    record = msgspec.structs.replace(record, **services.sender(request.scope))
+    services.check_letters(request, record.dead_letter_topic)
+    record = msgspec.structs.replace(record, **services.sender(request))
 
     async def create() -> int:
         """Creates it or compares it; returns the status."""
@@ -302,7 +304,9 @@ async def create_subscription(services: SubscriptionDep, request: Request, topic
         shows=_SHOWN,
     ),
 )
-async def change_subscription(services: SubscriptionDep, request: Request, topic: str, subscription: str) -> Response:
+async def change_subscription(
+    services: SubscriptionDep, request: RequestDep, topic: str, subscription: str
+) -> Response:
     """Changes settings of a subscription; mode, start and filter stay as they are. What is leased stays leased. Dead
     letters go out with the rights of the principal that named `dead_letter_topic` last, be it the same topic again."""
     check_name(topic)
@@ -310,9 +314,9 @@ async def change_subscription(services: SubscriptionDep, request: Request, topic
     wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
-    services.check_letters(request.scope, changes.get("dead_letter_topic"))
+    services.check_letters(request, changes.get("dead_letter_topic"))
     if changes.get("dead_letter_topic") is not None:
-        changes |= services.sender(request.scope)
+        changes |= services.sender(request)
 
     async def change() -> int:
         """Changes the record, by that which the dispatcher has."""
@@ -341,38 +345,37 @@ async def _by_dispatcher(
         return Answer(await act(), await _encoded(services, topic, subscription))
 
     def there(target: Target) -> Awaitable[Answer]:
-        return services.proxy.relay(request.scope, target, msgspec.json.encode(wanted))
+        return services.proxy.relay(request, target, msgspec.json.encode(wanted))
 
-    search = services.finder.search(topic, subscription, services.proxy.asked(request.scope))
+    search = services.finder.search(topic, subscription, services.proxy.asked(request))
     return _response(await search.answer(here, there))
 
 
 @router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))
-async def show_subscription(services: SubscriptionDep, request: Request, topic: str, subscription: str) -> Response:
+async def show_subscription(services: SubscriptionDep, request: RequestDep, topic: str, subscription: str) -> Response:
     """Returns a subscription, with its lag in each segment."""
     check_name(subscription, "subscription")
     found = await services.catalog.known(check_name(topic))
-    return _response(await _show(services, request.scope, found, subscription))
+    return _response(await _show(services, request, found, subscription))
 
 
 @router.get(
     "/v1/topics/{topic}/subscriptions",
     **described(None, {200: SubscriptionList}, (404, 409), shows={"subscriptions": [_SHOWN]}),
 )
-async def list_subscriptions(services: SubscriptionDep, request: Request, topic: str) -> Response:
+async def list_subscriptions(services: SubscriptionDep, request: RequestDep, topic: str) -> Response:
     """Lists those subscriptions of the topic that the caller may describe, with their lag."""
     found = await services.catalog.known(check_name(topic))
-    base = request.scope["raw_path"].decode("latin-1").rstrip("/")
 
     async def show(name: str) -> Answer:
         """Returns the answer of one; 404 for one that has gone meanwhile."""
         try:
-            return await _show(services, {**request.scope, "raw_path": f"{base}/{name}".encode()}, found, name)
+            return await _show(services, request.derived("GET", f"{request.path}/{name}"), found, name)
         except SubscriptionNotFound:
             return Answer(404)
 
     names, unreadable = await services.admin.names(found)
-    caller = caller_of(request.scope)
+    caller = request.caller
     names = [name for name in names if judge(caller, Action.DESCRIBE, Resource(topic, name))]
     unreadable = [name for name in unreadable if judge(caller, Action.DESCRIBE, Resource(topic, name))]
     shown = await gather_bounded(LISTED, show, names)
@@ -385,7 +388,9 @@ async def list_subscriptions(services: SubscriptionDep, request: Request, topic:
 
 
 @router.delete(PATH, status_code=204, **described(None, {204: None}, (404, 409)))
-async def delete_subscription(services: SubscriptionDep, request: Request, topic: str, subscription: str) -> Response:
+async def delete_subscription(
+    services: SubscriptionDep, request: RequestDep, topic: str, subscription: str
+) -> Response:
     """Deletes a subscription and its cursors; the messages stay."""
     check_name(subscription, "subscription")
     found = await services.catalog.known(check_name(topic))
@@ -394,9 +399,9 @@ async def delete_subscription(services: SubscriptionDep, request: Request, topic
         await services.admin.delete(found, subscription)
         return Answer(204)
 
-    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
+    search = services.finder.search(found, subscription, services.proxy.asked(request))
     try:
-        answer = await search.answer(here, partial(services.proxy.relay, request.scope))
+        answer = await search.answer(here, partial(services.proxy.relay, request))
     except SubscriptionNotFound:
         if not search.in_doubt:
             raise
@@ -406,12 +411,12 @@ async def delete_subscription(services: SubscriptionDep, request: Request, topic
     return Response(status_code=204) if answer.status == 204 else _response(answer)
 
 
-async def _show(services: SubscriptionServices, scope: Scope, topic: Topic, name: str) -> Answer:
+async def _show(services: SubscriptionServices, request: Request, topic: Topic, name: str) -> Answer:
     async def here(_: Target) -> Answer:
         return Answer(200, await _encoded(services, topic, name))
 
-    search = services.finder.search(topic, name, services.proxy.asked(scope))
-    return await search.answer(here, partial(services.proxy.relay, scope))
+    search = services.finder.search(topic, name, services.proxy.asked(request))
+    return await search.answer(here, partial(services.proxy.relay, request))
 
 
 def _response(answer: Answer) -> Response:
@@ -479,12 +484,12 @@ class SubscriptionNames(Struct, omit_defaults=True):
         shows={"subscriptions": [{"topic": "flights", "name": "billing"}], "next_page_token": "flights/1/billing"},
     ),
 )
-async def list_all_subscriptions(services: SubscriptionDep, request: Request) -> Response:
+async def list_all_subscriptions(services: SubscriptionDep, request: RequestDep) -> Response:
     """Lists the names of those subscriptions of all topics that the caller may describe, a page at a time."""
-    options = query(request.scope)
+    options = request.query
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     after = _place(options["page_token"]) if "page_token" in options else None
-    caller, found, more = caller_of(request.scope), list[ListedSubscription](), False
+    caller, found, more = request.caller, list[ListedSubscription](), False
     async for one in services.admin.every(after):
         if judge(caller, Action.DESCRIBE, Resource(one.topic, one.name)) and _is_there(services.catalog, one):
             if more := len(found) == size:
@@ -587,7 +592,7 @@ SeekDep = Annotated[SeekServices, given(SeekServices)]
         shows={"id": "9f2c", "segments": [{"segment": 0, "from": 180, "to": 17}], "moved": []},
     ),
 )
-async def seek_subscription(services: SeekDep, request: Request, topic: str, subscription: str) -> Response:
+async def seek_subscription(services: SeekDep, request: RequestDep, topic: str, subscription: str) -> Response:
     """Goes on at other messages: all leases end, and a new epoch begins."""
     check_name(topic)
     check_name(subscription, "subscription")
@@ -604,10 +609,10 @@ async def seek_subscription(services: SeekDep, request: Request, topic: str, sub
         return Response(msgspec.json.encode(sought), media_type="application/json")
 
     async def there(target: Target) -> Response:
-        answer = await services.proxy.relay(request.scope, target, msgspec.json.encode(replace(wanted, id=key)))
+        answer = await services.proxy.relay(request, target, msgspec.json.encode(replace(wanted, id=key)))
         return Response(bytes(answer.body), answer.status, dict(answer.headers))
 
-    return await services.finder.search(found, subscription, services.proxy.asked(request.scope)).answer(here, there)
+    return await services.finder.search(found, subscription, services.proxy.asked(request)).answer(here, there)
 
 
 def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> SeekPlace:

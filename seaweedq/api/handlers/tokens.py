@@ -8,18 +8,15 @@ from heapq import nsmallest
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.caller import NEVER_US
-from seaweedq.api.access.audit import made
-from seaweedq.api.access.authentication import caller_of
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.handlers.principals import MAX_PAGE, PAGES, GrantRequest, Grants, grants_of, shown_grants
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_free_text, check_name, moment, whole_number
-from seaweedq.api.request import query
-from seaweedq.api.services import given
+from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.access import Principals, Wanted
 from seaweedq.coordination.records.access import TokenRecord
 from seaweedq.errors import TokenNotFound
@@ -137,7 +134,7 @@ Services = Annotated[TokenServices, given(TokenServices)]
         shows={**_SHOWN, "token": "sq1_5f2b8a6c90d1e2f3_..."},
     ),
 )
-async def create_token(services: Services, request: Request) -> Response:
+async def create_token(services: Services, request: RequestDep) -> Response:
     """Issues a token. Its text is in this answer, and nowhere else: the cluster keeps its SHA-256 alone. It counts on
     all brokers within a second."""
     wanted = await services.reader.json(request, _TOKEN)
@@ -146,10 +143,8 @@ async def create_token(services: Services, request: Request) -> Response:
     check_free_text(wanted.note, "note")
     lasts_us = None if wanted.expires_s is None else int(wanted.expires_s * 1e6)
     grants = None if wanted.grants is None else grants_of(wanted.grants)
-    issued = await services.principals.issue(
-        caller_of(request.scope), Wanted(wanted.principal, lasts_us, grants, wanted.note)
-    )
-    made(request.scope, issued.id)
+    issued = await services.principals.issue(request.caller, Wanted(wanted.principal, lasts_us, grants, wanted.note))
+    request.issued = issued.id
     shown = msgspec.structs.asdict(services.answer(issued.id, issued.record))
     answer = json_answer(NewToken(**shown, token=issued.text), 201)
     answer.headers.update(NO_STORE)
@@ -170,10 +165,10 @@ async def create_token(services: Services, request: Request) -> Response:
         shows={"tokens": [_SHOWN]},
     ),
 )
-async def list_tokens(services: Services, request: Request) -> Response:
+async def list_tokens(services: Services, request: RequestDep) -> Response:
     """Lists tokens by id, a page at a time: with the right to access all of them, else the caller's own and those that
     came of it."""
-    options, caller = query(request.scope), caller_of(request.scope)
+    options, caller = request.query, request.caller
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     principals, after, of = services.principals, options.get("page_token", ""), options.get("principal")
     every = principals.view.tokens
@@ -185,9 +180,9 @@ async def list_tokens(services: Services, request: Request) -> Response:
 
 
 @router.get(PATH, **described(None, {200: TokenAnswer}, (404,), shows=_SHOWN))
-async def show_token(services: Services, request: Request, token: str) -> Response:
+async def show_token(services: Services, request: RequestDep, token: str) -> Response:
     """Returns a token, without its text."""
-    services.principals.check_seen(caller_of(request.scope), token)
+    services.principals.check_seen(request.caller, token)
     found = services.principals.view.tokens.get(token)
     if found is None:
         raise TokenNotFound(f"there is no token {token[:100]!r}", token=token[:100])
@@ -195,17 +190,17 @@ async def show_token(services: Services, request: Request, token: str) -> Respon
 
 
 @router.delete(PATH, status_code=204, **described(None, {204: None}, (404,)))
-async def revoke_token(services: Services, request: Request, token: str) -> Response:
+async def revoke_token(services: Services, request: RequestDep, token: str) -> Response:
     """Ends a token and all that came of it, on all brokers within a second; also requests that wait or stream."""
-    services.principals.check_seen(caller_of(request.scope), token)
-    await services.principals.revoke(caller_of(request.scope), check_name(token, "token"))
+    services.principals.check_seen(request.caller, token)
+    await services.principals.revoke(request.caller, check_name(token, "token"))
     return Response(status_code=204)
 
 
 @router.get("/v1/whoami", **described(None, {200: CallerAnswer}, shows=_CALLER))
-async def whoami(services: Services, request: Request) -> Response:
+async def whoami(services: Services, request: RequestDep) -> Response:
     """Returns who the caller is, and what it may do."""
-    caller = caller_of(request.scope)
+    caller = request.caller
     expires_at = None if caller.expires_us == NEVER_US else moment(caller.expires_us)
     shown = [shown_grants(layer.grants) for layer in caller.layers]
     return json_answer(CallerAnswer(caller.principal, caller.token, expires_at, shown))

@@ -10,21 +10,19 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
 from seaweedq.access.limits import NO_LIMITS, OF_TOPICS, Limits
-from seaweedq.api.access.audit import CREATED
-from seaweedq.api.access.authentication import caller_of, forbidden
-from seaweedq.api.access.rates import spend
+from seaweedq.api.access.authentication import forbidden
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.handlers.principals import Count, Rate
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer, schema_ref
 from seaweedq.api.parameters import check_name, moment, told, truth, whole_number
-from seaweedq.api.request import Scope, query
-from seaweedq.api.services import given
+from seaweedq.api.request import Request
+from seaweedq.api.services import RequestDep, given
 from seaweedq.balancer.policy import Count as SegmentCount
 from seaweedq.balancer.policy import ScalingPolicy, Seconds, Target, scaling_policy
 from seaweedq.broker.load import policy_of
@@ -253,11 +251,11 @@ def compare(topic: Topic, wanted: TopicRequest) -> None:
         raise TopicConflict(f"topic {topic.name!r} exists: {told(differences)}", differences=differences)
 
 
-async def may_create(scope: Scope, catalog: Catalog, name: str) -> bool:
+async def may_create(request: Request, catalog: Catalog, name: str) -> bool:
     """Returns whether a topic that is not known here is to be created. Who may not create it waits for a look whether
     another broker has just done so: then this returns False. Raises Forbidden where none has."""
     resource = Resource(name)
-    if judge(caller_of(scope), Action.CREATE, resource):
+    if judge(request.caller, Action.CREATE, resource):
         return True
     try:
         await catalog.known(name)
@@ -266,10 +264,10 @@ async def may_create(scope: Scope, catalog: Catalog, name: str) -> bool:
     return False
 
 
-async def create(scope: Scope, topics: TopicAdmin, name: str) -> None:
+async def create(request: Request, topics: TopicAdmin, name: str) -> None:
     """Creates a topic with the default configuration, of which the audit is told."""
-    if await topics.create(name, TopicConfig(), caller_of(scope).uid):
-        scope[CREATED] = name
+    if await topics.create(name, TopicConfig(), request.caller.uid):
+        request.has_created = True
 
 
 router = APIRouter(tags=["topics"])
@@ -390,15 +388,15 @@ Services = Annotated[TopicServices, given(TopicServices)]
         shows=_SHOWN,
     ),
 )
-async def create_topic(services: Services, request: Request, topic: str) -> Response:
+async def create_topic(services: Services, request: RequestDep, topic: str) -> Response:
     """Creates a topic (201), or checks that it exists with the fields that the request names (200, else 409)."""
     check_name(topic)
     wanted = await services.reader.json(request, _TOPIC, free_form=True)
     for _ in range(TRIES):
         with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
-            answer = await _ensured(services, topic, wanted, caller_of(request.scope).uid)
+            answer = await _ensured(services, topic, wanted, request.caller.uid)
             if answer.status_code == 201:
-                spend(request.scope, "changes", new_config(wanted).initial_segments - 1)
+                request.spend("changes", new_config(wanted).initial_segments - 1)
             return answer
     raise TopicBeingDeleted(
         f"topic {topic!r} is being deleted concurrently; gave up after {TRIES} attempts", topic=topic
@@ -429,13 +427,13 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, cr
         shows={"topics": [_LISTED], "next_page_token": "flights"},
     ),
 )
-async def list_topics(services: Services, request: Request) -> Response:
+async def list_topics(services: Services, request: RequestDep) -> Response:
     """Lists the topics that the caller may describe by name, a page at a time."""
-    options = query(request.scope)
+    options = request.query
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     unreadable = services.catalog.unreadable_names()
     every = sorted([*services.catalog.names(), *unreadable])
-    caller, after = caller_of(request.scope), options.get("page_token", "")
+    caller, after = request.caller, options.get("page_token", "")
     names = [name for name in every if name > after and judge(caller, Action.DESCRIBE, Resource(name))]
     records = [(name, found.record) for name in names[:size] if (found := services.catalog.find(name))]
     page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
@@ -462,12 +460,12 @@ async def show_topic(services: Services, topic: str) -> Response:
         shows=_SHOWN,
     ),
 )
-async def change_topic(services: Services, request: Request, topic: str) -> Response:
+async def change_topic(services: Services, request: RequestDep, topic: str) -> Response:
     """Changes flush, retention, scaling, limits, the largest payload or the meaning of lines of NDJSON. Only named
     fields change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take
     now: then `retention` alone may be named."""
     check_name(topic)
-    dry_run = truth(query(request.scope).get("dry_run", "false"), "dry_run")
+    dry_run = truth(request.query.get("dry_run", "false"), "dry_run")
     wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
     if dry_run:
@@ -494,10 +492,10 @@ async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPol
 
 
 @router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))
-async def delete_topic(services: Services, request: Request, topic: str) -> Response:
+async def delete_topic(services: Services, request: RequestDep, topic: str) -> Response:
     """Deletes a topic with its data, and answers once all of it is gone. A deletion that failed half way goes on."""
     found = services.catalog.find(check_name(topic)) or await services.catalog.known(topic)
-    spend(request.scope, "changes", max(0, len(services.catalog.segments(found)) - 1))
+    request.spend("changes", max(0, len(services.catalog.segments(found)) - 1))
     await services.deletion.delete(found)
     return Response(status_code=204)
 
@@ -506,7 +504,7 @@ async def delete_topic(services: Services, request: Request, topic: str) -> Resp
     "/v1/topics/{topic}/flush",
     **described(None, {200: FlushAnswer}, (400, 404, 408, 409, 413, 415), shows={"flushed": True}),
 )
-async def flush_topic(services: Services, request: Request, topic: str) -> Response:
+async def flush_topic(services: Services, request: RequestDep, topic: str) -> Response:
     """Writes all messages that were acknowledged before the call to files."""
     check_name(topic)
     await services.reader.nothing(request)

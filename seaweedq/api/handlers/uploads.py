@@ -6,28 +6,26 @@ and this payload, and needs no other right. It is judged before anything is look
 learns nothing of topics and uploads.
 """
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.access.authentication import caller_of
 from seaweedq.api.access.rates import opening
 from seaweedq.api.bodies.incomplete_bodies import Incomplete
 from seaweedq.api.bodies.ranges import StoredObject, send_object
-from seaweedq.api.bodies.request_reader import RequestReader, end_now
+from seaweedq.api.bodies.request_reader import RequestReader, StreamedBody
 from seaweedq.api.handlers.topics import create, may_create
 from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.api.parameters import check_name, moment
-from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send, content_length, header, query
-from seaweedq.api.services import given
+from seaweedq.api.request import Answer, Request, Send
+from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
 from seaweedq.broker.uploads import Uploads, incarnation_of, object_name, part_count, pieces
 from seaweedq.coordination.records.topics import TopicConfig
@@ -161,7 +159,7 @@ Services = Annotated[UploadServices, given(UploadServices)]
         shows={"upload_id": _ID, "expires_at": "2026-02-01T12:00:00Z", **_HOW},
     ),
 )
-async def create_upload(services: Services, request: Request, topic: str) -> Response:
+async def create_upload(services: Services, request: RequestDep, topic: str) -> Response:
     """Creates an upload, and returns where its bytes go. A message can refer to it once they are there. A topic that
     does not exist is created, as by a publish."""
     check_name(topic)
@@ -171,11 +169,11 @@ async def create_upload(services: Services, request: Request, topic: str) -> Res
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
     sha256 = wanted.sha256.lower() if wanted.sha256 else None
     is_unknown = services.catalog.find(topic) is None and services.reader.settings.auto_create_topics
-    if is_unknown and await may_create(request.scope, services.catalog, topic):
+    if is_unknown and await may_create(request, services.catalog, topic):
         services.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
-        await create(request.scope, services.topics, topic)
+        await create(request, services.topics, topic)
     found = await services.catalog.known(topic)
-    async with opening(request.scope, services.is_open) as opened:
+    async with opening(request, services.is_open) as opened:
         upload, record = await services.uploads.create(
             found, wanted.size, wanted.content_type, sha256, wanted.multipart
         )
@@ -189,7 +187,7 @@ async def create_upload(services: Services, request: Request, topic: str) -> Res
 
 
 @router.get(ONE, **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
-async def show_upload(services: Services, request: Request, topic: str, upload: str) -> Response:
+async def show_upload(services: Services, request: RequestDep, topic: str, upload: str) -> Response:
     """Returns an upload: its state, and how to go on with it."""
     found = await services.catalog.known(check_name(topic))
     record = (await services.uploads.find(found, upload)).record
@@ -205,12 +203,12 @@ async def show_upload(services: Services, request: Request, topic: str, upload: 
         shows={"parts": [{"number": 1, **_HOW}]},
     ),
 )
-async def sign_parts(services: Services, request: Request, topic: str, upload: str) -> Response:
+async def sign_parts(services: Services, request: RequestDep, topic: str, upload: str) -> Response:
     """Signs the URLs of parts of an upload: at most 100 at a time, in any order, and repeatedly."""
     found = await services.catalog.known(check_name(topic))
     wanted = await services.reader.json(request, _PARTS)
     record = (await services.uploads.find(found, upload)).record
-    until_us, sign = caller_of(request.scope).expires_us, services.uploads.signed_part
+    until_us, sign = request.caller.expires_us, services.uploads.signed_part
     signed = [(number, await sign(found, upload, number, record, until_us)) for number in wanted.numbers]
     return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
 
@@ -219,7 +217,7 @@ async def sign_parts(services: Services, request: Request, topic: str, upload: s
     ONE + "/complete",
     **described(None, {200: UploadState}, (400, 404, 408, 409, 410, 413, 415), shows=SHOWN),
 )
-async def complete_upload(services: Services, request: Request, topic: str, upload: str) -> Response:
+async def complete_upload(services: Services, request: RequestDep, topic: str, upload: str) -> Response:
     """Checks that all bytes are there, and are those that were announced; parts are put together first. A publish does
     the same where nobody has done it before."""
     check_name(topic)
@@ -245,7 +243,7 @@ async def _add_url(
     record: UploadRecord,
     answer: UploadAnswer | UploadState,
 ) -> None:
-    signed = await uploads.signed(topic, upload, record, caller_of(request.scope).expires_us)
+    signed = await uploads.signed(topic, upload, record, request.caller.expires_us)
     answer.url, answer.method, answer.headers = signed.url, signed.method, signed.headers
 
 
@@ -264,7 +262,6 @@ async def _state(request: Request, uploads: Uploads, topic: Topic, upload: str, 
 
 PUT_BYTES = 3 * 1024 * 1024  # a put holds so much in memory: chunks on their way to the disk
 CHUNK_BYTES = 1024 * 1024
-DRAIN_BYTES, DRAIN_S = 1024 * 1024, 1.0
 METHODS = ("GET", "HEAD", "PUT")
 PUT_REFUSES = (403, 404, 405, 408, 409, 410)
 GET_REFUSES = (403, 404, 405, 416)
@@ -278,60 +275,6 @@ class Received(msgspec.Struct):
     sha256: str | None
 
 
-class StreamedBody:
-    """A request's body as it comes; `ended` once all of it came, or the client has gone."""
-
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._receive = receive
-        self._waiting: asyncio.Timeout | None = None
-        self._asks = header(scope, b"expect") is not None  # the client sends nothing before it is told to
-        self.ended = content_length(scope) in (None, 0) and header(scope, b"transfer-encoding") is None
-
-    async def __call__(self) -> Any:
-        message = await self._receive()
-        self.ended = not message.get("more_body", False)
-        return message
-
-    async def chunks(self, reader: RequestReader, held: Incomplete) -> AsyncIterator[bytes]:
-        """Yields all of it; `held` holds the memory of what is on its way. Raises ClientGone, Overloaded, and
-        RequestTimeout where nothing comes for request_timeout_s, or too little while others need the memory."""
-        while not self.ended:
-            message = await self._next(reader, held)
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            if chunk := message.get("body"):
-                reader.arrived(held, len(chunk))
-                yield chunk
-
-    def dismiss(self) -> None:
-        """Ends the wait for bytes that come too slowly."""
-        if self._waiting:
-            end_now(self._waiting)
-
-    async def _next(self, reader: RequestReader, held: Incomplete) -> Any:
-        try:
-            if not held.dismissed:
-                async with asyncio.timeout(reader.timeout_s) as self._waiting:
-                    return await self()
-        except TimeoutError:
-            pass
-        finally:
-            self._waiting = None
-        raise reader.too_slow(held, f"nothing of the body arrived for request_timeout_s={reader.timeout_s:g}")
-
-    async def drained(self) -> bool:
-        """Returns whether nothing more can come, so that the connection may be used again. A little is read to that
-        end: a client that still sends would otherwise see a reset connection in place of the answer."""
-        left = DRAIN_BYTES
-        try:
-            async with asyncio.timeout(DRAIN_S):
-                while not self.ended and not self._asks and left > 0:
-                    left -= len((await self()).get("body", b""))
-        except TimeoutError:
-            pass
-        return self.ended
-
-
 @dataclass(frozen=True)
 class UploadContent:
     """The routes, with the services that they use."""
@@ -341,19 +284,21 @@ class UploadContent:
     store: ObjectStore
     reader: RequestReader
 
-    async def serve(self, scope: Scope, body: StreamedBody, out: Send, topic: str, upload: str) -> Answer | None:
+    async def serve(self, request: Request, out: Send, topic: str, upload: str) -> Answer | None:
         """Returns the answer to a request of one of METHODS, None where it was sent already. Raises Forbidden."""
         check_name(topic)
-        is_put = scope["method"] == "PUT"
-        await self._check(scope, "PUT" if is_put else "GET", topic, upload)
-        return await (self.put(scope, body, topic, upload) if is_put else self.get(scope, body, out, topic, upload))
+        is_put = request.method == "PUT"
+        await self._check(request, "PUT" if is_put else "GET", topic, upload)
+        return await (self.put(request, topic, upload) if is_put else self.get(request, out, topic, upload))
 
-    async def put(self, scope: Scope, body: StreamedBody, topic: str, upload: str) -> Answer:
+    async def put(self, request: Request, topic: str, upload: str) -> Answer:
         """Receives the bytes of an upload: 201 once they are durable, and equal those that were announced; also where
         the same bytes come again. The URL is that of the upload's answer."""
         found = await self.catalog.known(topic)
         record = (await self.uploads.find(found, upload)).record
-        _check_length(scope, upload, record)
+        _check_length(request, upload, record)
+        body = request.receive
+        assert isinstance(body, StreamedBody)
         held = Incomplete(body.dismiss, PUT_BYTES)
         try:
             record = await self.uploads.receive(found, upload, body.chunks(self.reader, held))
@@ -361,7 +306,7 @@ class UploadContent:
             self.reader.bodies.leave(held)
         return Answer(201, msgspec.json.encode(Received(upload, record.size, record.checked)))
 
-    async def get(self, scope: Scope, body: StreamedBody, out: Send, topic: str, upload: str) -> Answer | None:
+    async def get(self, request: Request, out: Send, topic: str, upload: str) -> Answer | None:
         """Returns a payload, or a range of it, as it was put. The URL is that of a message's reference."""
         name = object_name(topic, upload)
         try:
@@ -372,18 +317,18 @@ class UploadContent:
         try:
             with self.reader.unread.streaming(2 * CHUNK_BYTES):
                 stored = StoredObject(size, upload, "application/octet-stream", read)
-                return await send_object(stored, scope, body, out, self.reader.settings.answer_timeout_s)
+                return await send_object(stored, request, out, self.reader.settings.answer_timeout_s)
         except FileNotFoundError:  # its topic was deleted meanwhile
             raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
 
-    async def _check(self, scope: Scope, method: str, topic: str, upload: str) -> None:
-        shown, name = query(scope), object_name(topic, upload) if incarnation_of(upload) is not None else ""
+    async def _check(self, request: Request, method: str, topic: str, upload: str) -> None:
+        shown, name = request.query, object_name(topic, upload) if incarnation_of(upload) is not None else ""
         await self.uploads.own_urls.check(method, name, shown.get("expires", ""), shown.get("token", ""))
 
 
-def _check_length(scope: Scope, upload: str, record: UploadRecord) -> None:
-    size = content_length(scope)
-    if size is None or header(scope, b"transfer-encoding") is not None:
+def _check_length(request: Request, upload: str, record: UploadRecord) -> None:
+    size = request.content_length
+    if size is None or request.header(b"transfer-encoding") is not None:
         raise InvalidRequest("the PUT of an upload needs a Content-Length", field="content-length")
     if size != record.size:
         detail = f"the upload was announced with {record.size} bytes, but Content-Length is {size}"

@@ -6,10 +6,10 @@ from importlib.metadata import version
 
 from prometheus_client import Metric, ProcessCollector
 
-from seaweedq.api.access.traffic import Traffic
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.metrics.families import Family, counter, gauge, histogram
 from seaweedq.api.refusals import Refusals
+from seaweedq.api.traffic import Traffic
 from seaweedq.broker.audit import Audit
 
 VERSION = version("seaweedq")

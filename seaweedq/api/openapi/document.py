@@ -12,11 +12,11 @@ import msgspec
 from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
-from seaweedq.api.access.rules import Kind, rules_of
 from seaweedq.api.openapi.operations import arrange
 from seaweedq.api.openapi.route_errors import titles
 from seaweedq.api.parameters import MAX_NUMBER
 from seaweedq.api.problems import Problem, responses
+from seaweedq.api.routes import Kind, routes_of
 from seaweedq.segments.names import NAME
 from seaweedq.units import AGO_PATTERN, DURATION_PATTERN, SIZE_PATTERN, unit_of
 
@@ -154,7 +154,7 @@ def _take_text(schema: dict[str, Any], text: Mapping[str, Any]) -> None:
 def _name_right(path: str, method: str, operation: dict[str, Any]) -> None:
     """Says of a route that it needs a token, where one is required, and for which action; and that limits may refuse
     it."""
-    rule = rules_of(path)[method.upper()]
+    rule = routes_of(path)[method.upper()]
     if rule.kind in (Kind.OPEN, Kind.OWN_RIGHT):
         return
     operation["security"] = [{"token": []}]

@@ -6,7 +6,7 @@ Generated clients have their functions and modules by these names: they are as p
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from seaweedq.api.access.rules import SEGMENT, SUBSCRIPTION, TOPIC, UPLOAD
+from seaweedq.api.routes import SEGMENT, SUBSCRIPTION, TOPIC, UPLOAD
 
 TAGS: Mapping[str, str] = {
     "topics": "Create, look at, change and delete topics. A publish to a topic that does not exist creates it.",

@@ -4,8 +4,8 @@ An error that is about something is one of the routes that have it in their path
 """
 
 from seaweedq import errors
-from seaweedq.api.access.rules import SEGMENT, SUBSCRIPTION, TOPIC, UPLOAD
 from seaweedq.api.problems import STATUS
+from seaweedq.api.routes import SEGMENT, SUBSCRIPTION, TOPIC, UPLOAD
 
 PUBLISH = f"POST {TOPIC}/messages"
 RESHAPES = tuple(f"POST {SEGMENT}/{change}" for change in ("split", "merge", "roll"))

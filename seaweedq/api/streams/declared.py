@@ -2,7 +2,7 @@
 
 from inspect import cleandoc
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 
 from seaweedq.api.access.origins import CLIENT
 from seaweedq.api.openapi.document import described
@@ -30,12 +30,12 @@ LAST_ID = {
 }
 
 
-async def stream(request: Request, topic: str) -> Response:
+async def stream(topic: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 
 
-async def subscription_stream(request: Request, topic: str, subscription: str) -> Response:
+async def subscription_stream(topic: str, subscription: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.problems import unexpected
-from seaweedq.api.request import ClientGone, Scope, connection_of
+from seaweedq.api.request import ClientGone, Request
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk
 from seaweedq.broker.streams import Batch
 from seaweedq.clock import Clock
@@ -63,10 +63,10 @@ class Room:
             self._full_until_s = now_s + LOOK_S
         return False
 
-    async def wait(self, scope: Scope, size: int, until_s: float) -> bool:
+    async def wait(self, request: Request, size: int, until_s: float) -> bool:
         """Returns once the client has taken what was sent before, and there is room for so many bytes; False where
         there is no room by then (monotonic seconds)."""
-        connection = connection_of(scope)
+        connection = request.connection
         while True:
             if connection:
                 await connection.drained()
@@ -87,7 +87,7 @@ class Life:
     """One stream, from its begin to its last word. `ended` is set once the broker leaves."""
 
     ended: asyncio.Event
-    scope: Scope
+    request: Request
     outlet: Outlet
     _interruptible: asyncio.Timeout | None = None
 
@@ -101,7 +101,7 @@ class Life:
             if not (running.done() or gone.done()):
                 self._interrupt()
                 await asyncio.wait({running, gone}, timeout=BYE_S, return_when=asyncio.FIRST_COMPLETED)
-                if not running.done() and (connection := connection_of(self.scope)):
+                if not running.done() and (connection := self.request.connection):
                     connection.abort()
                     await asyncio.wait({gone}, timeout=BYE_S)
             if running.done():

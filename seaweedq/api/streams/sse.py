@@ -10,14 +10,14 @@ acks, and at another dispatcher.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seaweedq.api.bodies.outgoing import last_event
 from seaweedq.api.problems import problem
-from seaweedq.api.request import Scope, Send, accepts, header
+from seaweedq.api.request import Request, Send
 from seaweedq.api.streams.chunks import Chunk
 from seaweedq.broker.streams import Batch
 from seaweedq.broker.subscriptions import Position, parse_lease
@@ -120,11 +120,6 @@ class EventStream:
         await self._out({"type": "http.response.body", "body": content, "more_body": True})
 
 
-def last_event(content: bytes) -> dict[str, Any]:
-    """Returns the message that ends a stream, with the problem why."""
-    return {"type": "http.response.body", "body": b"event: bye\ndata: %b\n\n" % content}
-
-
 def events(chunks: Sequence[Chunk], positions: str) -> bytes:
     """Returns the events of all messages. There is at least one."""
     columns = [_in_lines(column) for chunk in chunks for column in chunk.texts]
@@ -156,8 +151,8 @@ def _in_lines(column: pa.StringArray) -> pa.StringArray:
     return pc.replace_substring_regex(column, _LINE_END.pattern, _IN_LINES)
 
 
-def check_accepted(scope: Scope) -> None:
+def check_accepted(request: Request) -> None:
     """Raises NotAcceptable where the client takes no events."""
-    if not accepts(scope, MEDIA):
-        stated = (header(scope, b"accept") or "")[:SHOWN]
+    if not request.accepts(MEDIA):
+        stated = (request.header(b"accept") or "")[:SHOWN]
         raise NotAcceptable(f"the stream is {MEDIA}, or a WebSocket; the request accepts {stated!r}", supported=[MEDIA])

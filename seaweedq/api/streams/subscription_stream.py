@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seaweedq.api.access.authentication import CALLER, caller_of
 from seaweedq.api.bodies.json_requests import decode_request
 from seaweedq.api.handlers.acks import AckRequest, Acks, ExtendRequest, NackRequest
 from seaweedq.api.handlers.pulls import MAX_PULL, check_count
 from seaweedq.api.parameters import check_name, whole_number
-from seaweedq.api.request import Receive, Scope, Send, header, query, until_gone
+from seaweedq.api.request import Request, Send
 from seaweedq.api.streams import session
 from seaweedq.api.streams.chunks import CHUNK_BYTES
 from seaweedq.api.streams.session import Life, Outlet, Room
@@ -64,41 +63,41 @@ class SubscriptionStreamRoute:
     clock: Clock
     ids: Ids
 
-    async def serve(self, scope: Scope, receive: Receive, out: Send, topic: str, name: str) -> None:
+    async def serve(self, request: Request, out: Send, topic: str, name: str) -> None:
         """Leases messages to a consumer as they come, as server-sent events, at most `max_in_flight` unacked ones.
 
         An event's data is a message as in a pull, its id `{lease}.{n}`; acks come by requests of their own.
         `Last-Event-ID` goes on there: first comes what is unacked behind it, in the order in which it was sent. A
         comment comes each 15 s, and `event: bye`, with a problem, where the broker ends the stream.
         """
-        check_accepted(scope)
-        stream = await self._open(scope, topic, name, outlet := EventStream(out))
+        check_accepted(request)
+        stream = await self._open(request, topic, name, outlet := EventStream(out))
         await outlet.begin(id_at(stream.position))  # who loses the first batch on its way goes on there
         try:
-            await stream.life.live(stream.step, until_gone(receive))
+            await stream.life.live(stream.step, request.until_gone())
         finally:
             await stream.leave(free=False)
 
-    async def serve_socket(self, scope: Scope, receive: Receive, out: Send, topic: str, name: str) -> None:
+    async def serve_socket(self, request: Request, out: Send, topic: str, name: str) -> None:
         """Sends the same over a WebSocket, which takes acks, nacks and extensions; its close frees its leases."""
-        stream = await self._open(scope, topic, name, outlet := WebSocket(out))
-        await accept(scope, receive, out)
+        stream = await self._open(request, topic, name, outlet := WebSocket(out))
+        await accept(request, out)
         try:
-            await stream.life.live(stream.step, listen(receive, outlet, stream.hear))
+            await stream.life.live(stream.step, listen(request, outlet, stream.hear))
         finally:
             await stream.leave(free=True)
 
-    async def _open(self, scope: Scope, topic_name: str, name: str, outlet: Outlet) -> "Stream":
+    async def _open(self, request: Request, topic_name: str, name: str, outlet: Outlet) -> "Stream":
         calls = self.acks.calls
         check_name(topic_name)
         check_name(name, "subscription")
-        resumed = header(scope, b"last-event-id")
+        resumed = request.header(b"last-event-id")
         before = EventId.parse(resumed) if resumed else None
-        max_in_flight, consumer = _options(scope)
+        max_in_flight, consumer = _options(request)
         topic = await calls.catalog.known(topic_name)
         await self.streams.check(topic, name)
         position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
-        return Stream(self, topic, name, Life(self.ended, scope, outlet), position)
+        return Stream(self, topic, name, Life(self.ended, request, outlet), position)
 
 
 @dataclass
@@ -117,7 +116,7 @@ class Stream:
         route, life = self.route, self.life
         until_s = route.clock.monotonic_s() + session.COMMENT_S
         while not route.ended.is_set():
-            has_room = await route.room.wait(life.scope, self.needed, until_s)
+            has_room = await route.room.wait(life.request, self.needed, until_s)
             left_s = until_s - route.clock.monotonic_s()
             if left_s <= 0:
                 await life.outlet.keep_alive()
@@ -140,19 +139,21 @@ class Stream:
         content = text.encode()
         check_count(content)
         with self.route.acks.calls.reader.decoding_json(content):
-            said = decode_request(content, {"headers": ()}, _SAID)
+            said = decode_request(content, None, _SAID)
             named = {verb: one for verb in said.__struct_fields__ if (one := getattr(said, verb)) is not UNSET}
             if len(named) != 1:
                 raise InvalidRequest(f"the message has {sorted(named)}; it must have one of ack, nack and extend")
             ((verb, wanted),) = named.items()
-            found = await self.route.acks.answer(self._request(verb), self.topic, self.name, wanted)
+            path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"
+            request = self.life.request.derived("POST", path, headers=False)
+            found = await self.route.acks.answer(request, self.topic, self.name, wanted)
         return bytes(found.body) if found.status < 400 else b'{"error":%b}' % bytes(found.body)
 
     async def _next(self, wait_s: float) -> Batch | None:
         """Leases what comes next. A dispatcher that cannot answer is asked again: the stream lives on."""
         try:
             wanted = Pull(MAX_PULL, wait_s, self.position.consumer, position=self.position, max_bytes=CHUNK_BYTES)
-            until_us = caller_of(self.life.scope).expires_us
+            until_us = self.life.request.caller.expires_us
             return await self.route.streams.next(self.topic, self.name, wanted, until_us)
         except Unavailable as error:
             logger.debug("the stream of %s of %s waits: %s", self.name, self.topic.name, error)
@@ -172,16 +173,10 @@ class Stream:
         await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
         return True
 
-    def _request(self, verb: str) -> Scope:
-        """Returns the scope of a request that says the same."""
-        path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"
-        asked = {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": ()}
-        return {**asked, CALLER: caller_of(self.life.scope)}
 
-
-def _options(scope: Scope) -> tuple[int, str | None]:
+def _options(request: Request) -> tuple[int, str | None]:
     """Returns max_in_flight and consumer. Raises InvalidRequest."""
-    options = query(scope)
+    options = request.query
     text = options.get("max_in_flight", str(MAX_IN_FLIGHT))
     consumer = options.get("consumer")
     if consumer is not None and not 1 <= len(consumer) <= CONSUMER_CHARACTERS:

@@ -9,9 +9,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from seaweedq.api.access.authentication import caller_of
 from seaweedq.api.parameters import check_name, time_us
-from seaweedq.api.request import Receive, Scope, Send, header, query, until_gone
+from seaweedq.api.request import Request, Send
 from seaweedq.api.streams import session
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk, Chunks
 from seaweedq.api.streams.session import Life, Outlet, Room
@@ -37,7 +36,7 @@ class TopicStreamRoute:
     room: Room
     clock: Clock
 
-    async def serve(self, scope: Scope, receive: Receive, out: Send, topic: str) -> None:
+    async def serve(self, request: Request, out: Send, topic: str) -> None:
         """Sends the messages of a topic as server-sent events: those that come, or those from `start` on.
 
         `start` is `latest` (default), `earliest`, a time (RFC 3339, or how long ago: `5m`), or positions: an event's
@@ -45,32 +44,34 @@ class TopicStreamRoute:
         the last event of a batch has the positions behind it; `Last-Event-ID` goes on there. A comment comes each 15 s,
         and `event: bye`, with a problem, where the broker ends the stream.
         """
-        check_accepted(scope)
-        reader, positions = await self._open(scope, topic)
+        check_accepted(request)
+        reader, positions = await self._open(request, topic)
         outlet = EventStream(out)
         await outlet.begin(positions)
-        await self._run(scope, reader, outlet, until_gone(receive))
+        await self._run(request, reader, outlet, request.until_gone())
 
-    async def serve_socket(self, scope: Scope, receive: Receive, out: Send, topic: str) -> None:
+    async def serve_socket(self, request: Request, out: Send, topic: str) -> None:
         """Sends the same over a WebSocket: frames with `messages` and the `positions` behind them."""
-        reader, positions = await self._open(scope, topic)
+        reader, positions = await self._open(request, topic)
         outlet = WebSocket(out)
-        await accept(scope, receive, out)
+        await accept(request, out)
         await outlet.begin(positions)
-        await self._run(scope, reader, outlet, listen(receive, outlet, nothing_to_say))
+        await self._run(request, reader, outlet, listen(request, outlet, nothing_to_say))
 
-    async def _open(self, scope: Scope, topic: str) -> tuple[TopicReader, str]:
+    async def _open(self, request: Request, topic: str) -> tuple[TopicReader, str]:
         """Returns a reader where the request wants it to begin, and its positions."""
         reader = await self.streams.open(
-            await self.catalog.known(check_name(topic)), start_of(scope, self.clock.now_us())
+            await self.catalog.known(check_name(topic)), start_of(request, self.clock.now_us())
         )
         return reader, reader.positions
 
-    async def _run(self, scope: Scope, reader: TopicReader, outlet: Outlet, goes: Coroutine[Any, Any, None]) -> None:
+    async def _run(
+        self, request: Request, reader: TopicReader, outlet: Outlet, goes: Coroutine[Any, Any, None]
+    ) -> None:
         watches = self.streams.watches
         with watches.following(reader.topic) as feed:
-            stream = Stream(self, scope, reader, feed, outlet)
-            await Life(watches.ended, scope, outlet).live(stream.step, goes)
+            stream = Stream(self, request, reader, feed, outlet)
+            await Life(watches.ended, request, outlet).live(stream.step, goes)
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Stream:
     """The steps of one stream. `needed` is the room that the next batch takes, at least: it is not read before."""
 
     route: TopicStreamRoute
-    scope: Scope
+    request: Request
     reader: TopicReader
     feed: TailWatch
     outlet: Outlet
@@ -89,7 +90,7 @@ class Stream:
         until_s = self.route.clock.monotonic_s() + session.COMMENT_S
         while not self.route.streams.watches.ended.is_set():
             seen = self.feed.signal.count
-            if await self.route.room.wait(self.scope, self.needed, until_s):
+            if await self.route.room.wait(self.request, self.needed, until_s):
                 if await self._send_batch():
                     await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
                     return
@@ -105,7 +106,7 @@ class Stream:
         """Sends what there is, up to about CHUNK_BYTES. Returns whether anything was read."""
         found: list[Chunk] = []
         size = 0
-        has_read, until_us = False, caller_of(self.scope).expires_us
+        has_read, until_us = False, self.request.caller.expires_us
         self.needed = CHUNK_BYTES
         for segment in await self.reader.due():
             try:
@@ -129,12 +130,12 @@ class Stream:
         return has_read
 
 
-def start_of(scope: Scope, now_us: int) -> Start:
+def start_of(request: Request, now_us: int) -> Start:
     """Returns where a stream is to begin. Raises InvalidPositions for a bad Last-Event-ID, and InvalidRequest."""
-    resumed = header(scope, b"last-event-id")
+    resumed = request.header(b"last-event-id")
     if resumed:
         return Positions.parse(resumed)
-    text = query(scope).get("start", "latest")
+    text = request.query.get("start", "latest")
     if text in ("earliest", "latest"):
         return "earliest" if text == "earliest" else "latest"
     try:

@@ -4,15 +4,16 @@ Each frame is a JSON object. Subprotocols: `seaweedq.v1`; `bearer.{token}` is fo
 headers of a page's own (api/access/authentication takes it). The broker never chooses it: that would show it.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from seaweedq.api.problems import problem, unexpected
-from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send
+from seaweedq.api.request import Answer, ClientGone, Request, Send
 from seaweedq.api.streams.chunks import Chunk
+from seaweedq.api.traffic import SWITCHED
 from seaweedq.broker.streams import Batch
 from seaweedq.codec.message_json import json_array
 from seaweedq.errors import InvalidRequest, NotReady, SeaweedqError, UnreadableBody
@@ -20,36 +21,52 @@ from seaweedq.json_reasons import in_words
 
 SUBPROTOCOL = "seaweedq.v1"
 RESTARTS, GOES_AWAY, UNAUTHENTICATED = 1012, 1001, 4401  # why the broker closes
-_ACCEPTED = "seaweedq.accepted"  # the key in a scope
 Hear = Callable[[str | None], Awaitable[bytes]]  # returns the answer to a text; of bytes there is none
 
 
-async def refuse(answer: Answer, out: Send) -> None:
-    """Answers a request for a WebSocket with an HTTP answer, before it has become one."""
-    headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers.items()]
-    with suppress(OSError):  # the client has gone
-        await out({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
-        await out({"type": "websocket.http.response.body", "body": bytes(answer.body)})
+class SocketOutgoing:
+    """The way out of a request for a WebSocket. Before it has become one its answer is one of HTTP; then the answer is
+    why it ends: its caller has lost the right to it, or may have. `status` is 0 until something was sent."""
+
+    __slots__ = ("_request", "_send", "status")
+
+    def __init__(self, request: Request, send: Send) -> None:
+        self._request = request
+        self._send = send
+        self.status = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was sent."""
+        return self.status != 0
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        """As ASGI's `send`."""
+        await self._send(message)
+        if message["type"] == "websocket.accept":
+            self.status = SWITCHED
+        if self._request.meter is not None:
+            await self._request.meter.sent(message)
+
+    async def answer(self, answer: Answer) -> None:
+        """Refuses the request, or ends the WebSocket and says why."""
+        with suppress(OSError):  # the client has gone
+            if self.status == SWITCHED:
+                await self._send({"type": "websocket.send", "text": f'{{"bye":{bytes(answer.body).decode()}}}'})
+                code = RESTARTS if answer.status == 503 else UNAUTHENTICATED
+                await self._send({"type": "websocket.close", "code": code})
+                return
+            self.status = answer.status
+            headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers.items()]
+            await self._send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+            await self._send({"type": "websocket.http.response.body", "body": bytes(answer.body)})
 
 
-async def accept(scope: Scope, receive: Receive, out: Send) -> None:
+async def accept(request: Request, out: Send) -> None:
     """Completes the handshake. Raises ClientGone."""
-    await receive()
-    chosen = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
+    await request.receive()
+    chosen = SUBPROTOCOL if SUBPROTOCOL in request.scope["subprotocols"] else None
     await _said(out, {"type": "websocket.accept", "subprotocol": chosen})
-    scope[_ACCEPTED] = True
-
-
-def is_accepted(scope: Scope) -> bool:
-    """Returns whether a request has become a WebSocket."""
-    return _ACCEPTED in scope
-
-
-async def end(answer: Answer, out: Send) -> None:
-    """Ends a WebSocket whose caller has lost the right to it, or may have, and says why."""
-    with suppress(OSError):  # the client has gone
-        await out({"type": "websocket.send", "text": f'{{"bye":{bytes(answer.body).decode()}}}'})
-        await out({"type": "websocket.close", "code": RESTARTS if answer.status == 503 else UNAUTHENTICATED})
 
 
 async def _said(out: Send, message: dict[str, Any]) -> None:
@@ -102,11 +119,11 @@ class WebSocket:
         await _said(self._out, {"type": "websocket.send", "text": content.decode()})
 
 
-async def listen(receive: Receive, socket: WebSocket, hear: Hear) -> None:
+async def listen(request: Request, socket: WebSocket, hear: Hear) -> None:
     """Answers what the client says, one message after the other; returns once it has gone. An error is an answer
     too."""
     with suppress(ClientGone):
-        while (message := await receive())["type"] != "websocket.disconnect":
+        while (message := await request.receive())["type"] != "websocket.disconnect":
             try:
                 await socket.answer(await hear(message.get("text")))
             except SeaweedqError as error:

@@ -22,6 +22,7 @@ from seaweedq.settings import Settings
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.requests import request_of
 from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 
 
@@ -290,9 +291,8 @@ def test_where_it_goes(given: dict[str, Any], mode: str) -> None:
     [(Refusal.PORT, 1), (Refusal.MAC, 1), (Refusal.SESSION, 0), (Refusal.LATE, 0)],
 )
 def test_a_false_broker_is_told_of_and_restarts_are_not(reason: Refusal, told: int, lines: Any) -> None:
-    audited = Audited(Audit("log", "b", StillClock()), lambda _: False, lambda _: "10.0.0.9", str)
-    scope = {"type": "http", "method": "GET", "path": "/internal/x", "headers": []}
-    audited.denied(scope, refused_peer(reason, "no"))
+    audited = Audited(Audit("log", "b", StillClock()), lambda _: "10.0.0.9", str)
+    audited.denied(request_of("GET", "/internal/x"), refused_peer(reason, "no"))
     assert [one["reason"] for one in lines()] == ["peer-refused"] * told
 
 

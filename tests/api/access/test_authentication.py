@@ -5,7 +5,7 @@ that the gate remembers loses its right with the change that takes it, as one th
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,18 +15,22 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from starlette.routing import Mount
+from fastapi import APIRouter
 
 from seaweedq.access.actions import OF_THE_CLUSTER, Action, Resource
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.grants import EVERYTHING, Grant, Rights
 from seaweedq.access.tokens import digest_of, draw
-from seaweedq.api.access import authentication, rules
-from seaweedq.api.access.authentication import CALLER, RULE, Gate, caller_of, header_of
-from seaweedq.api.access.rules import SOCKET, TABLE, Kind, every, find
+from seaweedq.api import routes
+from seaweedq.api.access import authentication
+from seaweedq.api.access.authentication import Gate, header_of
 from seaweedq.api.app import Application
+from seaweedq.api.fastapi_routes import HANDLERS, documented_routes, reachable
+from seaweedq.api.request import Request
+from seaweedq.api.routes import SOCKET, TABLE, Kind, every, find
 from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.rpc.peer_sessions import STAMP_HEADER
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
@@ -46,7 +50,9 @@ from tests.broker.access.test_callers import Time
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
+from tests.support.http.requests import matched, request_of
 
+FROM_A_BROKER = STAMP_HEADER.lower().encode()
 NAMES = {"topic": "t1", "subscription": "s1", "segment": "0", "offset": "0", "upload": "u", "principal": "p"}
 ALWAYS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FOO")
 
@@ -85,14 +91,21 @@ class SomeCallers(Callers):
 
 
 def gate(needs_token: bool = True, **known: Caller) -> Gate:
-    return Gate(SomeCallers(known), needs_token, lambda scope: (b"from-a-broker", b"1") in scope["headers"])
+    return Gate(SomeCallers(known), needs_token, lambda request: request.headers.get(FROM_A_BROKER) == b"1")
+
+
+def admitted(judging: Gate, request: Request) -> Request:
+    """The request behind its match, authentication and authorisation."""
+    judging._find(matched(request))
+    judging.authorise(request)
+    return request
 
 
 def verdict(judging: Gate, method: str, path: str, token: str | None = None) -> int:
     """The status with which the gate refuses; 200 where it lets in."""
     headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
     try:
-        judging.admit(scope_of(method, path, *headers))
+        admitted(judging, request_of(method, path, *headers))
     except Unauthenticated:
         return 401
     except Forbidden:
@@ -155,7 +168,7 @@ def test_names_are_judged_decoded_and_are_no_others() -> None:
         "",
     ):
         with pytest.raises(RouteNotFound):
-            judging.admit(scope_of("POST", path))
+            admitted(judging, request_of("POST", path))
 
 
 def test_what_has_no_rule_has_no_route_for_nobody() -> None:
@@ -164,7 +177,7 @@ def test_what_has_no_rule_has_no_route_for_nobody() -> None:
         allowed = {method for method, one, _ in every() if one == path}
         for method in {*ALWAYS, SOCKET} - allowed:
             with pytest.raises(RouteNotFound if allowed == {SOCKET} or method == SOCKET else MethodNotAllowed):
-                judging.admit(scope_of(method, filled(path), (b"authorization", b"Bearer admin")))
+                admitted(judging, request_of(method, filled(path), (b"authorization", b"Bearer admin")))
 
 
 def test_where_tokens_are_taken() -> None:
@@ -172,9 +185,7 @@ def test_where_tokens_are_taken() -> None:
     judging = gate(t=caller, other=caller)
 
     def found(*headers: tuple[bytes, bytes], method: str = "GET", **more: Any) -> str | None:
-        scope = scope_of(method, "/v1/topics/t1/stream", *headers, **more)
-        judging.admit(scope)
-        return caller_of(scope).principal
+        return admitted(judging, request_of(method, "/v1/topics/t1/stream", *headers, **more)).caller.principal
 
     for shown in (b"Bearer t", b"bearer t", b"BEARER   t ", b"Bearer t\t"):
         assert found((b"authorization", shown)) == "p"
@@ -211,17 +222,17 @@ def test_who_a_relay_names_counts_from_brokers_alone() -> None:
     named = (b"seaweedq-caller", b'{"principal":"admin"}')
     judging = gate(p=with_rights(Grant((Action.READ,), ("t1",))))
     with pytest.raises(Unauthenticated):
-        judging.admit(scope_of("GET", "/v1/topics/t1", named))
+        admitted(judging, request_of("GET", "/v1/topics/t1", named))
     with pytest.raises(Forbidden):
-        judging.admit(scope_of("GET", "/v1/topics/t1", named, (b"authorization", b"Bearer p")))
-    judging.admit(scope := scope_of("GET", "/v1/topics/t1", named, (b"from-a-broker", b"1")))
-    assert caller_of(scope).principal == "admin"
+        admitted(judging, request_of("GET", "/v1/topics/t1", named, (b"authorization", b"Bearer p")))
+    request = admitted(judging, request_of("GET", "/v1/topics/t1", named, (FROM_A_BROKER, b"1")))
+    assert request.caller.principal == "admin"
     caller = Caller("p", "t", (EVERYTHING,), 7, uid="u")
     (said,) = header_of(caller).values()
-    judging.admit(scope := scope_of("GET", "/v1/topics/t1", (named[0], said.encode()), (b"from-a-broker", b"1")))
-    assert caller_of(scope) == caller
+    request = admitted(judging, request_of("GET", "/v1/topics/t1", (named[0], said.encode()), (FROM_A_BROKER, b"1")))
+    assert request.caller == caller
     with pytest.raises(Forbidden):
-        judging.admit(scope_of("GET", "/v1/topics/t1", (b"seaweedq-caller", b"{"), (b"from-a-broker", b"1")))
+        admitted(judging, request_of("GET", "/v1/topics/t1", (b"seaweedq-caller", b"{"), (FROM_A_BROKER, b"1")))
 
 
 def test_a_refusal_says_neither_why_nor_what_exists() -> None:
@@ -229,7 +240,7 @@ def test_a_refusal_says_neither_why_nor_what_exists() -> None:
     said = set()
     for text in ("x", draw(SystemIds()), "sq1_"):
         with pytest.raises(Unauthenticated) as refused:
-            judging.admit(scope_of("GET", "/v1/topics/t1", (b"authorization", f"Bearer {text}".encode())))
+            admitted(judging, request_of("GET", "/v1/topics/t1", (b"authorization", f"Bearer {text}".encode())))
         said.add(str(refused.value))
         assert text == "sq1_" or text not in repr(refused.value)
     assert len(said) == 1
@@ -243,18 +254,6 @@ async def application(tmp_path: Path) -> AsyncIterator[tuple[Application, str]]:
     async with in_loop(tmp_path, 1, auth="required", admin_token_file=str(file)) as together:
         (app,) = together.apps.values()
         yield app, token
-
-
-def reachable(routes: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Method and path of all routes that FastAPI has, however they came there."""
-    for route in routes:
-        if isinstance(route, Mount):
-            yield from ((method, f"{prefix}{route.path}/*") for method in ("GET", "HEAD"))
-        elif inner := getattr(route, "original_router", None):
-            yield from reachable(inner.routes, prefix)
-        else:
-            path = f"{prefix}{route.path}".replace("{name:path}", "*")
-            yield from ((method, path) for method in route.methods)
 
 
 @pytest.mark.brokers
@@ -280,6 +279,20 @@ async def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path: Path) -> 
             assert me["principal"] == "admin"
 
 
+def test_a_route_without_an_action_is_refused_at_start() -> None:
+    toy = APIRouter()
+
+    @toy.post("/v1/toys/{toy}")
+    async def play(toy: str) -> str:
+        return toy
+
+    def nothing(*_: Any) -> None:
+        raise AssertionError
+
+    with pytest.raises(ValueError, match=r"POST.*/v1/toys/{toy}"):
+        documented_routes(nothing, nothing, (*HANDLERS, SimpleNamespace(router=toy)))
+
+
 @pytest.mark.brokers
 async def test_a_refused_request_is_not_read_and_reserves_nothing(tmp_path: Path) -> None:
     async with application(tmp_path) as (app, _):
@@ -303,7 +316,7 @@ async def test_a_refused_request_is_not_read_and_reserves_nothing(tmp_path: Path
 def test_the_table_has_no_rule_twice() -> None:
     rules = [(method, path) for methods, path, _, _ in TABLE for method in methods.split()]
     assert len(rules) == len(set(rules))
-    assert find("GET", "/v1/topics/" + "x" * 1000) is not None
+    assert find("GET", "/v1/topics/" + "x" * 1000)
 
 
 def test_which_routes_change_something() -> None:
@@ -324,7 +337,6 @@ def test_which_routes_change_something() -> None:
 def test_resources() -> None:
     for method, path, rule in ROUTES:
         found = find(method, path)
-        assert found is not None
         wanted = Resource("t1" if rule.has_topic else None, "s1" if rule.has_subscription else None)
         assert (asdict(found[0]), found[1]) == (asdict(rule), wanted)
         if rule.action and rule.action not in OF_THE_CLUSTER:
@@ -344,9 +356,8 @@ async def test_an_end_without_a_lease_tells_what_is_known_of_the_token(
 ) -> None:
     callers = Callers(SimpleNamespace(), SystemClock(), AdminToken(None))  # type: ignore[arg-type]
     monkeypatch.setattr(callers, "again", lambda caller: now)
-    scope = scope_of("POST", "/v1/topics/t/subscriptions/s/pull")
-    scope[CALLER] = Caller("p", "t", (EVERYTHING,))
-    scope[RULE] = find("POST", scope["path"])
+    request = matched(request_of("POST", "/v1/topics/t/subscriptions/s/pull"))
+    request.caller = Caller("p", "t", (EVERYTHING,))
 
     async def work() -> None:
         try:
@@ -354,8 +365,8 @@ async def test_an_end_without_a_lease_tells_what_is_known_of_the_token(
         finally:
             callers.look()  # the lease is there again before the request has ended
 
-    judging = Gate(callers, True, lambda scope: False)
-    asking = asyncio.create_task(judging.while_allowed(scope, work()))
+    judging = Gate(callers, True, lambda request: False)
+    asking = asyncio.create_task(judging.while_allowed(request, work()))
     await asyncio.sleep(0)
     callers.look(hears=False)
     with pytest.raises(error):
@@ -374,7 +385,7 @@ class World:
         token.require()
         self.callers = Callers(MemoryCoordination(self.clock), self.clock, token)
         self.callers.view.loaded = True
-        self.gate = Gate(self.callers, True, lambda scope: False)
+        self.gate = Gate(self.callers, True, lambda request: False)
         self._revision = 0
         self.principal(PRINCIPAL)
 
@@ -391,10 +402,9 @@ class World:
 
     def asks(self, text: str, *more: tuple[bytes, bytes], topic: str = "t", **scope: Any) -> str | None:
         headers = [(b"authorization", f"Bearer {text}".encode()), *more]
-        path = f"/v1/topics/{topic}/messages"
-        asked = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers, **scope}
-        self.gate.admit(asked)
-        return caller_of(asked).principal
+        path = scope.pop("path", f"/v1/topics/{topic}/messages")
+        method = SOCKET if scope.pop("type", "http") == "websocket" else scope.pop("method", "POST")
+        return admitted(self.gate, request_of(method, path, *headers, **scope)).caller.principal
 
     def _take(self, key: str, value: bytes | None) -> None:
         self._revision += 1
@@ -494,7 +504,7 @@ def test_what_is_remembered_takes_no_more_memory_than_is_said(name: str, monkeyp
         while not sizes or sizes[-1] < 0.9 * most:
             _ask_about(world, name)
             sizes.append(shown._bytes)
-        rules._remembered.cache_clear()
+        routes._remembered.cache_clear()
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         shown.forget(None)

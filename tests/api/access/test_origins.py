@@ -4,17 +4,17 @@ other route.
 """
 
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from seaweedq.access.actions import Action
 from seaweedq.api.access.origins import CLIENT, SENT, CorsRules, HostRules, check_client, check_raw_path
+from seaweedq.api.request import Request
 from seaweedq.errors import ForeignOrigin, RouteNotFound, WrongHost
 from seaweedq.settings import Settings
 from tests.support.http.asking import problem_of
 from tests.support.http.raw import answer_of, ask, connection
+from tests.support.http.requests import matched, of_scope
 from tests.support.http.with_tokens import EVERYTHING, access
 from tests.support.processes.broker_process import BrokerProcess
 
@@ -22,9 +22,9 @@ ENV = {"SEAWEEDQ_ALLOWED_HOSTS": "queue.example.com, *.svc.test"}
 RULES = HostRules("http://Broker-1.lan:8080", ("queue.example.com", "*.svc.test", "", " "))
 
 
-def scope(method: str = "GET", path: str = "/v1/topics", kind: str = "http", **headers: str) -> dict[str, Any]:
+def asked(method: str = "GET", path: str = "/v1/topics", kind: str = "http", **headers: str) -> Request:
     named = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
-    return {"type": kind, "method": method, "path": path, "headers": named}
+    return of_scope({"type": kind, "method": method, "path": path, "headers": named})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def scope(method: str = "GET", path: str = "/v1/topics", kind: str = "http", **h
 )
 def test_hosts_that_pass(host: str) -> None:
     for _ in range(2):
-        RULES.check(scope(host=host))
+        RULES.check(asked(host=host))
 
 
 @pytest.mark.parametrize(
@@ -67,24 +67,23 @@ def test_hosts_that_pass(host: str) -> None:
 def test_hosts_that_do_not(host: str) -> None:
     for _ in range(2):
         with pytest.raises(WrongHost, match="allowed_hosts") as refused:
-            RULES.check(scope(host=host))
+            RULES.check(asked(host=host))
         assert refused.value.fields["setting"] == "allowed_hosts"
 
 
 def test_no_host_passes_and_two_do_not() -> None:
-    RULES.check(scope())
-    twice = scope(host="localhost")
-    twice["headers"] *= 2
+    RULES.check(asked())
+    twice = of_scope({"headers": 2 * [(b"host", b"localhost")]})
     with pytest.raises(WrongHost):
         RULES.check(twice)
 
 
 def test_a_star_takes_any_host_and_no_other_origin() -> None:
     rules = HostRules("", ["*"])
-    rules.check(scope(host="evil.example"))
-    rules.check(scope("POST", host="evil.example", origin="http://evil.example"))
+    rules.check(asked(host="evil.example"))
+    rules.check(asked("POST", host="evil.example", origin="http://evil.example"))
     with pytest.raises(ForeignOrigin):
-        rules.check(scope("POST", host="evil.example", origin="http://worse.example"))
+        rules.check(asked("POST", host="evil.example", origin="http://worse.example"))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_a_star_takes_any_host_and_no_other_origin() -> None:
 )
 def test_origins_that_pass(host: str, origin: str) -> None:
     for method in ("GET", "POST", "DELETE"):
-        RULES.check(scope(method, host=host, origin=origin, sec_fetch_site="cross-site"))
+        RULES.check(asked(method, host=host, origin=origin, sec_fetch_site="cross-site"))
 
 
 FOREIGN = [
@@ -130,26 +129,26 @@ def test_foreign_pages_may_read_pages_and_follow_links_alone(headers: dict[str, 
         ("PUT", "/v1/topics/t/uploads/u/content"),
     ):
         with pytest.raises(ForeignOrigin):
-            RULES.check(scope(method, path, **own))
+            RULES.check(asked(method, path, **own))
     with pytest.raises(ForeignOrigin):
-        RULES.check(scope("", "/", "websocket", **own))
+        RULES.check(asked("", "/", "websocket", **own))
     for path in ("/", "/docs", "/healthz", "/metrics", "/v2"):
-        RULES.check(scope("GET", path, **own))
+        RULES.check(asked("GET", path, **own))
 
 
 def test_signed_links_pass_and_others_do_not() -> None:
     for site in ("cross-site", "same-site"):
         for method in ("GET", "HEAD"):
-            RULES.check(scope(method, "/v1/topics/t/uploads/u/content", host="127.0.0.1", sec_fetch_site=site))
+            RULES.check(asked(method, "/v1/topics/t/uploads/u/content", host="127.0.0.1", sec_fetch_site=site))
             path = "/v1/topics/t/segments/0/messages/7/payload"
             with pytest.raises(ForeignOrigin):
-                RULES.check(scope(method, path, host="127.0.0.1", sec_fetch_site=site))
+                RULES.check(asked(method, path, host="127.0.0.1", sec_fetch_site=site))
 
 
 def test_pages_of_the_broker_and_typed_addresses_pass() -> None:
     for site in ("same-origin", "none"):
-        RULES.check(scope("POST", host="127.0.0.1", sec_fetch_site=site))
-        RULES.check(scope("GET", STREAM, host="127.0.0.1", sec_fetch_site=site))
+        RULES.check(asked("POST", host="127.0.0.1", sec_fetch_site=site))
+        RULES.check(asked("GET", STREAM, host="127.0.0.1", sec_fetch_site=site))
 
 
 SHOWS_NO_PAGE: list[dict[str, str]] = [
@@ -163,19 +162,20 @@ SHOWS_NO_PAGE: list[dict[str, str]] = [
 
 @pytest.mark.parametrize("headers", SHOWS_NO_PAGE, ids=str)
 def test_a_get_that_leases_shows_that_no_page_has_sent_it(headers: dict[str, str]) -> None:
-    asked = scope("GET", STREAM, host="queue.example.com", **headers)
-    RULES.check(asked)
-    check_client(asked, Action.CONSUME)
+    leasing = matched(asked("GET", STREAM, host="queue.example.com", **headers))
+    RULES.check(leasing)
+    check_client(leasing)
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Basic x"}, {"referer": "http://queue.example.com/"}])
 def test_a_get_that_leases_and_may_be_an_image_of_a_page_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ForeignOrigin, match="Seaweedq-Client") as refused:
-        check_client(scope("GET", STREAM, host="queue.example.com", **headers), Action.CONSUME)
+        check_client(matched(asked("GET", STREAM, host="queue.example.com", **headers)))
     assert refused.value.fields == {"header": "Seaweedq-Client"}
-    check_client(scope("", STREAM, "websocket", host="queue.example.com", **headers), Action.CONSUME)
-    check_client(scope("POST", STREAM, host="queue.example.com", **headers), Action.CONSUME)  # both have an Origin
-    check_client(scope("GET", "/v1/topics/t/stream", host="queue.example.com", **headers), Action.READ)
+    check_client(matched(asked("", STREAM, "websocket", host="queue.example.com", **headers)))
+    pull = STREAM.replace("stream", "pull")
+    check_client(matched(asked("POST", pull, host="queue.example.com", **headers)))  # both have an Origin
+    check_client(matched(asked("GET", "/v1/topics/t/stream", host="queue.example.com", **headers)))
 
 
 # Over HTTP.
@@ -326,14 +326,14 @@ def test_origins_are_exact() -> None:
 )
 def test_an_encoded_slash_or_internal_path_is_no_route(raw: bytes, path: str) -> None:
     with pytest.raises(RouteNotFound):
-        check_raw_path({"type": "http", "path": path, "raw_path": raw})
+        check_raw_path(of_scope({"path": path, "raw_path": raw}))
 
 
 @pytest.mark.parametrize("raw", [b"/v1/topics/a", b"/v1/topics/%C3%BC", b"/internal/topic", b"/v1/topics/a%20b", b""])
 def test_other_paths_pass(raw: bytes) -> None:
     path = {b"/v1/topics/%C3%BC": "/v1/topics/\u00fc", b"/v1/topics/a%20b": "/v1/topics/a b"}.get(raw, raw.decode())
-    check_raw_path({"type": "http", "path": path, "raw_path": raw})
-    check_raw_path({"type": "http", "path": path})
+    check_raw_path(of_scope({"path": path, "raw_path": raw}))
+    check_raw_path(of_scope({"path": path}))
 
 
 @pytest.mark.process

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from seaweedq.api.access.authentication import CALLER_HEADER
-from seaweedq.api.access.peers import PEER_PORT
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER
 from seaweedq.errors import NotOwner
 from tests.api.handlers.test_internal import (
@@ -132,7 +131,7 @@ async def test_nobody_but_brokers_is_answered_at_the_port_for_brokers(tmp_path: 
 
 async def test_the_mark_of_the_port_is_nothing_that_a_request_can_say(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1, peer_ports=True) as together, http_at(together, together.brokers[0]) as http:
-        answer = await http.post("/internal/status", headers={PEER_PORT: "1", "Seaweedq-Peer-Port": "1"})
+        answer = await http.post("/internal/status", headers={"at_peer_port": "1", "Seaweedq-Peer-Port": "1"})
         assert answer.status_code == 404
 
 

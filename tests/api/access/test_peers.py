@@ -7,10 +7,11 @@ import pytest
 
 from seaweedq.api.access.peers import PeerRequests
 from seaweedq.api.refusals import Refusals
-from seaweedq.api.request import CONNECTION
+from seaweedq.api.request import CONNECTION, Request
 from seaweedq.broker.rpc.peer_sessions import STAMP_HEADER, Refusal, refused
 from seaweedq.clock import SystemClock
 from seaweedq.errors import PeerRefused
+from tests.support.http.requests import request_of
 
 
 def check_stamp(stamp: str, covered: Any) -> str:
@@ -23,15 +24,15 @@ def test_only_proven_brokers_are_exempt_from_the_bound_of_their_address() -> Non
     requests = PeerRequests(SimpleNamespace(is_apart=False, check_stamp=check_stamp), Refusals(SystemClock()))  # type: ignore[arg-type]
     exempted: list[str] = []
 
-    def scope(stamp: str | None) -> dict[str, Any]:
+    def asked(stamp: str | None) -> Request:
         headers = [] if stamp is None else [(STAMP_HEADER.lower().encode(), stamp.encode())]
         connection = SimpleNamespace(exempt=lambda: exempted.append(str(stamp)))
-        path = {"path": "/v1/topics", "raw_path": b"/v1/topics", "query_string": b""}
-        return {"type": "http", "method": "GET", **path, "headers": headers, "extensions": {CONNECTION: connection}}
+        more = {"raw_path": b"/v1/topics", "extensions": {CONNECTION: connection}}
+        return request_of("GET", "/v1/topics", *headers, **more)
 
-    assert not requests.authenticated(scope(None))
+    assert not requests.authenticated(asked(None))
     with pytest.raises(PeerRefused):
-        requests.authenticated(scope("wrong"))
+        requests.authenticated(asked("wrong"))
     assert not exempted
-    assert requests.authenticated(scope("right"))
+    assert requests.authenticated(asked("right"))
     assert exempted == ["right"]

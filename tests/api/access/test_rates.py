@@ -11,13 +11,13 @@ import pytest
 from seaweedq.access.accounts import SWEEP_AT, Account, Accounts
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.limits import Limits
-from seaweedq.api.access.authentication import RELAYED, RULE
-from seaweedq.api.access.rates import METER, Rates
-from seaweedq.api.access.rules import find
-from seaweedq.api.request import CONNECTION, release_connection
+from seaweedq.api.access.rates import Meter, Rates
+from seaweedq.api.request import Connection, Request, release_connection
+from seaweedq.api.routes import SOCKET
 from seaweedq.errors import RateLimited
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.requests import matched, request_of
 from tests.support.http.with_tokens import EVERYTHING, Http, access
 
 ONE = {"value": 1}
@@ -78,10 +78,10 @@ class Still:
         return self.now_s
 
 
-def scope(method: str = "GET", length: int | None = None) -> dict[str, Any]:
+def asked(method: str = "GET", length: int | None = None) -> Request:
     headers = [] if length is None else [(b"content-length", b"%d" % length)]
     path = "/v1/topics" if method == "GET" else "/v1/topics/t/messages"
-    return {"type": "http", "method": method, "path": path, "headers": headers, RULE: find(method, path)}
+    return matched(request_of(method, path, *headers))
 
 
 class Known:
@@ -106,16 +106,16 @@ class Local:
         self.rates = Rates(clock, self.accounts, self.known, self, LARGEST)  # type: ignore[arg-type]
         self.limited: dict[str, Any] = {}
 
-    def admit(self, caller: Caller, given: dict[str, Any]) -> None:
-        self.known.principals[caller.uid] = caller
-        self.rates.admit(caller, given)
+    def admit(self, caller: Caller, given: Request) -> None:
+        self.known.principals[caller.uid] = given.caller = caller
+        self.rates.admit(given)
 
 
 def principal(uid: str, **limits: Any) -> Caller:
     return Caller("p", limits=Limits(**limits), uid=uid)
 
 
-def let_in(rates: Local, caller: Caller, given: dict[str, Any]) -> bool:
+def let_in(rates: Local, caller: Caller, given: Request) -> bool:
     try:
         rates.admit(caller, given)
     except RateLimited:
@@ -127,16 +127,16 @@ def test_each_broker_lets_in_an_even_share_and_a_refusal_costs_no_other() -> Non
     clock = Still()
     rates = Local(clock, 4)
     caller = principal("u", requests=40, bytes_in=4000)
-    assert sum(let_in(rates, caller, scope()) for _ in range(50)) == 11, "10, and one into debt"
+    assert sum(let_in(rates, caller, asked()) for _ in range(50)) == 11, "10, and one into debt"
     clock.now_s = 10
-    assert let_in(rates, caller, scope("POST", 100_000))
+    assert let_in(rates, caller, asked("POST", 100_000))
     clock.now_s = 11
-    assert not any(let_in(rates, caller, scope("POST", 1)) for _ in range(50))
-    assert sum(let_in(rates, caller, scope()) for _ in range(50)) == 11, "those refused for their bytes took none"
+    assert not any(let_in(rates, caller, asked("POST", 1)) for _ in range(50))
+    assert sum(let_in(rates, caller, asked()) for _ in range(50)) == 11, "those refused for their bytes took none"
     rates.accounts.live(1)
-    assert not let_in(rates, caller, scope()), "the share is larger from now on"
+    assert not let_in(rates, caller, asked()), "the share is larger from now on"
     clock.now_s = 13
-    assert sum(let_in(rates, caller, scope()) for _ in range(100)) == 41
+    assert sum(let_in(rates, caller, asked()) for _ in range(100)) == 41
 
 
 def test_a_body_that_nobody_reads_costs_at_most_the_largest_that_comes() -> None:
@@ -144,42 +144,42 @@ def test_a_body_that_nobody_reads_costs_at_most_the_largest_that_comes() -> None
     clock = Still()
     rates = Local(clock)
     caller = principal("u", bytes_in=LARGEST)
-    assert let_in(rates, caller, scope("POST", 10**15))
-    assert let_in(rates, caller, scope("POST", 10**15)), "nothing is owed"
-    assert not let_in(rates, caller, scope("POST", 1))
+    assert let_in(rates, caller, asked("POST", 10**15))
+    assert let_in(rates, caller, asked("POST", 10**15)), "nothing is owed"
+    assert not let_in(rates, caller, asked("POST", 1))
     clock.now_s = 1
-    assert let_in(rates, caller, scope("POST", 1))
+    assert let_in(rates, caller, asked("POST", 1))
 
 
 def test_a_caller_without_limits_and_an_anonymous_one_are_let_in() -> None:
     rates = Local(Still())
-    assert all(let_in(rates, caller, scope()) for caller in (ANONYMOUS, Caller("p")) for _ in range(1000))
+    assert all(let_in(rates, caller, asked()) for caller in (ANONYMOUS, Caller("p")) for _ in range(1000))
 
 
 def test_a_namesake_of_a_principal_that_was_deleted_inherits_no_debt() -> None:
     rates = Local(Still())
     old, new = principal("u1", requests=0.2), principal("u2", requests=0.2)
-    assert sum(let_in(rates, old, scope()) for _ in range(9)) == 2
-    assert sum(let_in(rates, new, scope()) for _ in range(9)) == 2
+    assert sum(let_in(rates, old, asked()) for _ in range(9)) == 2
+    assert sum(let_in(rates, new, asked()) for _ in range(9)) == 2
 
 
 def test_a_limit_that_changes_counts_at_once_and_a_debt_stays() -> None:
     clock = Still()
     rates = Local(clock)
-    assert sum(let_in(rates, principal("u", requests=0.2), scope()) for _ in range(9)) == 2
-    assert not let_in(rates, principal("u", requests=100), scope())
+    assert sum(let_in(rates, principal("u", requests=0.2), asked()) for _ in range(9)) == 2
+    assert not let_in(rates, principal("u", requests=100), asked())
     clock.now_s = 1
-    assert sum(let_in(rates, principal("u", requests=100), scope()) for _ in range(200)) == 100
+    assert sum(let_in(rates, principal("u", requests=100), asked()) for _ in range(200)) == 100
 
 
 def test_a_changed_limit_counts_for_kinds_of_requests_that_came_before() -> None:
     """What a kind of request asks is looked up once."""
     rates = Local(Still())
-    publish = [let_in(rates, principal("u", requests=100), scope("POST", 500)) for _ in range(3)]
-    bounded = [let_in(rates, principal("u", requests=100, bytes_in=100), scope("POST", 500)) for _ in range(3)]
-    others = [let_in(rates, principal("u", requests=100, bytes_in=100), scope()) for _ in range(3)]
-    lifted = [let_in(rates, principal("u", requests=100), scope("POST", 500)) for _ in range(3)]
-    again = [let_in(rates, principal("u", requests=100, bytes_in=100), scope("POST", 500)) for _ in range(3)]
+    publish = [let_in(rates, principal("u", requests=100), asked("POST", 500)) for _ in range(3)]
+    bounded = [let_in(rates, principal("u", requests=100, bytes_in=100), asked("POST", 500)) for _ in range(3)]
+    others = [let_in(rates, principal("u", requests=100, bytes_in=100), asked()) for _ in range(3)]
+    lifted = [let_in(rates, principal("u", requests=100), asked("POST", 500)) for _ in range(3)]
+    again = [let_in(rates, principal("u", requests=100, bytes_in=100), asked("POST", 500)) for _ in range(3)]
     assert (publish, bounded, others) == ([True] * 3, [True, False, False], [True] * 3)
     assert (lifted, again) == ([True] * 3, [True, False, False]), "its debt ended with the limit"
 
@@ -187,11 +187,11 @@ def test_a_changed_limit_counts_for_kinds_of_requests_that_came_before() -> None
 def test_what_was_counted_of_principals_that_are_no_more_is_forgotten() -> None:
     rates = Local(Still())
     for number in range(SWEEP_AT + 1):
-        assert let_in(rates, principal(f"p{number}", requests=1), scope())
+        assert let_in(rates, principal(f"p{number}", requests=1), asked())
     assert len(rates.accounts) == SWEEP_AT + 1
     rates.known.principals = {"p1": rates.known.principals["p1"]}
     for number in range(SWEEP_AT):
-        let_in(rates, principal(f"q{number}", requests=1), scope())
+        let_in(rates, principal(f"q{number}", requests=1), asked())
         del rates.known.principals[f"q{number}"]
     assert len(rates.accounts) == 2, "p1, and the newest"
 
@@ -205,9 +205,10 @@ def test_a_request_counts_to_its_topic_at_the_broker_a_client_sent_it_to() -> No
     rates = Local(Still())
     record = SimpleNamespace(config=SimpleNamespace(limits=Limits(requests=0.2)), incarnation=1)
     rates.limited = {"t": SimpleNamespace(name="t", record=record)}
-    relayed = {**scope("POST", 1), RELAYED: True}
-    assert all(let_in(rates, ANONYMOUS, dict(relayed)) for _ in range(20))
-    assert sum(let_in(rates, ANONYMOUS, scope("POST", 1)) for _ in range(20)) == 2
+    relayed = asked("POST", 1)
+    relayed.is_relayed = True
+    assert all(let_in(rates, ANONYMOUS, relayed) for _ in range(20))
+    assert sum(let_in(rates, ANONYMOUS, asked("POST", 1)) for _ in range(20)) == 2
 
 
 def test_the_account_of_what_is_under_way_is_kept() -> None:
@@ -225,8 +226,9 @@ async def test_one_that_waits_to_pay_goes_by_a_limit_raised_meanwhile(
 ) -> None:
     clock = Still()
     rates = Local(clock)
-    rates.admit(principal("u", bytes_out=1), given := scope())
-    given[METER].spend("bytes_out", 1000)
+    rates.admit(principal("u", bytes_out=1), given := asked())
+    assert given.meter is not None
+    given.meter.spend("bytes_out", 1000)
     slept: list[float] = []
 
     async def sleep(wait_s: float) -> None:
@@ -235,7 +237,8 @@ async def test_one_that_waits_to_pay_goes_by_a_limit_raised_meanwhile(
         rates.known.principals["u"] = principal("u", bytes_out=1000)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    await given[METER].paid("bytes_out")
+    assert isinstance(given.meter, Meter)
+    await given.meter.paid("bytes_out")
     assert len(slept) <= 3, slept
 
 
@@ -323,28 +326,23 @@ async def test_parts_and_frames_of_a_socket_wait_until_they_are_paid_for(
         clock.now_s += seconds
 
     monkeypatch.setattr("seaweedq.api.access.rates.asyncio.sleep", sleep)
-    given = {**scope(), "type": "websocket"}
+    given = matched(request_of(SOCKET, "/v1/topics/t/stream"))
+
+    async def receive() -> Any:
+        return {"type": "websocket.receive", "text": "{}"}
+
+    given.receive = receive
     Local(clock, 2).admit(principal("u", bytes_out=200, requests=4), given)
-    meter = given[METER]
-    sent: list[Any] = []
-
-    async def out(message: Any) -> None:
-        sent.append(message)
-
-    send = meter.sending(out)
+    assert given.meter is not None
+    send = given.meter.sent
     await send({"type": "http.response.body", "body": b"x" * 400, "more_body": True})
     assert sum(slept) == 3.0, "100 were there, 100 come a second"
     await send({"type": "websocket.send", "text": "x" * 100})
     assert sum(slept) == 4.0
     await send({"type": "http.response.body", "body": b"x" * 500})
     assert sum(slept) == 4.0, "nothing comes behind it"
-    assert len(sent) == 3
-
-    async def receive() -> Any:
-        return {"type": "websocket.receive", "text": "{}"}
-
     slept.clear()
-    hear = meter.receiving(given, receive)
+    hear = given.receive
     for _ in range(10):
         assert (await hear())["text"] == "{}"
     assert sum(slept) == pytest.approx(2), "2 a second, 5 at once, and one into debt"
@@ -362,29 +360,32 @@ class Line:
     def exempt(self) -> None: ...
 
 
+def asked_on(line: Connection) -> Request:
+    request = asked()
+    request.connection = line
+    return request
+
+
 def test_connections_are_shared_evenly_and_belong_to_who_has_spoken_last() -> None:
     rates, lines = Local(Still(), 2), [Line() for _ in range(4)]
     one, other = principal("u1", connections=5), principal("u2", connections=1)
 
-    def on(line: Line) -> dict[str, Any]:
-        return {**scope(), "extensions": {CONNECTION: line}}
-
-    assert [let_in(rates, one, on(line)) for line in lines] == [True, True, False, False]
-    assert let_in(rates, one, on(lines[0])), "it has a place"
-    assert let_in(rates, other, on(lines[0])), "the first broker's share is at least one"
-    assert let_in(rates, one, on(lines[2])), "one of its connections is another principal's now"
-    assert not let_in(rates, other, on(lines[3]))
+    assert [let_in(rates, one, asked_on(line)) for line in lines] == [True, True, False, False]
+    assert let_in(rates, one, asked_on(lines[0])), "it has a place"
+    assert let_in(rates, other, asked_on(lines[0])), "the first broker's share is at least one"
+    assert let_in(rates, one, asked_on(lines[2])), "one of its connections is another principal's now"
+    assert not let_in(rates, other, asked_on(lines[3]))
     release_connection(lines[0])
-    assert let_in(rates, other, on(lines[3]))
+    assert let_in(rates, other, asked_on(lines[3]))
 
 
 def test_a_connection_that_has_no_place_costs_nothing_else() -> None:
     rates, lines = Local(Still()), [Line(), Line()]
     caller = principal("u", requests=2, connections=1)
-    assert let_in(rates, caller, {**scope(), "extensions": {CONNECTION: lines[0]}})
+    assert let_in(rates, caller, asked_on(lines[0]))
     for _ in range(50):
-        assert not let_in(rates, caller, {**scope(), "extensions": {CONNECTION: lines[1]}})
-    assert let_in(rates, caller, {**scope(), "extensions": {CONNECTION: lines[0]}})
+        assert not let_in(rates, caller, asked_on(lines[1]))
+    assert let_in(rates, caller, asked_on(lines[0]))
 
 
 @pytest.mark.brokers

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.access.rules import SOCKET, Kind, every
+from seaweedq.api.routes import SOCKET, Kind, every
 from seaweedq.clock import SystemIds
 from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 

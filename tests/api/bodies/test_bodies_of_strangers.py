@@ -25,6 +25,7 @@ from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Held, make_topic
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.machine import Machine
+from tests.support.http.requests import request_of
 
 MIB = 1 << 20
 PATH = "/v1/topics/t/messages"
@@ -235,8 +236,7 @@ async def test_a_fetch_without_room_for_its_answer_is_refused_once(tmp_path: Pat
 
 async def test_a_body_out_of_time_is_dismissed_by_another_in_the_same_turn(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, app, _):
-        scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"text/plain")]}
-        body = privates.reader(app).body(scope, asyncio.Queue[Any]().get)
+        body = privates.reader(app).body(request_of("POST", "/", (b"content-type", b"text/plain")))
         errors: list[Any] = []
 
         def dismiss() -> None:  # as the request does that asks for a step

@@ -1,7 +1,7 @@
 """Errors about the values of JSON requests name what is allowed there; durations and sizes may be texts."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -29,9 +29,8 @@ class Whole(msgspec.Struct):
     [(b'{"best": "green"}', "best"), (b'{"parts": [{"colours": ["red", "green"]}]}', "parts[0].colours[1]")],
 )
 def test_the_values_of_an_enum_are_named_wherever_it_stands(body: bytes, field: str) -> None:
-    scope: Any = {"headers": [(b"content-type", b"application/json")]}
     with pytest.raises(InvalidRequest) as caught:
-        decode_request(body, scope, msgspec.json.Decoder(Whole))
+        decode_request(body, "application/json", msgspec.json.Decoder(Whole))
     assert caught.value.fields["field"] == field
     assert sorted(str(caught.value.fields["bound"]).removeprefix("one of ").split(", ")) == ["blue", "red"]
 
@@ -52,8 +51,7 @@ class Taking(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def taken(body: bytes) -> Taking:
-    scope: Any = {"headers": [(b"content-type", b"application/json")]}
-    return decode_request(body, scope, msgspec.json.Decoder(Taking))
+    return decode_request(body, "application/json", msgspec.json.Decoder(Taking))
 
 
 @pytest.mark.parametrize(

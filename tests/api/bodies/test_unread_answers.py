@@ -15,8 +15,10 @@ import pytest
 from seaweedq.api.bodies.outgoing import Outgoing
 from seaweedq.api.bodies.unread_answers import TICK_S, Unread, UnreadAnswers
 from seaweedq.api.request import Answer, Receive, Scope, Send, send
+from seaweedq.broker.context import Readiness
 from seaweedq.errors import Overloaded
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.requests import request_of
 from tests.support.http.serving_protocol import Limits, serving
 
 MIB = 1 << 20
@@ -175,7 +177,9 @@ async def test_an_answer_without_room_is_a_503(world: World) -> None:
         async def out(message: Any, sent: list[Any] = sent) -> None:
             sent.append(message)
 
-        await send(Answer(200, bytes(size)), Outgoing(out, world.answers))
+        await send(
+            Answer(200, bytes(size)), Outgoing(request_of("GET", "/"), out, world.answers, Readiness(lambda: True))
+        )
         assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
         assert sent[0]["status"] == status
 

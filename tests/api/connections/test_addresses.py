@@ -1,22 +1,22 @@
 """Addresses of clients: whose counts, and whose a trusted proxy's request is."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.api.connections.addresses import Addresses, ForwardedRequests
+from seaweedq.api.request import Request
 from seaweedq.errors import Overloaded
 from seaweedq.settings import Settings
+from tests.support.http.requests import of_scope
 from tests.support.tiers import examples
 
 TRUSTED = "10.0.0.0/8, 2001:db8:ffff::/48,192.0.2.7"
 
 
-def scope(peer: str | None, forwarded: str | None = None) -> dict[str, Any]:
+def asked(peer: str | None, forwarded: str | None = None) -> Request:
     headers = [] if forwarded is None else [(b"x-forwarded-for", forwarded.encode("latin-1"))]
-    return {"type": "http", "client": (peer, 1) if peer else None, "headers": headers}
+    return of_scope({"client": (peer, 1) if peer else None, "headers": headers})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def scope(peer: str | None, forwarded: str | None = None) -> dict[str, Any]:
 def test_the_last_address_that_no_trusted_proxy_has_is_the_clients(
     peer: str | None, forwarded: str | None, client: str | None
 ) -> None:
-    assert Addresses(TRUSTED).of(scope(peer, forwarded)) == client
+    assert Addresses(TRUSTED).of(asked(peer, forwarded)) == client
 
 
 def test_loopback_and_trusted_proxies_do_not_count_ipv6_by_its_network() -> None:
@@ -56,7 +56,7 @@ def test_requests_from_behind_a_trusted_proxy_count_by_their_address() -> None:
     refused: list[str] = []
     requests = ForwardedRequests(Addresses(TRUSTED), lambda reason, _: refused.append(reason))
     requests.most = 1
-    one, other, direct = scope("10.1.1.1", "203.0.113.9"), scope("10.1.1.1", "203.0.113.8"), scope("198.51.100.1")
+    one, other, direct = asked("10.1.1.1", "203.0.113.9"), asked("10.1.1.1", "203.0.113.8"), asked("198.51.100.1")
     with requests.answering(one):
         with requests.answering(other), requests.answering(direct), requests.answering(direct):
             pass
@@ -72,7 +72,7 @@ def test_requests_from_behind_a_trusted_proxy_count_by_their_address() -> None:
 @settings(max_examples=examples(100))
 @given(st.text(st.characters(codec="latin-1", exclude_characters="\n\r"), max_size=60))
 def test_nothing_in_the_header_is_an_error(text: str) -> None:
-    found = Addresses(TRUSTED).of(scope("10.1.1.1", text))
+    found = Addresses(TRUSTED).of(asked("10.1.1.1", text))
     assert found == "10.1.1.1" or not Addresses(TRUSTED)._is_trusted(found)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seaweedq.api.connections.web_sockets import BoundedWebSocket
-from seaweedq.api.request import Receive, Scope, Send, connection_of
+from seaweedq.api.request import CONNECTION, Receive, Scope, Send
 from tests.support import privates
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.raw_web_socket import WRONG_FRAMES, accepted, asked, close_code, frame, raw
@@ -33,7 +33,7 @@ def no_error_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def protocol_of(scope: Scope) -> BoundedWebSocket:
     """The server's end of the connection."""
-    protocol = connection_of(scope)
+    protocol = scope["extensions"][CONNECTION]
     assert isinstance(protocol, BoundedWebSocket)
     return protocol
 

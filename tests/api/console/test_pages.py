@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from seaweedq.api.access.rules import Kind, every
 from seaweedq.api.app import Application
 from seaweedq.api.console.pages import LINKS, POLICY, STATIC
+from seaweedq.api.routes import Kind, every
 from tests.support.brokers.in_process import running
 from tests.support.paths import ROOT
 

@@ -11,7 +11,7 @@ import pytest
 from seaweedq.access.actions import Action
 from seaweedq.access.tokens import draw
 from seaweedq.api.access.authentication import CALLER_HEADER
-from seaweedq.api.access.rules import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC, every
+from seaweedq.api.routes import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC, every
 from seaweedq.clock import SystemIds
 from seaweedq.settings import MIB
 from tests.api.handlers.test_internal import Recorded

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from seaweedq.api.access.rules import every
 from seaweedq.api.app import Application
 from seaweedq.api.openapi.document import PATH_PARAMETERS
 from seaweedq.api.openapi.operations import OPERATIONS, TAGS
 from seaweedq.api.openapi.route_errors import ROUTES_OF
 from seaweedq.api.parameters import seconds
+from seaweedq.api.routes import every
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 from tests.docs.test_docs_agree import unstarted

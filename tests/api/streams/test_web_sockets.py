@@ -11,10 +11,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
-from seaweedq.api.app import Application
 from seaweedq.api.connections import web_sockets
 from seaweedq.api.connections.connections import Connections
-from seaweedq.api.request import Answer, ClientGone, Receive, Scope, Send, connection_of
+from seaweedq.api.pipeline import Pipeline
+from seaweedq.api.request import CONNECTION, Answer, ClientGone, Receive, Scope, Send
+from seaweedq.api.routes import SOCKET
 from seaweedq.api.streams import web_socket
 from seaweedq.broker.topics.catalog import Topic
 from tests.support import privates
@@ -23,6 +24,7 @@ from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import Served, served
 from tests.support.http.raw_web_socket import frame, raw
+from tests.support.http.requests import request_of
 from tests.support.http.serving_protocol import Limits
 from tests.support.http.socket_frames import closed, told
 
@@ -149,7 +151,7 @@ class Floods:
         self.gone.set()
 
     async def send(self, scope: Scope, out: Send) -> None:
-        connection = connection_of(scope)
+        connection = scope["extensions"][CONNECTION]
         assert connection
         while True:
             await connection.drained()
@@ -232,10 +234,12 @@ async def test_an_answer_to_one_that_has_just_gone_is_no_error(caplog: pytest.Lo
     async def answer(text: str | None) -> bytes:
         return b"{}"
 
-    await web_socket.listen(heard, web_socket.WebSocket(gone), answer)
-    await web_socket.refuse(Answer(404, b"{}", {}), gone)
+    request = request_of(SOCKET, "/v1/topics/t/stream", subprotocols=[])
+    request.receive = heard
+    await web_socket.listen(request, web_socket.WebSocket(gone), answer)
+    await web_socket.SocketOutgoing(request, gone).answer(Answer(404, b"{}", {}))
     with pytest.raises(ClientGone):  # which no log shows
-        await web_socket.accept({"subprotocols": []}, heard, gone)
+        await web_socket.accept(request, gone)
     assert caplog.records == []
 
 
@@ -249,7 +253,7 @@ async def test_one_that_hangs_at_the_stop_is_cancelled_without_a_word_in_the_log
         await never.wait()
 
     here.server.config.timeout_graceful_shutdown = 1
-    monkeypatch.setattr(Application, "_socket", lambda *_: hang())
+    monkeypatch.setattr(Pipeline, "_socket", lambda *_: hang())
     connecting = asyncio.create_task(stream(here).__aenter__())
     await begun.wait()
     here.stop.ask()

@@ -1,13 +1,13 @@
-"""The one table of rules: for every route that can be reached, who may ask for it. What has no rule has no route.
+"""The one table of routes: for every route that can be reached, who may ask for it. What has no route has no route.
 
-A rule names the action that a route needs on the topic and the subscription in its path. The other kinds:
+A route names the action that a route needs on the topic and the subscription in its path. The other kinds:
 
 - OPEN: for everybody, also with a wrong token;
 - OWN_RIGHT: the request shows a right of its own, which the route judges: a signed link, or that it is a broker's;
 - KNOWN: for every caller that counts. What it lists, and whose tokens it shows, the route judges for each of them.
 
 Names in paths are judged as routes see them, decoded. The tree of a path has at each place either words or one name, so
-that a path never has two rules.
+that a path never has two routes.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,14 @@ from enum import Enum, auto
 from functools import lru_cache
 
 from seaweedq.access.actions import Action, Resource
+from seaweedq.errors import MethodNotAllowed, RouteNotFound
 
 READS = ("GET", "HEAD")
 SOCKET = "WEBSOCKET"  # in the place of a method
 
 
 class Kind(Enum):
-    """The kinds of rights that rules ask for."""
+    """The kinds of rights that routes ask for."""
 
     OPEN = auto()
     OWN_RIGHT = auto()
@@ -31,10 +32,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # it is a key of what is kept by kind of request
-class Rule:
-    """The rule of a route. With an `action` it is of kind ACTION; `lasts` says that the request may wait or stream, so
+class Route:
+    """The route of a route. With an `action` it is of kind ACTION; `lasts` says that the request may wait or stream, so
     that it ends with its caller's right. `costs` is what such a request takes of limits before its body is read,
-    beside the stated length (or 0) of what `has_body`; a cost of 0 asks whether all is paid. `route` is the path, as in
+    beside the stated length (or 0) of what `has_body`; a cost of 0 asks whether all is paid. `path` is as in
     the table. The audit is told of each request that `is_change`."""
 
     kind: Kind
@@ -43,9 +44,10 @@ class Rule:
     has_subscription: bool = False
     lasts: bool = False
     costs: tuple[tuple[str, float], ...] = ()
-    route: str = ""
+    path: str = ""
     has_body: bool = False
     is_change: bool = False
+    is_judged: bool = False
 
     def resource(self, parts: list[str]) -> Resource:
         """Returns what the action is about, from the parts of a path."""
@@ -57,6 +59,7 @@ class Rule:
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 WITH_BODIES = CHANGING - {"DELETE"}
 REMEMBERED, REMEMBERED_CHARACTERS = 4096, 512
+SHOWN = 200
 TOPIC_AT, SUBSCRIPTION_AT = 3, 5  # in "/v1/topics/{topic}/subscriptions/{subscription}", cut at its slashes
 TOPIC = "/v1/topics/{topic}"
 SEGMENT = f"{TOPIC}/segments/{{segment}}"
@@ -127,55 +130,72 @@ TABLE: tuple[tuple[str, str, Kind | Action, str], ...] = (
 
 @dataclass(slots=True)
 class _Node:
-    """A place in the tree of paths: what may follow, and the rules of the path that ends here, by method."""
+    """A place in the tree of paths: what may follow, and the routes of the path that ends here, by method."""
 
     words: dict[str, "_Node"] = field(default_factory=dict)
     name: "_Node | None" = None
-    rest: dict[str, Rule] = field(default_factory=dict)
-    rules: dict[str, Rule] = field(default_factory=dict)
+    rest: dict[str, Route] = field(default_factory=dict)
+    routes: dict[str, Route] = field(default_factory=dict)
 
-    def add(self, parts: list[str], rules: dict[str, Rule]) -> None:
-        """Adds the rules of a path."""
+    def add(self, parts: list[str], routes: dict[str, Route]) -> None:
+        """Adds the routes of a path."""
         if not parts:
-            assert not self.rules.keys() & rules.keys(), f"two rules for {rules}"
-            self.rules |= rules
+            assert not self.routes.keys() & routes.keys(), f"two routes for {routes}"
+            self.routes |= routes
         elif parts == ["*"]:
-            self.rest |= rules
+            self.rest |= routes
         elif parts[0].startswith("{"):
             self.name = self.name or _Node()
-            self.name.add(parts[1:], rules)
+            self.name.add(parts[1:], routes)
         else:
-            self.words.setdefault(parts[0], _Node()).add(parts[1:], rules)
+            self.words.setdefault(parts[0], _Node()).add(parts[1:], routes)
         assert not (self.words and self.name), f"at one place there are a name and {sorted(self.words)}"
 
 
-def find(method: str, path: str) -> tuple[Rule, Resource] | None:
-    """Returns the rule of a request, and what its action is about; None where it has none. Those of short paths are
-    remembered: this is asked for each request."""
-    return _remembered(method, path) if len(path) <= REMEMBERED_CHARACTERS else _find(method, path)
+NO_ROUTE = Route(Kind.OPEN, path="none")  # of a request that has not been matched, or cannot be
+NO_RESOURCE = Resource()
 
 
-def _find(method: str, path: str) -> tuple[Rule, Resource] | None:
-    rule = rules_of(path).get(method)
-    return None if rule is None else (rule, rule.resource(path.split("/")))
+def find(method: str, path: str) -> tuple[Route, Resource]:
+    """Returns the route of a request, and what its action is about. Raises RouteNotFound and MethodNotAllowed. Those of
+    short paths are remembered: this is asked for each request."""
+    found = _remembered(method, path) if len(path) <= REMEMBERED_CHARACTERS else _find(method, path)
+    if found is None:
+        raise _no_route(method, path)
+    return found
+
+
+def _find(method: str, path: str) -> tuple[Route, Resource] | None:
+    route = routes_of(path).get(method)
+    return None if route is None else (route, route.resource(path.split("/")))
 
 
 _remembered = lru_cache(REMEMBERED)(_find)
 
 
-def rules_of(path: str) -> dict[str, Rule]:
-    """Returns the rules of a path by method; none where there is no route."""
+def _no_route(method: str, path: str) -> RouteNotFound | MethodNotAllowed:
+    shown = path[:SHOWN]
+    if method == SOCKET:
+        return RouteNotFound(f"there is no WebSocket at {shown}; see /docs")
+    allowed = sorted(routes_of(path).keys() - {SOCKET, "HEAD"})  # who may GET knows that
+    if allowed:
+        return MethodNotAllowed(f"{method} is not allowed on {shown}, only {', '.join(allowed)}", allowed=allowed)
+    return RouteNotFound(f"there is no route {method} {shown}; see /docs")
+
+
+def routes_of(path: str) -> dict[str, Route]:
+    """Returns the routes of a path by method; none where there is no route."""
     node = _TREE
     for part in path.split("/"):
         found = node.words.get(part) or (node.name if part else None)
         if found is None:
             return node.rest
         node = found
-    return node.rules
+    return node.routes
 
 
-def every() -> Iterator[tuple[str, str, Rule]]:
-    """Yields method, path and rule of all routes."""
+def every() -> Iterator[tuple[str, str, Route]]:
+    """Yields method, path and route of all routes."""
     for methods, path, wanted, lasts in TABLE:
         action = wanted if isinstance(wanted, Action) else None
         kind = Kind.ACTION if isinstance(wanted, Action) else wanted
@@ -183,15 +203,15 @@ def every() -> Iterator[tuple[str, str, Rule]]:
         has_subscription = has_topic and path.startswith(SUBSCRIPTION)
         for method in methods.split():
             costs, has_body = costs_of(method, action, lasts == LASTS), method in WITH_BODIES
-            rule = Rule(kind, action, has_topic, has_subscription, lasts == LASTS, costs, path, has_body)
-            yield method, path, replace(rule, is_change=_is_change(method, rule))
+            route = Route(kind, action, has_topic, has_subscription, lasts == LASTS, costs, path, has_body)
+            is_judged = kind in (Kind.ACTION, Kind.KNOWN)
+            yield method, path, replace(route, is_change=is_judged and _is_change(method, route), is_judged=is_judged)
 
 
-def _is_change(method: str, rule: Rule) -> bool:
+def _is_change(method: str, route: Route) -> bool:
     """Returns whether a request changes something: whatever is no GET, but for what publishes and consumes, and what
     shows a right of its own."""
-    is_judged = rule.kind in (Kind.ACTION, Kind.KNOWN)
-    return is_judged and method in CHANGING and rule.action not in (Action.PUBLISH, Action.CONSUME)
+    return method in CHANGING and route.action not in (Action.PUBLISH, Action.CONSUME)
 
 
 def costs_of(method: str, action: Action | None, lasts: bool) -> tuple[tuple[str, float], ...]:
@@ -208,8 +228,8 @@ def costs_of(method: str, action: Action | None, lasts: bool) -> tuple[tuple[str
 
 def _tree() -> _Node:
     tree = _Node()
-    for method, path, rule in every():
-        tree.add(path.split("/"), {method: rule})
+    for method, path, route in every():
+        tree.add(path.split("/"), {method: route})
     return tree
 
 

@@ -6,16 +6,12 @@ another broker has relayed was counted there.
 
 from collections import Counter
 
-from seaweedq.api.access.authentication import RELAYED, RULE
-from seaweedq.api.access.rules import SEGMENT, SOCKET, SUBSCRIPTION, TOPIC
-from seaweedq.api.request import Scope
+from seaweedq.api.request import EMPTY, OK, WAITED, Request
+from seaweedq.api.routes import NO_ROUTE, SEGMENT, SUBSCRIPTION, TOPIC
 from seaweedq.clock import Clock
 from seaweedq.durations import Durations, by_outcome
 
-OUTCOME = "seaweedq.outcome"  # the key in a scope of how a request ended, where its status does not tell
-WAITED, EMPTY = "waited", "empty"
-OK, REFUSED, FAILED = "ok", "refused", "failed"
-NO_ROUTE = "none"
+REFUSED, FAILED = "refused", "failed"
 OPERATIONS = {
     f"{TOPIC}/messages": "publish",
     f"{SUBSCRIPTION}/pull": "pull",
@@ -43,18 +39,13 @@ class Traffic:
         """Returns when a request has begun."""
         return self._clock.monotonic_s()
 
-    def note(self, scope: Scope, status: int, began_s: float) -> None:
+    def note(self, request: Request, status: int, began_s: float) -> None:
         """Counts an answer."""
-        if RELAYED in scope:
+        if request.is_relayed:
             return
-        found = scope.get(RULE)
-        if found is None:
-            self.responses["other", NO_ROUTE, status] += 1
-            return
-        route = found[0].route
-        method = SOCKET if scope["type"] == "websocket" else scope["method"]
-        self.responses[method, route, status] += 1
-        timed = self._timed.get(route)
+        path = request.route.path
+        self.responses["other" if request.route is NO_ROUTE else request.method, path, status] += 1
+        timed = self._timed.get(path)
         if timed is not None:
-            outcome = scope.get(OUTCOME, OK) if status < 400 else REFUSED if status < 500 else FAILED
+            outcome = request.outcome if status < 400 else REFUSED if status < 500 else FAILED
             timed[outcome].add(self._clock.monotonic_s() - began_s)
