@@ -37,7 +37,7 @@ from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.api.streams.web_socket import SocketOutgoing
 from seaweedq.api.traffic import Traffic
-from seaweedq.broker.context import Readiness
+from seaweedq.broker.broker import Readiness
 from seaweedq.broker.topics import Catalog
 from seaweedq.errors import NotReady, RouteNotFound, SeaweedqError
 

@@ -8,7 +8,7 @@ from seaweedq.api.bodies.request_reader import StreamedBody
 from seaweedq.api.bodies.unread_answers import LARGE_BYTES, UnreadAnswers
 from seaweedq.api.problems import problem_answer
 from seaweedq.api.request import Answer, Request, Send, start_of
-from seaweedq.broker.context import Readiness
+from seaweedq.broker.broker import Readiness
 
 CLOSING = (b"connection", b"close")
 TERMINALS = (b"curl/", b"Wget/", b"HTTPie/")

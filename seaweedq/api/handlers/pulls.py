@@ -164,6 +164,7 @@ class Pulls:
         """Leases messages to a consumer, and waits for the first one. The same `lease` again gives what of it is not
         answered yet. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
         calls = self.calls
+        wants_arrow(request)  # raises before anything is leased to a client that cannot take it
         async with calls.asked(request, _PULL, topic_name, name) as (topic, wanted):
             pass  # the body's memory is not needed during the wait
         search = self._pull if wanted.lease is not None else self._pull_under_some_name
