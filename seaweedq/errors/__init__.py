@@ -1,4 +1,4 @@
-"""Every error of seaweedq, one tree. Status codes are not here: `api/asgi/problems` maps slugs to them.
+"""Every error of seaweedq, one tree. Status codes are not here: `api/problems` maps slugs to them.
 
     SeaweedqError
     ├── BadRequest                the client must change the request

@@ -1,6 +1,6 @@
 """The limits of principals and of topics, judged before anything of a request's body is read.
 
-A limit is the cluster's; each broker has its share (access/accounts), which the leader changes (broker/leader/
+A limit is the cluster's; each broker has its share (access/accounts), which the leader changes (broker/cluster/
 limit_split). What is known only later is paid for by the next request: the bytes of a body without a stated length, the
 messages in it, the segments that a change touches beside the first, the bytes of answers. What is sent in parts waits
 behind each part until that is paid for, and so does what a WebSocket says. A request that another broker relays was

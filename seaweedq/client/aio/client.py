@@ -423,7 +423,7 @@ class AsyncClient:
         """Iterates over batches of a subscription: the rows of a pull as a pyarrow table, acked together by
         `batch.ack()`. At most `max_messages` (10,000) rows a batch, and 8 MiB.
 
-        Parameters and guarantees are those of `subscribe`. Raises NeedsLevel below the cluster's level 3.
+        Parameters and guarantees are those of `subscribe`.
         """
         settings = named(
             max_attempts=max_attempts,
@@ -512,7 +512,7 @@ class AsyncClient:
         """Creates a subscription, or checks that an existing one matches the fields that are given. Returns it as
         `subscription` does.
 
-        Durations may have units: `backoff_s=["1s", "5m"]`. Raises SubscriptionConflict, InvalidRequest, NeedsLevel.
+        Durations may have units: `backoff_s=["1s", "5m"]`. Raises SubscriptionConflict, InvalidRequest.
         """
         config = named(
             mode=mode,
@@ -529,7 +529,7 @@ class AsyncClient:
 
     async def update_subscription(self, topic: str, name: str, **config: Any) -> dict[str, Any]:
         """Changes the given fields: all but mode, start and filter; `paused=True` lets it deliver nothing more. Raises
-        SubscriptionNotFound, InvalidRequest, NeedsLevel.
+        SubscriptionNotFound, InvalidRequest.
         """
         return await self._run(calls.call("PATCH", calls.subscription_path(topic, name), config))
 
@@ -538,7 +538,7 @@ class AsyncClient:
 
         `to`: "earliest", "latest", the time of a message (with a time zone), or {"offsets": {segment: offset}}, which
         moves those segments alone. Returns `segments` with `from` and `to`, and `moved`: those of which retention had
-        taken what was wanted. Raises SubscriptionNotFound, OffsetOutOfRange, InvalidRequest, NeedsLevel.
+        taken what was wanted. Raises SubscriptionNotFound, OffsetOutOfRange, InvalidRequest.
         """
         return await self._run(calls.seek(topic, name, to, self._ids.nonce()))
 

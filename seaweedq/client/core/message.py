@@ -108,7 +108,7 @@ class BaseMessage:
     def nack(self, delay_s: float | None = None, reject: bool = False, reason: str | None = None) -> None:
         """Gives the message back: it is delivered again after `delay_s` seconds (0 to 43,200; None: the subscription's
         backoff), or with `reject` goes to the topic for dead letters, with a `reason` of at most 255 characters.
-        Returns at once, as `ack`; the subscription raises InvalidRequest, NoDeadLetters, NeedsLevel later.
+        Returns at once, as `ack`; the subscription raises InvalidRequest, NoDeadLetters later.
 
         Raises ClientError for a message that was fetched.
         """
@@ -116,7 +116,7 @@ class BaseMessage:
 
     def extend(self, ack_deadline_s: float | None = None) -> None:
         """Lets the message's lease end `ack_deadline_s` seconds from now; None: as many as the subscription gives.
-        Returns at once, as `ack`; the subscription raises InvalidRequest, NeedsLevel later.
+        Returns at once, as `ack`; the subscription raises InvalidRequest later.
 
         Raises ClientError for a message that was fetched.
         """

@@ -31,8 +31,8 @@ class BrokerRecord(msgspec.Struct, frozen=True):
 
     It reads the levels from `lowest` to `highest`. `version` is for people. `lease_s` is the time of its lease as
     it was granted; 0: the broker does not say. One that is `spared` lost its last lease while it lived, and is not
-    suspected for a while (broker/suspicion). `peer_url` is where brokers call it, if not at `url`; `proofs` show that
-    it knows the cluster's secret (broker/rpc/peer_keys).
+    suspected for a while (broker/cluster/suspecting). `peer_url` is where brokers call it, if not at `url`; `proofs`
+    show that it knows the cluster's secret (broker/rpc/peer_keys).
     """
 
     url: str
