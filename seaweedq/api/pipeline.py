@@ -9,7 +9,7 @@ unsupported methods 405 before authentication.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -72,7 +72,8 @@ class Pipeline:
         out: Out = SocketOutgoing(request, send) if request.is_socket else self._outgoing(request, send)
         began_s = self.traffic.begin()
         try:
-            await self._answer(request, out, self._pass(request, out))
+            way = self._counted if self.forwarded.has_proxies else self._pass
+            await self._answer(request, out, way(request, out))
         except asyncio.CancelledError:  # uvicorn cancels the requests that still run, and would answer a bare 500
             if request.is_socket or not self.readiness.stopping:
                 raise
@@ -84,28 +85,32 @@ class Pipeline:
             if out.begun:
                 self.traffic.note(request, out.status, began_s)
 
+    async def _counted(self, request: Request, out: Out) -> Answer | None:
+        """Counts a request of a proxy for its client's address until its answer is taken."""
+        with self.forwarded.answering(request):
+            await self._answer(request, out, self._pass(request, out))
+        return None
+
     async def _pass(self, request: Request, out: Out) -> Answer | None:
-        """The way of a request, from top to bottom. Returns an answer that is still to be sent."""
-        with (
-            self.forwarded.answering(request) if self.forwarded.has_proxies else nullcontext()
-        ):  # bounds; those of connections and heads were judged before
-            if self.cors and (answer := self.cors.preflight(request)):
-                return answer
-            if not request.at_peer_port:  # no page reaches the other port
-                self.hosts.check(request)
-            if request.at_peer_port or request.path.startswith(PREFIX):
-                self.peers.check_port(request)
-            check_raw_path(request)
-            request.check_query()
-            request.route, request.resource = find(request.method, request.path)  # match
-            await self.gate.authenticate(request)
-            if not (request.route.is_change and self.audited.begin(request)):
-                return await self._granted(request, out)
-            try:
-                await self._answer(request, out, self._granted(request, out))
-            finally:
-                self.audited.end(request, out.status)
-            return None
+        """The way of a request, from top to bottom. Returns an answer that is still to be sent. Bounds were judged
+        before: those of connections and heads, and those of addresses behind proxies."""
+        if self.cors and (answer := self.cors.preflight(request)):
+            return answer
+        if not request.at_peer_port:  # no page reaches the other port
+            self.hosts.check(request)
+        if request.at_peer_port or request.path.startswith(PREFIX):
+            self.peers.check_port(request)
+        check_raw_path(request)
+        request.check_query()
+        request.route, request.resource = find(request.method, request.path)  # match
+        await self.gate.authenticate(request)
+        if not (request.route.is_change and self.audited.begin(request)):
+            return await self._granted(request, out)
+        try:
+            await self._answer(request, out, self._granted(request, out))
+        finally:
+            self.audited.end(request, out.status)
+        return None
 
     async def _granted(self, request: Request, out: Out) -> Answer | None:
         """The rest of the way, which the audit encloses."""

@@ -1,14 +1,21 @@
 """Addresses of clients: whose counts, and whose a trusted proxy's request is."""
 
+import asyncio
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seaweedq.api.app import Application
 from seaweedq.api.connections.addresses import Addresses, ForwardedRequests
 from seaweedq.api.request import Request
 from seaweedq.errors import Overloaded
 from seaweedq.settings import Settings
-from tests.support.http.requests import of_scope
+from tests.docs.test_docs_agree import unstarted
+from tests.support.http.requests import no_body, of_scope
 from tests.support.tiers import examples
 
 TRUSTED = "10.0.0.0/8, 2001:db8:ffff::/48,192.0.2.7"
@@ -81,3 +88,30 @@ def test_a_setting_that_is_no_network_is_refused() -> None:
     for wrong in ("10.0.0", "10.0.0.0/33", "proxy.example.com"):
         with pytest.raises(ValueError, match="trusted_proxies"):
             Settings(trusted_proxies=wrong)
+
+
+async def test_a_request_of_a_proxy_counts_until_its_answer_is_taken(tmp_path: Path) -> None:
+    app = Application(unstarted(Settings(data_dir=tmp_path, trusted_proxies=TRUSTED)))
+    app.forwarded.most = 1
+    begun, taken = asyncio.Event(), asyncio.Event()
+
+    async def ask(takes: asyncio.Event) -> int:
+        """Returns the status of an answer that the client takes as an event is set."""
+        statuses: list[int] = []
+
+        async def out(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                begun.set()
+            await takes.wait()
+
+        await app({**asked("10.1.1.1", "203.0.113.9").scope, "path": "/nowhere", "raw_path": b"/nowhere"}, no_body, out)
+        return statuses[0]
+
+    at_once = asyncio.Event()
+    at_once.set()
+    slow = asyncio.create_task(ask(taken))
+    await begun.wait()
+    assert await ask(at_once) == 503
+    taken.set()
+    assert (await slow, await ask(at_once)) == (404, 404)
