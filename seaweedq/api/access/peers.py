@@ -33,8 +33,8 @@ class PeerRequests:
         return bool(request.sender)
 
     def check_port(self, request: Request) -> None:
-        """Raises RouteNotFound for one of somebody else there,
-        and for a call at the port for clients that has no place there; PeerRefused as `authenticated`."""
+        """Raises RouteNotFound for a request of somebody else at the port for brokers, and for a call at the port for
+        clients that has no place there; PeerRefused as `authenticated`."""
         if request.at_peer_port:
             if not (request.path.startswith(PREFIX) or self.authenticated(request)):
                 raise RouteNotFound("this port is for brokers of the cluster; clients have another one")

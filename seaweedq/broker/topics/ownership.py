@@ -7,7 +7,7 @@ long as it runs, and an intent from the time before it is committed until its su
 the segment not being moved or ended by the other meanwhile. While a segment is locked:
 - another holder does not get it: a move is refused, an intent is retried later;
 - this broker does not open it, and drops what it has just read of its chain;
-- an open segment keeps accepting messages until its holder holds it (`OpenSegment.hold`).
+- an open segment keeps accepting messages until its holder pauses it (`OpenSegment.pause`).
 
 A move that is cancelled keeps its lock: its transaction may still be applied, so the owner of the segment is unknown.
 Taking and releasing never waits, so that a check and the lock that follows from it are one step.
