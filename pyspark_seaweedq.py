@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """A topic as a source of batches and streams; docs/spark.md has the options."""
+    """A topic as a source of batches and streams; docs/do/spark.md has the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)

@@ -65,7 +65,7 @@ def monthly(
 
 
 def table() -> str:
-    """The table of docs/costs.md, in Markdown."""
+    """The table of docs/operate/costs.md, in Markdown."""
     rows = ["| load | brokers | `journal_puts_per_s` | journal puts/s | journal | files | a week kept | total |"]
     rows.append("| --- " * 8 + "|")
     for megabytes, brokers in ((1, 3), (10, 3), (100, 8)):

@@ -1,7 +1,7 @@
 """The part `config` of the chart's values.schema.json, made from seaweedq.settings.Settings.
 
-scripts/settings_doc.py writes it along with docs/settings.md, and checks both. All other parts of the schema are
-written by hand.
+scripts/settings_doc.py writes it along with docs/reference/settings.md, and checks both. All other parts of the
+schema are written by hand.
 """
 
 import json

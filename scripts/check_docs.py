@@ -1,5 +1,5 @@
 """Check what the documentation points at: links and anchors, files, tests; and that
-docs/settings.md and docs/metrics.md are up to date.
+docs/reference/settings.md and docs/reference/metrics.md are up to date.
 
 Code blocks are left out: tests/docs runs them. Prints one line for each thing that is not there; exit code 1 if any.
 """

@@ -1,5 +1,5 @@
-"""Write docs/settings.md and the chart's schema of `config` from seaweedq.settings.Settings; with --check, say whether
-they are up to date.
+"""Write docs/reference/settings.md and the chart's schema of `config` from seaweedq.settings.Settings; with --check,
+say whether they are up to date.
 
 Both are generated and never edited: what a setting is, trades and allows stands in one place, its field.
 """
@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from seaweedq.settings import GROUPS
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 SIGNS = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"}
 
@@ -34,7 +34,7 @@ An unknown name in the TOML file or on the command line is refused, and a variab
 letters, is warned of.
 Only files whose settings say so are read again while the broker runs.
 
-[operations.md](operations.md#settings-that-matter) says which of them to think about first.
+[operations.md](../operate/operations.md#settings-that-matter) says which of them to think about first.
 """
 TABLE = """
 ## {group}

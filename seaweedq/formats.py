@@ -6,7 +6,8 @@ never taken as damaged, and never as missing. It needs a broker that reads it (N
 
 Headers of journals hold a version and the draft number (levels.DRAFT) in one number of 32 bits, of 16 bits each.
 
-The rules by which a reader tells a later version from damage are those of the format: docs/coordination.md lists them.
+The rules by which a reader tells a later version from damage are those of the format: docs/operate/coordination.md
+lists them.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
-"""One frozen settings object. The command line, SEAWEEDQ_* variables, TOML and docs/settings.md all come from it;
-`seaweedq.cli.server.given_settings` reads them.
+"""One frozen settings object. The command line, SEAWEEDQ_* variables, TOML and docs/reference/settings.md all come
+from it; `seaweedq.cli.server.given_settings` reads them.
 
 The names carry the units: `_s` seconds, `_bytes` bytes. Each description states the trade-off of its setting. Each
-group of fields is a class of its own, and a heading in docs/settings.md.
+group of fields is a class of its own, and a heading in docs/reference/settings.md.
 """
 
 import re

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Action(StrEnum):
-    """The deeds that a caller may be allowed. docs/security.md lists the routes of each."""
+    """The deeds that a caller may be allowed. docs/operate/security.md lists the routes of each."""
 
     DESCRIBE = "describe"
     CREATE = "create"

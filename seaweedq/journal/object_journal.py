@@ -13,7 +13,7 @@ Owns the order of writes, and why. Names are taken by create-if-absent, so that 
 6. A broker at rest with everything released says so in one empty slot. Then the older ones go, and it asks for nothing.
 
 A commit's number is its slot's, so an empty slot leaves a hole in the commits' numbers. What a crash leaves between any
-two steps is in docs/object-journal.md; what a recovery makes of it, in journal/object_recovery.
+two steps is in docs/internals/object-journal.md; what a recovery makes of it, in journal/object_recovery.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Iceberg's readers take a file in which any column has an id as one in which all have, and find columns by nothing else.
 So either all columns of a file have ids or none has. The queue's are fixed, above every id that a schema may state and
-below those that Iceberg keeps for itself; docs/files.md lists them. An id is never used for another column.
+below those that Iceberg keeps for itself; docs/reference/files.md lists them. An id is never used for another column.
 """
 
 import pyarrow as pa

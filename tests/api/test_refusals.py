@@ -48,5 +48,5 @@ async def test_a_forged_link_is_counted_and_logged(tmp_path: Path, caplog: pytes
 
 
 def test_each_reason_is_explained() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "operate" / "operations.md").read_text()
     assert [reason for reason in REASONS if f"`{reason}`" not in page] == []

@@ -65,7 +65,7 @@ def test_extras_hold_each_other_as_documented():
     assert parts("cluster") == {"server", "s3", "etcd", "arrow"}
     assert parts("demo") == {"server", "spark", "sql", "arrow"}
     assert parts("all") == {*EXTRAS} - {"all", "dev"}
-    page = (ROOT / "docs/python.md").read_text().partition("## Extras")[2]
+    page = (ROOT / "docs/do/python.md").read_text().partition("## Extras")[2]
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [name for name in EXTRAS if name != "dev"]
 
 

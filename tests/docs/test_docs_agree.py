@@ -41,7 +41,7 @@ async def broker(tmp_path):
 
 
 def page(name: str) -> str:
-    return (ROOT / "docs" / name).read_text()
+    return next((ROOT / "docs").rglob(name)).read_text()
 
 
 @pytest.fixture

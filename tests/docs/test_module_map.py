@@ -1,4 +1,5 @@
-"""The tree in docs/architecture.md names every folder of the package and of the broker, and every file of broker/."""
+"""The tree in docs/internals/architecture.md names every folder of the package and of the broker, and every file of
+broker/."""
 
 import re
 
@@ -8,7 +9,7 @@ PACKAGE = ROOT / "seaweedq"
 
 
 def tree() -> str:
-    page = (ROOT / "docs/architecture.md").read_text()
+    page = (ROOT / "docs/internals/architecture.md").read_text()
     return page.partition("## The tree")[2].partition("```text\n")[2].partition("```")[0]
 
 

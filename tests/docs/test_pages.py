@@ -18,14 +18,14 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
 
 PAGES = [
-    "docs/http.md",
-    "docs/python.md",
-    "docs/files.md",
-    "docs/cli.md",
-    "docs/operations.md",
-    "docs/scaling.md",
-    "docs/spark.md",
-    "docs/security.md",
+    "docs/reference/http.md",
+    "docs/do/python.md",
+    "docs/reference/files.md",
+    "docs/reference/cli.md",
+    "docs/operate/operations.md",
+    "docs/internals/scaling.md",
+    "docs/do/spark.md",
+    "docs/operate/security.md",
 ]
 
 
@@ -40,11 +40,11 @@ def page(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Page:
 
 
 LATER = {  # many commands, each a process
-    "docs/python.md",
-    "docs/files.md",
-    "docs/cli.md",
-    "docs/operations.md",
-    "docs/spark.md",
+    "docs/do/python.md",
+    "docs/reference/files.md",
+    "docs/reference/cli.md",
+    "docs/operate/operations.md",
+    "docs/do/spark.md",
 }
 
 

@@ -1,5 +1,5 @@
-"""The drawings of docs/states.md and the code agree. `Held.close` adds that no in-process broker of the suite makes a
-step that is not drawn."""
+"""The drawings of docs/internals/states.md and the code agree. `Held.close` adds that no in-process broker of the
+suite makes a step that is not drawn."""
 
 import typing
 from collections.abc import Sequence

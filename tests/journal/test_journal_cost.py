@@ -33,4 +33,4 @@ def test_the_budget_or_the_window_bounds_the_puts(
 
 
 def test_the_page_shows_the_table() -> None:
-    assert table() in (ROOT / "docs" / "costs.md").read_text()
+    assert table() in (ROOT / "docs" / "operate" / "costs.md").read_text()

@@ -49,6 +49,6 @@ def test_ids_are_unique_and_between_the_users_and_icebergs() -> None:
 
 
 def test_the_page_of_files_lists_them() -> None:
-    page = (Path(field_ids.__file__).parents[2] / "docs" / "files.md").read_text()
+    page = (Path(field_ids.__file__).parents[2] / "docs" / "reference" / "files.md").read_text()
     stated = re.findall(r"\| `([^`]+)` \| ([\d,]{13}) \|", page)
     assert {name: int(number.replace(",", "")) for name, number in stated} == QUEUE_IDS

@@ -54,7 +54,7 @@ def test_the_source_reads_by_fsspec(
 
 
 def test_read_topic_reads_by_s3a(moto: S3Service, topic: tuple[Writer, BrokerProcess], tmp_path: Path) -> None:
-    """As docs/spark.md says. Spark fetches hadoop-aws and its bundle, of 690 MB, from Maven Central, once."""
+    """As docs/do/spark.md says. Spark fetches hadoop-aws and its bundle, of 690 MB, from Maven Central, once."""
     java()
     writer, broker = topic
     config = {

@@ -1,4 +1,4 @@
-"""Records the steps that offsets of a subscription take, by the names of docs/states.md."""
+"""Records the steps that offsets of a subscription take, by the names of docs/internals/states.md."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

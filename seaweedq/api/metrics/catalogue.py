@@ -1,4 +1,4 @@
-"""Every family of metrics, in the order of docs/metrics.md, and the sources that a broker reads them from."""
+"""Every family of metrics, in the order of docs/reference/metrics.md, and the sources that a broker reads them from."""
 
 from collections.abc import Mapping, Sequence
 

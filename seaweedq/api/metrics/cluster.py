@@ -19,7 +19,7 @@ LEVEL = gauge("seaweedq_cluster_level", "The level at which the cluster writes")
 POSSIBLE = gauge(
     "seaweedq_cluster_level_possible",
     "The level to which the cluster could rise now",
-    watch="above `seaweedq_cluster_level` for weeks: [upgrading](upgrading.md)",
+    watch="above `seaweedq_cluster_level` for weeks: [upgrading](../operate/upgrading.md)",
 )
 BROKERS = gauge("seaweedq_brokers", "Living brokers", watch="fewer than you run")
 LEADER = gauge("seaweedq_leader", "1 where this broker leads", watch="a sum over all brokers that is not 1 for long")
@@ -35,7 +35,7 @@ UNREADABLE = gauge(
     "Records in coordination that this broker has met and cannot read, by kind",
     "kind",
     watch="over 0: a newer broker is needed, or coordination is damaged:"
-    " [what to do](coordination.md#records-that-cannot-be-read)",
+    " [what to do](../operate/coordination.md#records-that-cannot-be-read)",
 )
 UNRECOVERED = gauge(
     "seaweedq_journals_unrecovered",
@@ -55,7 +55,7 @@ NEEDING_NEWER = gauge(
 SUSPICIONS = counter(
     "seaweedq_suspicions_total",
     "Brokers that this one has reported, since they refused its connections",
-    watch="more than [brokers that were killed](protocol.md#suspicion)",
+    watch="more than [brokers that were killed](../internals/protocol.md#suspicion)",
 )
 REVOCATIONS = counter(
     "seaweedq_revocations_total", "Leases of other brokers that this one has ended on suspicion", watch="the same"

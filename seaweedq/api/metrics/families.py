@@ -1,4 +1,5 @@
-"""A family of metrics as it is declared: its name, kind, labels and words, from which docs/metrics.md is made.
+"""A family of metrics as it is declared: its name, kind, labels and words, from which docs/reference/metrics.md is
+made.
 
 A family with its values is one of prometheus-client's, which writes the text. For a broker with a hundred subscriptions
 that takes some 10 ms of the event loop at each scrape.

@@ -47,7 +47,7 @@ PUTS = counter("seaweedq_journal_puts_total", "Puts of the object journal, repea
 USD = gauge(
     "seaweedq_journal_usd_per_month",
     "Cost of these puts in a month at the present rate, with put_usd_per_1000 set",
-    watch="more than you want to pay: [the costs](costs.md)",
+    watch="more than you want to pay: [the costs](../operate/costs.md)",
 )
 TAILS = gauge("seaweedq_tails", "Segments with messages that are durable in the journal, and not in Parquet yet")
 TAIL_BYTES = gauge(
@@ -94,7 +94,7 @@ REQUESTS = counter(
     "Requests to the store, by operation: S3 charges for create, list and receive as PUT, for read, size, age, open and"
     " range as GET, and not for delete",
     "operation",
-    watch="[the costs](costs.md)",
+    watch="[the costs](../operate/costs.md)",
 )
 SENT = counter(
     "seaweedq_store_sent_bytes_total",

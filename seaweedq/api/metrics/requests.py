@@ -37,7 +37,7 @@ REFUSALS = counter(
     "seaweedq_refusals_total",
     "Requests and connections that were refused to strangers, by reason",
     "reason",
-    watch="a rise: [the reasons](operations.md#strangers)",
+    watch="a rise: [the reasons](../operate/operations.md#strangers)",
 )
 THROTTLED = counter(
     "seaweedq_throttled_seconds_total",
@@ -48,7 +48,7 @@ AUDITED = counter(
     "seaweedq_audit_events_total",
     "Changes and denials for the audit",
     "kind",
-    watch="[the audit](security.md#the-audit)",
+    watch="[the audit](../operate/security.md#the-audit)",
 )
 LOST = counter(
     "seaweedq_audit_lost_total",

@@ -27,7 +27,7 @@ WITHHELD = counter(
 HOT = gauge(
     "seaweedq_hot_segments",
     "At the leader, of the whole cluster: segments with too much load, most of it from one key; 0 at the others",
-    watch="over 0 for long: [one hot key](scaling.md#one-hot-key)",
+    watch="over 0 for long: [one hot key](../internals/scaling.md#one-hot-key)",
 )
 UNDER_WAY = gauge(
     "seaweedq_reshapes_under_way",
@@ -38,7 +38,7 @@ DONE = counter(
     "seaweedq_reshapes_total",
     "Splits, merges and rolls that this broker has carried out",
     "kind",
-    watch="many each hour: [what to do](operations.md#segments-that-split-and-merge)",
+    watch="many each hour: [what to do](../operate/operations.md#segments-that-split-and-merge)",
 )
 PAUSE = histogram(
     "seaweedq_reshape_pause_seconds",
@@ -53,7 +53,7 @@ HELD = gauge(
     "seaweedq_retention_held",
     "At the leader: 1 where retention takes and deletes nothing for this reason: clock, restored",
     "reason",
-    watch="any 1: [what it means](operations.md#retention)",
+    watch="any 1: [what it means](../operate/operations.md#retention)",
 )
 LOAD = (MESSAGES, BYTES, HOT)
 RESHAPES = (DONE, UNDER_WAY, PAUSE, WITHHELD)

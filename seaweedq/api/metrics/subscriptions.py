@@ -25,7 +25,7 @@ OF_BEHIND = {  # by the member of Behind
     "dying": _of_each(
         "dying",
         "Messages that were given up and whose dead letters are not durable yet",
-        "above 0 for minutes: [dead letters](operations.md#dead-letters)",
+        "above 0 for minutes: [dead letters](../operate/operations.md#dead-letters)",
     ),
     "waiting": _of_each("waiting", "Messages that are for whoever pulls next"),
     "skipped": _of_each(

@@ -1,8 +1,8 @@
 """Importing: files that were uploaded become messages, row by row, at whichever broker works on them.
 
 Requests, joining and adoption are here; broker/imports/runner has the steps of one import. The record in coordination
-is all the state of an import: docs/by-reference.md ("Imports") has its states, the order of writes, and why two brokers
-may work on it.
+is all the state of an import: docs/internals/by-reference.md ("Imports") has its states, the order of writes, and why
+two brokers may work on it.
 """
 
 import asyncio

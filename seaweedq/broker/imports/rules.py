@@ -1,6 +1,7 @@
 """Rules of imports: where batches end, the next state of a record, and which broker continues an import. Pure.
 
-docs/by-reference.md ("Imports") has the states, the order of writes, and why batches must be a function of the file.
+docs/internals/by-reference.md ("Imports") has the states, the order of writes, and why batches must be a function of
+the file.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Carries out the intents of one broker's segments: split, merge, roll. docs/scaling.md has the order of writes, and
-what a crash between each two leaves.
+"""Carries out the intents of one broker's segments: split, merge, roll. docs/internals/scaling.md has the order of
+writes, and what a crash between each two leaves.
 
 Level triggered: each intent in the records of this broker's segments is continued from its state, whichever broker
 began it. This module does not decide what to split or merge.

@@ -12,7 +12,8 @@ Offsets from `end` on were never given to anybody in this epoch, and are FREE.
 | ACKING | acked, and its frame is on its way to the journal |
 | ACKED | acked durably |
 
-The steps between them are the methods of `Window`, and those of docs/states.md. Only this module writes states.
+The steps between them are the methods of `Window`, and those of docs/internals/states.md. Only this module writes
+states.
 
 The progress is all that becomes durable (`CursorRecord`): acked below `acked_to`, and which offsets beyond it. The
 frames of acks come first, then a checkpoint. Leases and delays (leases) do not become durable.

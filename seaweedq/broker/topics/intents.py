@@ -1,7 +1,7 @@
 """Intents as records: the writes and comparisons of planning, undoing, committing and finishing an intent.
 
-Pure. docs/scaling.md has the protocol. The records of all segments that an intent locks contain it, and it is always
-written to all of them at once: comparing the revision of each covers the intent, the state and the owner.
+Pure. docs/internals/scaling.md has the protocol. The records of all segments that an intent locks contain it, and it
+is always written to all of them at once: comparing the revision of each covers the intent, the state and the owner.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,5 @@
-"""Uploads: payloads that go to the store before a message names them. docs/by-reference.md has states and protocol.
+"""Uploads: payloads that go to the store before a message names them. docs/internals/by-reference.md has states and
+protocol.
 
 Order of writes: the record, then the bytes, then the record says `published` (or `imported`), then the row. To end an
 upload, the record says `removed`, then the bytes go. Every change compares the record's revision, and `removed` is

@@ -10,7 +10,7 @@ class UploadRecord(msgspec.Struct, frozen=True):
 
     `checked` is the digest that the object was found to have. `parts` is the store's id of a multipart upload, whose
     parts have `part_bytes` bytes, except the last one. A removed upload is `cleared` once its object was deleted.
-    docs/by-reference.md has the states.
+    docs/internals/by-reference.md has the states.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ImportRecord(msgspec.Struct, frozen=True):
 
     `started_us`, of the cluster's time, is that of rows that have none, and the one from which lifetimes count; with
     `max_message_bytes` it makes rows a function of the file, and `batch_rows` does the same for batches. `rows` is
-    known once the file was checked; the first `rows_done` are durable. docs/by-reference.md has the states.
+    known once the file was checked; the first `rows_done` are durable. docs/internals/by-reference.md has the states.
     """
 
     format: Literal["parquet", "ndjson", "arrow"]

@@ -1,4 +1,4 @@
-"""Every step of an offset that docs/states.md draws is taken by some verb, and no verb takes another one."""
+"""Every step of an offset that docs/internals/states.md draws is taken by some verb, and no verb takes another one."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,5 @@
-"""The states and steps that docs/states.md draws, and the check that a history of coordination makes no other step."""
+"""The states and steps that docs/internals/states.md draws, and the check that a history of coordination makes no
+other step."""
 
 import re
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ def segment_state(record: SegmentRecord) -> str:
 
 def drawn(kind: str) -> set[Step]:
     """The steps of a diagram, from state to state; `[*]` is before the record and after it."""
-    page = (ROOT / "docs" / "states.md").read_text()
+    page = (ROOT / "docs" / "internals" / "states.md").read_text()
     diagram = page.split(f"## {kind}\n", 1)[1].split("```mermaid", 1)[1].split("```", 1)[0]
     steps = re.findall(r"^ *(\S+) --> (\w+|\[\*\])(?=:)", diagram, re.MULTILINE)
     assert len(steps) == diagram.count("-->")
@@ -76,4 +77,4 @@ def steps(history: Sequence[Sequence[Change]]) -> dict[str, set[Step]]:
 def check_steps(history: Sequence[Sequence[Change]]) -> None:
     """Raises AssertionError for a step that is not drawn."""
     for kind, made in steps(history).items():
-        assert made <= DRAWN[kind], f"{kind}: docs/states.md does not draw {sorted(made - DRAWN[kind])}"
+        assert made <= DRAWN[kind], f"{kind}: docs/internals/states.md does not draw {sorted(made - DRAWN[kind])}"

@@ -31,8 +31,8 @@ Commit = Callable[[Sequence[Compare], Sequence[Put | Delete]], Awaitable[int | N
 class Held(MemoryCoordination):
     """Coordination whose commits a test can hold up: `before` and `after` are awaited around each.
 
-    Its close raises AssertionError where a record went from one state to another in a way that docs/states.md does not
-    draw.
+    Its close raises AssertionError where a record went from one state to another in a way that
+    docs/internals/states.md does not draw.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:

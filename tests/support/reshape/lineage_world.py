@@ -74,7 +74,7 @@ class Topic:
         return Bounds(np.array([low for low, _ in parts], np.int32), [n for _, n in parts])
 
     def replace(self, segments: Sequence[int], points: Sequence[int]) -> list[int]:
-        """Seal neighbours, and open successors on their range cut at `points`, as docs/scaling.md has it."""
+        """Seal neighbours, and open successors on their range cut at `points`, as docs/internals/scaling.md has it."""
         whole = KeyRange(self.records[segments[0]].low, self.records[segments[-1]].high)
         first = len(self.records)
         tables = [ProducerTables.decode(self.tables[n].encode(HIGHEST), n) for n in segments]  # as the seals have them
