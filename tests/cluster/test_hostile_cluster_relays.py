@@ -72,12 +72,12 @@ def test_each_broker_gives_the_same_answer_to_the_same_target(together: Together
         assert not next(iter(answers))[0].startswith(b"HTTP/1.1 5"), target
 
 
-@pytest.mark.parametrize("secret", [b"", b"nope", b"\xff", b"x" * 10_000])
-def test_a_client_that_claims_to_be_a_broker_is_refused_calls_of_brokers(together: Together, secret: bytes) -> None:
+@pytest.mark.parametrize("stamp", [b"", b"nope", b"\xff", b"x" * 10_000])
+def test_a_client_that_claims_to_be_a_broker_is_refused_calls_of_brokers(together: Together, stamp: bytes) -> None:
     together.subscribe(0)
     for number in range(BROKERS):
         for target in (fetch(together), NAME):
-            status, _ = bare(together.process.port + number, target, b"Seaweedq-Secret: " + secret)
+            status, _ = bare(together.process.port + number, target, b"Seaweedq-Peer: " + stamp)
             assert status == b"HTTP/1.1 403 Forbidden", (number, target)
 
 

@@ -142,10 +142,6 @@ def message(of: Any) -> Any:
     return of._message
 
 
-def objects(of: Any) -> Any:
-    return of._objects
-
-
 def open(of: Any) -> Any:
     return of._open
 

@@ -111,7 +111,6 @@ class PeerCaller:
             ended.exception()  # those who wait have it; perhaps nobody does any more
 
 
-SECRET_HEADER = "Seaweedq-Secret"
 LOOK_S = 0.5
 HELLO_S = 5.0
 HELLO_PATH = "/internal/hello"

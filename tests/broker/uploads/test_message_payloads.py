@@ -36,7 +36,6 @@ from seaweedq.errors import (
 )
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
-from tests.support import privates
 from tests.support.brokers.stored import record_of
 from tests.support.tiers import examples
 from tests.support.uploads.upload_steps import check, put, sweep
@@ -249,7 +248,7 @@ async def _claimed(world: World, *uses: str) -> tuple[str, str]:
 async def test_what_is_imported_and_published_stays(world, uses):
     _, name = await _claimed(world, *uses)
     await world.sweep.records()
-    assert name in privates.objects(world.store)
+    assert name in world.store.objects
 
 
 @pytest.mark.parametrize(
@@ -260,7 +259,7 @@ async def test_the_file_waits_for_its_import(world, state, stays):
     key = keys.IMPORTS.key("t", world.topic.record.incarnation, upload)
     await world.coordination.commit([], [Put(key, keys.IMPORTS.encode(Versioned.new(_record(name, state=state))))])
     await world.sweep.records()
-    assert (name in privates.objects(world.store)) == stays
+    assert (name in world.store.objects) == stays
 
 
 async def test_an_import_that_begins_while_the_sweep_looks_keeps_its_file(world, monkeypatch):
@@ -276,13 +275,13 @@ async def test_an_import_that_begins_while_the_sweep_looks_keeps_its_file(world,
 
     monkeypatch.setattr(world.coordination, "get", slow)
     await world.sweep.records()
-    assert name in privates.objects(world.store)
+    assert name in world.store.objects
 
 
 async def test_a_claim_without_an_import_goes(world):
     _, name = await _claimed(world, "imported")
     await world.sweep.records()
-    assert name not in privates.objects(world.store)
+    assert name not in world.store.objects
 
 
 async def test_nobody_puts_or_ends_what_is_imported(world):

@@ -53,10 +53,6 @@ class HeldStore(MemoryStore):
         self.refuse: Callable[[str, str], bool] = lambda moment, name: False
 
     @property
-    def objects(self) -> dict[str, bytes]:
-        return self.objects
-
-    @property
     def slots(self) -> list[int]:
         return sorted(int(name[-8:]) for name in self.objects)
 
