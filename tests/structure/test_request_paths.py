@@ -45,8 +45,8 @@ BUDGETS = {
     "publish of one message": Budget(45, 19),
     "publish of 100 as NDJSON": Budget(49, 20),
     "publish of 100 as Arrow": Budget(50, 20),
-    "pull of 5": Budget(47, 17),
-    "ack by lease": Budget(54, 17),
+    "pull of 5": Budget(45, 17),
+    "ack by lease": Budget(53, 17),
     "read of a topic's record": Budget(42, 19),
 }
 
