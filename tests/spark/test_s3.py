@@ -18,6 +18,7 @@ from tests.support.spark.application import Application, ApplicationFailed, run
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.service,
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
     pytest.mark.long,
 ]

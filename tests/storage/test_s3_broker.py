@@ -40,6 +40,7 @@ def test_a_topic_on_s3_is_read_and_verified(any_s3: S3Service, broker_process: C
 
 
 @pytest.mark.process
+@pytest.mark.service
 def test_a_store_that_is_not_there_ends_the_start_and_says_why(
     moto: S3Service, broker_process: Callable[..., BrokerProcess]
 ) -> None:

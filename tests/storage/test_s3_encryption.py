@@ -72,6 +72,7 @@ def test_a_key_without_kms_is_refused() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.service
 @pytest.mark.long
 def test_each_object_of_a_run_has_it(
     moto: S3Service, broker_process: Callable[..., BrokerProcess], tmp_path: Path
