@@ -71,7 +71,7 @@ def check_draft(draft: int, where: str) -> None:
         raise LevelMismatch(
             f"{where} has {found} of the stored forms, and this version of seaweedq reads draft number {levels.DRAFT} "
             "alone: go on with the unreleased version that wrote it, or begin with an empty data folder, coordination "
-            "and store (docs/upgrading.md)",
+            "and store (docs/operate/upgrading.md)",
             draft=draft,
             reads=levels.DRAFT,
         )

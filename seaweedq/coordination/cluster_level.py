@@ -67,7 +67,8 @@ def check_level(level: int) -> None:
     if not levels.LOWEST <= level <= levels.HIGHEST:
         raise LevelMismatch(
             f"the cluster has level {level}, and this version of seaweedq, {levels.VERSION}, reads the levels "
-            f"{levels.LOWEST} to {levels.HIGHEST}: start a version that reads level {level} (docs/upgrading.md)",
+            f"{levels.LOWEST} to {levels.HIGHEST}: start a version that reads level {level} "
+            "(docs/operate/upgrading.md)",
             level=level,
             lowest=levels.LOWEST,
             highest=levels.HIGHEST,

@@ -15,12 +15,13 @@ from seaweedq.coordination.records.cluster import (
 )
 from seaweedq.coordination.records.versioned import Versioned
 from seaweedq.coordination.unreadable import NOTED
+from seaweedq.levels import DRAFT
 from tests.support.brokers import inside
 from tests.support.tiers import later
 from tests.support.unreadable import of_access, of_cluster, of_subscriptions, of_topics, of_uploads
 from tests.support.unreadable.world import Case, World, worlds
 
-VALUES = (b'{"needs_level": 99}', b'[{"low": "x"}]', b"\x00not JSON")
+VALUES = (b'{"needs_level": 99, "draft": %d}' % DRAFT, b'[{"low": "x"}]', b"\x00not JSON")
 CASES: dict[keys.KeyKind[Any], Case] = {
     **of_cluster.CASES,
     **of_topics.CASES,

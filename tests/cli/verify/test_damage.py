@@ -11,6 +11,7 @@ import pytest
 from seaweedq.cli.main import main
 from seaweedq.segments.entry import METADATA_KEY, EntryMetadata, Seal
 from seaweedq.segments.footer import GUARD
+from tests.support.segments.forged import write_guarded
 from tests.support.segments.sound_topic import SoundTopic
 
 Verify = Callable[..., tuple[int, str]]
@@ -43,7 +44,7 @@ def found(verify: Verify, *expected: str) -> None:
 
 
 def rewritten(file: Path, **changes: object) -> None:
-    """The entry with its metadata changed, all else the same."""
+    """The entry with its metadata changed, and the checksum of its new footer, all else the same."""
     table = pq.read_table(file, partitioning=None)
     metadata = msgspec.json.decode(pq.read_metadata(file).metadata[METADATA_KEY], type=EntryMetadata)
     metadata = msgspec.structs.replace(metadata, **changes)
@@ -51,6 +52,7 @@ def rewritten(file: Path, **changes: object) -> None:
         if table.num_rows:
             writer.write_table(table)
         writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(metadata)})
+    write_guarded(file, file.read_bytes())
 
 
 def test_a_sound_topic_passes(verify: Verify) -> None:
@@ -174,6 +176,7 @@ def test_row_groups_that_a_point_read_would_miss_are_found(topic: SoundTopic, ve
     with pq.ParquetWriter(file, table.schema) as writer:
         writer.write_table(table, row_group_size=150)
         writer.add_key_value_metadata({METADATA_KEY: metadata[METADATA_KEY]})
+    write_guarded(file, file.read_bytes())
     found(verify, "row groups of [150, 50] rows")
 
 
@@ -185,9 +188,21 @@ def test_statistics_that_would_hide_rows_are_found(topic: SoundTopic, verify: Ve
     rows, wrong = data[: footer - GUARD.size], data[footer:].replace(last, (400).to_bytes(8, "little"))
     file.write_bytes(data[:footer] + wrong)
     found(verify, "its footer is not as it was written")
-    file.write_bytes(rows + wrong)  # as a writer with a defect, whose footer is as it was written
+    write_guarded(file, rows + wrong)  # as a writer with a defect, whose footer is as it was written
     assert pq.read_table(file, partitioning=None).num_rows == 200
     found(verify, "statistics")
+
+
+def test_a_footer_without_its_checksum_is_found(topic: SoundTopic, verify: Verify) -> None:
+    file = topic.files()[2]
+    data = file.read_bytes()
+    footer = len(data) - pq.read_metadata(file).serialized_size - 8
+    file.write_bytes(data[: footer - GUARD.size] + data[footer:])
+    assert pq.read_table(file, partitioning=None).num_rows == 200
+    found(verify, "its footer is not as it was written")
+    write_guarded(file, file.read_bytes())
+    assert file.read_bytes() == data
+    assert verify()[0] == 0
 
 
 def test_another_schema_is_found(topic: SoundTopic, verify: Verify) -> None:
@@ -197,6 +212,7 @@ def test_another_schema_is_found(topic: SoundTopic, verify: Verify) -> None:
     with pq.ParquetWriter(file, table.schema) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({METADATA_KEY: metadata[METADATA_KEY]})
+    write_guarded(file, file.read_bytes())
     found(verify, "other columns than the entries before")
 
 

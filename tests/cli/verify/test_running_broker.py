@@ -16,6 +16,7 @@ from seaweedq import Client
 from seaweedq.segments.entry import METADATA_KEY
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.command import seaweedq
+from tests.support.segments.forged import write_guarded
 
 pytestmark = pytest.mark.process
 
@@ -156,6 +157,7 @@ def test_a_file_that_was_replaced_behind_the_broker_is_found(broker: BrokerProce
     with pq.ParquetWriter(file, table.schema, write_page_checksum=True) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({METADATA_KEY: metadata[METADATA_KEY]})
+    write_guarded(file, file.read_bytes())
     assert verify(broker, "forged", "--data-dir", str(broker.data_dir)).returncode == 0
     done = verify(broker, "forged")
     assert done.returncode == 1
