@@ -1,6 +1,7 @@
 """The OpenAPI document against a real broker: complete, true, and good enough to make valid requests from."""
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -184,6 +185,9 @@ def prepare(http: httpx.Client, operation: str) -> dict[str, Any]:
     http.patch("/v1/topics/flights", json={"max_payload_bytes": None})  # some example may have set 1
     http.put("/v1/topics/flights/subscriptions/billing", json={"start": "earliest"})
     http.post("/v1/topics/flights/messages", json={"messages": [{"value": n} for n in range(20)]})
+    unlimited = {"limits": {"requests": None, "messages": None, "bytes_in": None, "bytes_out": None}}
+    while (answer := http.patch("/v1/topics/flights", json=unlimited)).status_code == 429:
+        time.sleep(answer.json()["retry_after_s"])  # a topic's limits are drawn, too
     open_ones = open_segments(http)
     if len(open_ones) == 1:  # to be merged it needs a neighbour
         http.post(f"/v1/topics/flights/segments/{open_ones[0]}/split")
