@@ -1,5 +1,7 @@
 """`seaweedq cluster`: brokers, versions and levels in words."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from seaweedq.cli.cluster import left_lines, level_lines
 from seaweedq.cli.main import app
 from seaweedq.levels import HIGHEST, VERSION
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.upgrade.trees import tree_with_one_level_more
 
 
 @pytest.mark.parametrize(
@@ -60,9 +63,17 @@ def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:
     assert told["brokers"][0]["id"] == row[0]
     assert run("cluster", "level", "--url", real_broker.url) == f"the cluster has level {HIGHEST}\n"
     assert run("cluster", "--url", real_broker.url, "level", str(HIGHEST)) == f"the cluster has level {HIGHEST}\n"
-    refused = CliRunner().invoke(app, ["cluster", "level", str(HIGHEST + 1), "--url", real_broker.url])
-    assert refused.exit_code == 1
-    assert f"level {HIGHEST + 1} is not read by these brokers" in str(refused.exception)
+    assert f"level {HIGHEST + 1} is not read by these brokers" in refused(HIGHEST + 1, real_broker)
+
+
+@pytest.mark.process
+def test_a_level_never_falls(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    later = broker_process(start=False)
+    later.tree = tree_with_one_level_more(tmp_path / "after")
+    later.start()
+    assert f"\nlevel {HIGHEST + 1}\n" in run("cluster", "--url", later.url)
+    assert "a level never falls" in refused(HIGHEST, later)
+    assert f"\nlevel {HIGHEST + 1}\n" in run("cluster", "--url", later.url)
 
 
 @pytest.mark.process
@@ -75,6 +86,13 @@ def test_a_confirmation_of_many_segments_shows_progress(
     shown = run("cluster", "confirm", "--url", real_broker.url)
     assert shown.splitlines()[0] == "2,310 segments are left to look at"
     assert shown.splitlines()[1].startswith("confirmed: the newest round of retention is ")
+
+
+def refused(level: int, broker: BrokerProcess) -> str:
+    """Why a broker does not raise the level to this one."""
+    ended = CliRunner().invoke(app, ["cluster", "level", str(level), "--url", broker.url])
+    assert ended.exit_code == 1
+    return str(ended.exception)
 
 
 def run(*arguments: str) -> str:
