@@ -1,4 +1,4 @@
-"""What all rooms of a broker are built on, once it is a member of its cluster, and whether it may answer.
+"""The context on which all rooms of a broker are built, once it is a member of its cluster; and whether it may answer.
 
 The stage before is what its process chose (broker/broker). A room's class takes the context and the rooms that it
 stands on, and builds all that is inside by itself.

@@ -13,7 +13,7 @@ from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 
 
 class Publishing(Service):
-    """Who owns which segments, the `publisher`, and the `receiver` of the rows that other brokers hand on."""
+    """The owners of segments, the `publisher`, and the `receiver` of the rows that other brokers hand on."""
 
     def __init__(self, context: Context, log: Log) -> None:
         catalog, timeout_s = context.catalog, context.settings.publish_timeout_s

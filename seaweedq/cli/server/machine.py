@@ -1,4 +1,4 @@
-"""What a broker asks of its machine: folders that it may write, and open files.
+"""The needs of a broker on its machine: folders that it may write, and open files.
 
 The check that this process may write to the data folder and to a local store comes before anything is written there.
 The error names the folder and the user: a container often runs as another user than the owner of its volume. A data
