@@ -77,7 +77,7 @@ def test_refused_connections_end_and_no_new_one_comes_until_it_heals(link):
 def test_a_connection_that_has_ended_by_itself_meanwhile_can_be_refused(link):
     with connected(link) as connection:
         asked(connection, b"a\n")
-        for writer in link._writers:
+        for writer in link.writers:
             writer.get_extra_info("socket")._sock.close()
         link.cut("refuse")
     link.heal()

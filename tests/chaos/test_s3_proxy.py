@@ -77,7 +77,7 @@ def test_requests_come_through_byte_for_byte(link, server):
         b"PUT /b/x%20y HTTP/1.1\r\nHoSt: elsewhere:1\r\nx-Odd:  two  spaces \r\n"
         b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nTrailer: t\r\n\r\n"
     )
-    heard = link._thread.run(_relayed(link, request))
+    heard = link.thread.run(_relayed(link, request))
     assert heard == request
 
 

@@ -77,7 +77,7 @@ def packed(*parts: Any) -> bytes:
 
 
 def incarnation(together: Together) -> int:
-    ((_, value),) = together._rows(keys.TOPICS)
+    ((_, value),) = together.rows(keys.TOPICS)
     return record_of(keys.TOPICS, value).incarnation
 
 

@@ -84,7 +84,7 @@ ORDINARY_READ = {
 NULLS = dict.fromkeys(FIELD_TYPES)
 
 
-def _schema(types: Mapping[str, str], required: bool = False) -> dict[str, Any]:
+def schema_of(types: Mapping[str, str], required: bool = False) -> dict[str, Any]:
     fields = [
         {"id": at + 1, "name": name, "required": required, "type": kind}
         for at, (name, kind) in enumerate(types.items())
@@ -92,7 +92,7 @@ def _schema(types: Mapping[str, str], required: bool = False) -> dict[str, Any]:
     return {"type": "struct", "schema-id": 3, "fields": fields}
 
 
-def _table(*rows: Mapping[str, Any]) -> pa.Table:
+def table_of(*rows: Mapping[str, Any]) -> pa.Table:
     """The columns of such rows, as read; a time as text, as it is stored."""
 
     def stored(kind: str, value: Any) -> Any:
@@ -121,8 +121,8 @@ def test_every_type_of_a_typed_topic(
 ) -> None:
     """Empty, and with values at the bounds."""
     topic = f"typed-{rows}-{required}"
-    client.create_topic(topic, format="typed", schema=_schema({name: name for name in FIELD_TYPES}, required))
-    expected = _table(LOWEST, HIGHEST)
+    client.create_topic(topic, format="typed", schema=schema_of({name: name for name in FIELD_TYPES}, required))
+    expected = table_of(LOWEST, HIGHEST)
     if rows and not client.segments(topic)[0]["end_offset"]:
         with client.producer(topic) as producer:
             producer.send_table(expected)
@@ -134,7 +134,7 @@ def test_every_type_of_a_typed_topic(
 @pytest.fixture(scope="module")
 def nulls(client: Client) -> str:
     """A topic of three files: an ordinary row and one of nulls, nulls only, ordinary rows only."""
-    client.create_topic("nulls", format="typed", schema=_schema({name: name for name in FIELD_TYPES}))
+    client.create_topic("nulls", format="typed", schema=schema_of({name: name for name in FIELD_TYPES}))
     for values in ([ORDINARY, {}], [NULLS, {}], [ORDINARY, ORDINARY]):
         client.publish("nulls", [{"value": value} for value in values])
         client.flush("nulls")
@@ -144,7 +144,7 @@ def nulls(client: Client) -> str:
 def test_nulls_and_columns_that_are_all_null_in_one_file(
     reader: Reader, nulls: str, directory: Callable[[str], str]
 ) -> None:
-    expected = _table(ORDINARY_READ, NULLS, NULLS, NULLS, ORDINARY_READ, ORDINARY_READ)
+    expected = table_of(ORDINARY_READ, NULLS, NULLS, NULLS, ORDINARY_READ, ORDINARY_READ)
     table = reader.rows(directory(nulls), *FIELDS)
     assert_dense(table)
     assert table.select(expected.column_names).equals(expected)
@@ -180,7 +180,7 @@ NAMES = ["UPPER", "a b", "a.b", "a,b;c", "{x}(y)", "a=b", "`q`", "é", "漢字",
 
 def test_names_of_fields(reader: Reader, client: Client, directory: Callable[[str], str]) -> None:
     """All that the schema takes, all can open."""
-    client.create_topic("names", format="typed", schema=_schema(dict.fromkeys(NAMES, "int")))
+    client.create_topic("names", format="typed", schema=schema_of(dict.fromkeys(NAMES, "int")))
     if not client.segments("names")[0]["end_offset"]:
         client.publish("names", {"value": {name: at for at, name in enumerate(NAMES)}})
         client.flush("names")

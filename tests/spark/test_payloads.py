@@ -23,7 +23,7 @@ def job(spark: Any, folder: Path, missing: str) -> dict[str, Any]:
     found: dict[str, Any] = {"columns": with_payloads(frame).columns}
     rows = with_payloads(frame).selectExpr("segment", "_offset", "value", "payload", "sha2(payload, 256) AS sum")
     found["rows"] = [
-        [r.segment, r._offset, r.value, None if r.payload is None else r.payload.decode(), r.sum]
+        [r.segment, r["_offset"], r.value, None if r.payload is None else r.payload.decode(), r.sum]
         for r in rows.collect()
     ]
 

@@ -95,7 +95,7 @@ def test_columns_by_an_option_or_a_schema(source: Any, numbers: str) -> None:
 def test_offsets_and_partitions(source: Any, client: Client, numbers: str) -> None:
     ends = {each["id"]: each["end_offset"] for each in client.segments(numbers)}
     some = source(numbers, startingOffsets='{"1": 5}', endingOffsets=f'{{"0": 0, "1": 9, "2": {ends[2]}}}').load()
-    found = sorted((row.segment, row._offset) for row in some.collect())
+    found = sorted((row.segment, row["_offset"]) for row in some.collect())
     assert found == [(1, n) for n in range(5, 9)] + [(2, n) for n in range(ends[2])]
     assert source(numbers, includeTail=False).load().rdd.getNumPartitions() == 1
     assert source(numbers, includeTail=False, maxBytesPerPartition=1).load().rdd.getNumPartitions() == 6

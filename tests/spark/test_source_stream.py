@@ -31,14 +31,14 @@ class Sink:
         rows = frame.select("segment", "_offset", "_key", "value").collect()
         if batch == self.fails_in:
             raise RuntimeError("the sink fails")
-        self.batches[batch] = sorted(rows, key=lambda row: (row.segment, row._offset))
+        self.batches[batch] = sorted(rows, key=lambda row: (row.segment, row["_offset"]))
 
     def by_key(self) -> dict[str, list[int]]:
         """The values of each key in the order of batches; within a batch a key is of one segment."""
         found: dict[str, list[int]] = {}
         for batch in sorted(self.batches):
             for row in self.batches[batch]:
-                found.setdefault(row._key, []).append(int(row.value))
+                found.setdefault(row["_key"], []).append(int(row.value))
         return found
 
 

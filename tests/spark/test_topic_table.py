@@ -73,7 +73,7 @@ def test_files_and_tail(
     monkeypatch.setattr(topic_table, "TASK_ROWS", 10)
     frame = read_topic(spark, numbers, broker.url)
     assert values(frame) == list(range(300))
-    rows = {(row.segment, row._offset): int(row.value) for row in frame.collect()}
+    rows = {(row.segment, row["_offset"]): int(row.value) for row in frame.collect()}
     assert len(rows) == 300
     assert {segment for segment, _ in rows} == set(range(SEGMENTS))
 
@@ -90,7 +90,7 @@ def test_ranges_and_segments(spark: Any, broker: BrokerProcess, client: Client, 
     map_ = {each["id"]: each for each in client.segments(numbers)}
     end = {number: each["end_offset"] for number, each in map_.items()}
     frame = read_topic(spark, numbers, broker.url, starting={0: 5}, ending={0: end[0] - 2, 1: 3}, segments=[0, 1])
-    found = sorted((row.segment, row._offset) for row in frame.collect())
+    found = sorted((row.segment, row["_offset"]) for row in frame.collect())
     assert found == [(0, offset) for offset in range(5, end[0] - 2)] + [(1, offset) for offset in range(3)]
 
 

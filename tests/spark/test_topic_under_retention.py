@@ -62,6 +62,6 @@ def test_a_query_misses_no_file_that_was_below_a_start(
     assert len({*starts.values()}) > 1
     assert {path.split("/")[2] for path in below} == {f"segment={n}" for n in range(4)}
     for frame, segments in zip(frames, ({0, 1, 2, 3}, {0, 3}), strict=True):
-        found = sorted((row.segment, row._offset, row.value) for row in frame.collect())
+        found = sorted((row.segment, row["_offset"], row.value) for row in frame.collect())
         assert found == sorted((r["segment"], r["_offset"], r["value"]) for r in rows if r["segment"] in segments)
         assert found

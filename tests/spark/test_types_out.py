@@ -11,7 +11,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.segments.entry import ROW_GROUP_ROWS
 from seaweedq.spark import read_topic
-from tests.readers.test_reader_types import HIGHEST, LOWEST, NULLS, ORDINARY_READ, _schema, _table
+from tests.readers.test_reader_types import HIGHEST, LOWEST, NULLS, ORDINARY_READ, schema_of, table_of
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.readers.reader_types import FIELD_TYPES
 
@@ -37,8 +37,8 @@ def send(client: Client, topic: str, table: pa.Table) -> None:
 
 def test_every_type_from_files_and_from_the_tail(spark: Any, broker: BrokerProcess, client: Client) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") != "UTC"
-    client.create_topic("out", format="typed", schema=_schema({name: name for name in FIELD_TYPES}))
-    expected = _table(LOWEST, HIGHEST, ORDINARY_READ, NULLS, NAN)
+    client.create_topic("out", format="typed", schema=schema_of({name: name for name in FIELD_TYPES}))
+    expected = table_of(LOWEST, HIGHEST, ORDINARY_READ, NULLS, NAN)
     send(client, "out", expected)
     client.flush("out")
     send(client, "out", expected)
@@ -55,7 +55,7 @@ def test_every_type_from_files_and_from_the_tail(spark: Any, broker: BrokerProce
 
 def test_a_row_more_than_a_row_group_has(spark: Any, broker: BrokerProcess, client: Client) -> None:
     count = ROW_GROUP_ROWS + 1
-    client.create_topic("more", format="typed", schema=_schema({"n": "long"}))
+    client.create_topic("more", format="typed", schema=schema_of({"n": "long"}))
     send(client, "more", pa.table({"n": range(count)}))
     client.flush("more")
     send(client, "more", pa.table({"n": range(count, 2 * count)}))

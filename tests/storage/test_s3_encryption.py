@@ -16,6 +16,7 @@ from seaweedq.storage.s3_encryption import Encryption
 from tests.support import privates
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import S3Service
+from tests.support.storage.clients_put import key_of
 
 KEY = "arn:aws:kms:tests"  # the key of tests/support/processes/s3_service, as MinIO reads its name
 DATA = b"12345"
@@ -48,7 +49,7 @@ async def test_each_way_to_make_an_object_states_it(store: S3Store) -> None:
     await put_all(store)
     wanted = privates.bucket(store).encryption
     for name in NAMES:
-        found = await privates.bucket(store).head(store._key(name))
+        found = await privates.bucket(store).head(key_of(store, name))
         if wanted.kind == "none":
             assert found.get("ServerSideEncryption") in (None, "AES256"), name  # the bucket's own
             continue

@@ -12,6 +12,7 @@ from seaweedq.storage.probe import probe
 from seaweedq.storage.s3 import S3Store
 from tests.support import privates
 from tests.support.processes.s3_service import S3Service
+from tests.support.storage.clients_put import key_of
 from tests.support.storage.store_proxy import (
     Exchange,
     Fault,
@@ -220,7 +221,7 @@ async def test_keys_that_were_not_asked_for_are_left_out_and_logged_once(
     store: S3Store, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     rest = "<LastModified>2026-01-31T12:00:00.000Z</LastModified><Size>1</Size>"
-    names = ("a", f"{store._root}a", f"{store._root}b", "z")
+    names = ("a", key_of(store, "a"), key_of(store, "b"), "z")
     keys = "".join(f"<Contents><Key>{name}</Key>{rest}</Contents>" for name in names)
 
     async def beside(exchange: Exchange) -> None:

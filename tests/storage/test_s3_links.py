@@ -11,10 +11,10 @@ from seaweedq.storage.s3 import S3Store
 from seaweedq.storage.s3_links import Example
 from tests.support import privates
 from tests.support.processes.s3_service import S3Service
-from tests.support.storage.clients_put import send
+from tests.support.storage.clients_put import key_of, send
 
 SECRET = "s" * 40
-NAMES = ["_payloads/t/1", "a", "a/b c", "a/ü€/~_-.", "a/%2e%2e/b", "a/+&=?#@:;,$!'()*[]", "a/" + "x" * 500]
+NAMES = ["_payloads/t/1", "a", "a/b c", "a/ü€/~_-.", "ü/%41", "a/%2e%2e/b", "a/+&=?#@:;,$!'()*[]", "a/" + "x" * 500]
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,16 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def stores() -> AsyncIterator[list[S3Store]]:
-    kinds = [("http://127.0.0.1:9", "path"), ("https://s3.eu-central-1.amazonaws.com", "virtual"), (None, "auto")]
-    stores = [S3Store("s3://bucket/some/where", endpoint, addressing) for endpoint, addressing in kinds]
+    stores = [
+        S3Store(url, endpoint, addressing)
+        for url, endpoint, addressing in (
+            ("s3://bucket/some/where", "http://127.0.0.1:9", "path"),
+            ("s3://bucket/some/where", "https://s3.eu-central-1.amazonaws.com", "virtual"),
+            ("s3://bucket", None, "auto"),
+            ("s3://bucket/pre fix/ü", "http://127.0.0.1:9000", "auto"),
+            ("s3://bucket.with.dots/p", "http://weed:80", "path"),
+        )
+    ]
     yield stores
     for store in stores:
         await store.close()
@@ -45,7 +53,7 @@ async def compared(store: S3Store, name: str, expires_s: int) -> None:
         store._until_s = 0.0  # a new example
         await store.presign_get("example", expires_s)
         link = (await store.presign_get(name, expires_s)).url
-        own = await privates.bucket(store).presign("get_object", store._key(name), expires_s)
+        own = await privates.bucket(store).presign("get_object", key_of(store, name), expires_s)
         if date(link) == date(own):
             assert link == own
             return
@@ -91,6 +99,12 @@ async def test_an_example_serves_for_a_while_and_for_its_lifetime_alone(
             await store.presign_get("a", expires_s)
 
 
+async def test_other_lifetimes_are_not_mixed_up(stores: list[S3Store]) -> None:
+    for expires_s in (600, 60, 600, 61):
+        for name in NAMES[:2]:
+            assert f"X-Amz-Expires={expires_s}&" in (await stores[0].presign_get(name, expires_s)).url
+
+
 async def test_what_does_not_come_out_as_it_was_signed_is_no_example(
     stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +115,8 @@ async def test_what_does_not_come_out_as_it_was_signed_is_no_example(
     assert Example.of(url, "some/where/b", SECRET) is None
     assert Example.of(url.replace("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), key, SECRET) is None
     assert Example.of(url.replace("Expires=60", "Expires=61"), key, SECRET) is None
+    assert Example.of(url.replace("X-Amz-Date=2", "X-Amz-Date=3"), key, SECRET) is None
+    assert Example.of(url + "&more=1", key, SECRET) is None
     assert Example.of("http://127.0.0.1:9/bucket/some/where/a", key, SECRET) is None
     monkeypatch.setattr(s3_links, "_ALGORITHM", "another")  # nobody knows it: botocore signs all of them
     stores[1]._until_s = 0.0

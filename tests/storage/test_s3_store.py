@@ -27,6 +27,7 @@ from seaweedq.storage.ranges import AHEAD_BYTES, TAIL_BYTES, RangeReader
 from seaweedq.storage.s3 import S3Store, s3_stores
 from tests.support import privates
 from tests.support.processes.s3_service import Absent, S3Service
+from tests.support.storage.clients_put import key_of
 from tests.support.storage.store_proxy import Exchange, proxy_of, through
 
 MIB = 1024 * 1024
@@ -41,8 +42,8 @@ async def store(s3: S3Service) -> AsyncIterator[S3Store]:
 
 @pytest.mark.service
 async def test_folder_markers_of_other_tools_are_no_objects_and_shorten_no_page(store: S3Store) -> None:
-    for key in ("t/", "t/a/", "t/b/"):
-        await privates.bucket(store).create(store._root + key, b"")
+    for key in ("t", "t/a", "t/b"):
+        await privates.bucket(store).create(f"{key_of(store, key)}/", b"")
     for name in ("t/a/1", "t/b/1", "t/b/2"):
         await store.create(name, b"")
     assert await store.list("t/", limit=2) == ["t/a/1", "t/b/1"]

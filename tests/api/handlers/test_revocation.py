@@ -282,7 +282,7 @@ async def test_a_rolling_restart_requires_tokens_and_fails_nobody_who_has_one(tm
     token = await http.token(principal="p")
     assert await http.status("PUT", "/v1/topics/a", None, json={"initial_segments": 3}) == 201
     assert await http.status("PUT", SUB, None, json={"start": "earliest"}) == 201
-    together._settings["auth"] = "required"
+    together.settings["auth"] = "required"
     for number in range(3):
         old = next(one for one in together.brokers if one.process.url == f"http://b{number}")
         await old.drain()

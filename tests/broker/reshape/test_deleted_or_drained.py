@@ -46,7 +46,7 @@ async def test_a_topic_is_deleted_while_a_segment_gives_way(tmp_path: Path, step
         owner = await here.gathered(2)
         await here.go()
         here.stopped = True
-        await asyncio.gather(*here._going)
+        await asyncio.gather(*here.going)
         gate = hold(owner, step)
         here.plan([0, 1], [5, 2**30])
         await reached(gate)
@@ -74,7 +74,7 @@ async def test_a_topic_that_died_with_its_owner_can_be_deleted(tmp_path: Path, s
         owner = await here.owner(0)
         await here.go()
         here.stopped = True
-        await asyncio.gather(*here._going)
+        await asyncio.gather(*here.going)
         gate = hold(owner, step)
         here.plan([0], [5])
         await reached(gate)
@@ -106,7 +106,7 @@ async def test_an_owner_drains_while_its_segments_give_way(
         await here.more(20)
         await here.settle()
         here.stopped = True
-        await asyncio.gather(*here._going)
+        await asyncio.gather(*here.going)
         assert here.ledger.sent.keys() == here.ledger.ids.keys(), here.ledger.refused
         assert not here.ledger.strange
         await here.over()

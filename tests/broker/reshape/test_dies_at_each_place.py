@@ -50,7 +50,7 @@ async def test_all_die_and_begin_again(tmp_path: Path, place: str) -> None:
         owner = await here.gathered(2)
         await here.go()
         here.cluster.die_at(owner, place)
-        here._do(owner, here._plan(owner, [0, 1], [5, 2**30]))
+        here.do(owner, here.replace(owner, [0, 1], [5, 2**30]))
         await until(lambda: here.cluster.died == [place], f"nobody came to {place}")
         for broker in list(here.cluster.lives):
             await here.crash(broker)

@@ -60,7 +60,7 @@ async def test_a_slow_store_makes_publishes_wait_and_not_fail(tmp_path: Path) ->
         await here.until_sealed(0)
         await here.more(20)
         here.stopped = True
-        await asyncio.gather(*here._going)
+        await asyncio.gather(*here.going)
         assert all(producer.waiting is None for producer in here.producers)
         assert here.ledger.sent.keys() == here.ledger.ids.keys(), "some were not answered"
         store_of(here).slow_s = 0
@@ -97,7 +97,7 @@ async def test_the_seal_of_a_dead_owner_lands_while_others_take_over(here: Scene
     await until(lambda: store_of(here).late, "no seal was put")
     for broker in here.cluster.living:
         if broker is not owner:
-            here.cluster.act_at(broker, place, store_of(here)._gate.set)
+            here.cluster.act_at(broker, place, store_of(here).gate.set)
     await here.crash(owner)
     await here.until_sealed(0)
     await here.more(20)

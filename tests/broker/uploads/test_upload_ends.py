@@ -271,8 +271,8 @@ async def passes(world, expires: str, token: str) -> bool:
 
 async def test_links_are_signed_by_the_day_with_the_secret_of_the_cluster(world):
     world.secret = "of the cluster, never in coordination"
-    world.uploads = [world._new_uploads() for _ in range(2)]
-    (root,) = world._roots()
+    world.uploads = [world.new_uploads() for _ in range(2)]
+    (root,) = world.roots()
     old = [key_of(root, world.clock.now_us() / 1e6 + days * 86_400) for days in (-2, -1, 0, 1)]
     expires, token = await link(world)
     assert token == broker_urls.sign(old[2], broker_urls.Grant("GET", PAYLOAD, int(expires)))

@@ -80,13 +80,13 @@ class InLoop:
         self.refusing: set[str] = set()  # URLs at which nobody seems to listen
         self.silent: set[str] = set()  # URLs at which nobody answers
         self._folder = folder
-        self._settings = settings
+        self.settings = settings
 
     async def begin(self) -> Broker:
         """One more, ready."""
         number = len(self.brokers)
         settings = Settings(
-            data_dir=self._folder / str(number), name=f"b{number}", **{"lease_s": LEASE_S, **self._settings}
+            data_dir=self._folder / str(number), name=f"b{number}", **{"lease_s": LEASE_S, **self.settings}
         )
         return await self._begin(settings, f"http://b{number}")
 

@@ -114,7 +114,7 @@ class S3Proxy(Proxy):
 
     def deliver(self) -> int:
         """Let all that is held happen now, and wait for it: how many requests that was."""
-        return self._thread.run(self._deliver())
+        return self.thread.run(self._deliver())
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Request after request."""

@@ -21,7 +21,7 @@ class Relay:
         self._answers = asyncio.Event()
         self._answers.set()
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self.writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Relay":
@@ -48,15 +48,15 @@ class Relay:
         """Reset all connections; new ones are served."""
         for task in self._tasks:
             task.cancel()
-        for writer in self._writers:
+        for writer in self.writers:
             writer.transport.abort()
-        self._writers.clear()
+        self.writers.clear()
         self._open.set()
         self._answers.set()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self._writers.add(writer)
+        self.writers.add(writer)
         self._spawn(self._connected(reader, writer))
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +66,7 @@ class Relay:
         except OSError:
             writer.transport.abort()
             return
-        self._writers.add(to_writer)
+        self.writers.add(to_writer)
         self._spawn(self._pump(to_reader, writer, self._answers))
         self._spawn(self._pump(reader, to_writer, self._open))
 

@@ -28,14 +28,14 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="proxies", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="proxies", daemon=True)
+        self.thread.start()
 
     @property
     def id(self) -> int:
         """The kernel's number of the thread."""
-        assert self._thread.native_id
-        return self._thread.native_id
+        assert self.thread.native_id
+        return self.thread.native_id
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it there, and wait for it here."""
@@ -45,7 +45,7 @@ class LoopThread:
         """Cancel all that still runs there, and end the thread."""
         self.run(self._cancel())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(CALL_S)
+        self.thread.join(CALL_S)
         self.loop.close()
 
     async def _cancel(self) -> None:
@@ -80,23 +80,23 @@ class Proxy:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.delay_s = 0.0
-        self._thread = thread
+        self.thread = thread
         self._gates = {way: asyncio.Event() for way in WAYS}
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self.writers: set[asyncio.StreamWriter] = set()
 
     def start(self) -> Self:
         """Listen, with all ways open."""
-        self._thread.run(self._heal())
+        self.thread.run(self._heal())
         return self
 
     def stop(self) -> None:
         """Listen no more, and end all connections."""
-        self._thread.run(self._refuse())
+        self.thread.run(self._refuse())
 
     def cut(self, how: Cut) -> None:
         """Refuse all connections, or let them stand and carry nothing in one way or in both."""
-        self._thread.run(self._cut(how))
+        self.thread.run(self._cut(how))
 
     def delay(self, seconds: float) -> None:
         """From now on each piece is held so long."""
@@ -105,7 +105,7 @@ class Proxy:
     def heal(self) -> None:
         """As at the start; what was held is delivered."""
         self.delay_s = 0.0
-        self._thread.run(self._heal())
+        self.thread.run(self._heal())
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection. OSError and EOF end it."""
@@ -121,12 +121,12 @@ class Proxy:
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to the server, which a refusal ends too."""
         reader, writer = await asyncio.open_connection(*self.target, limit=CHUNK * 16)
-        self._writers.add(writer)
+        self.writers.add(writer)
         return reader, writer
 
     def end(self, writer: asyncio.StreamWriter, *, reset: bool = False) -> None:
         """End a connection at once, in order or by a reset."""
-        self._writers.discard(writer)
+        self.writers.discard(writer)
         if reset:
             linger = struct.pack("ii", 1, 0)
             with suppress(OSError):  # it has just ended by itself
@@ -150,11 +150,11 @@ class Proxy:
         server, self._server = self._server, None
         if server is not None:
             await listen_no_more(server)
-        for writer in [*self._writers]:
+        for writer in [*self.writers]:
             self.end(writer, reset=True)
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        self.writers.add(writer)
         try:
             await self.serve(reader, writer)
         except (OSError, EOFError, asyncio.CancelledError):

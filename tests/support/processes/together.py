@@ -108,8 +108,8 @@ class Together:
 
     def dispatcher(self) -> int | None:
         """Who dispatches, as coordination says; None where it is nobody, or one that is gone."""
-        living = {keys.BROKERS.parse(key)[0]: record_of(keys.BROKERS, value) for key, value in self._rows(keys.BROKERS)}
-        ((_, value),) = self._rows(keys.SUBSCRIPTIONS)
+        living = {keys.BROKERS.parse(key)[0]: record_of(keys.BROKERS, value) for key, value in self.rows(keys.BROKERS)}
+        ((_, value),) = self.rows(keys.SUBSCRIPTIONS)
         found = living.get(record_of(keys.SUBSCRIPTIONS, value).dispatcher or "")
         return self.urls.index(found.url) if found else None
 
@@ -156,7 +156,7 @@ class Together:
             database.rollback()
             return False
 
-    def _rows(self, kind: Any) -> list[tuple[str, bytes]]:
+    def rows(self, kind: Any) -> list[tuple[str, bytes]]:
         with closing(sqlite3.connect(self.process.data_dir / "coordination.db")) as database:
             prefix = f"{kind.prefix()}%"
             return database.execute("SELECT key, value FROM entries WHERE key LIKE ? ORDER BY key", [prefix]).fetchall()

@@ -20,11 +20,11 @@ class Scene(Upheaval):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.stopped = False
-        self._going: list[asyncio.Task[None]] = []
+        self.going: list[asyncio.Task[None]] = []
 
     async def go(self) -> None:
         """All producers publish, each as soon as it was answered; now and then they repeat."""
-        self._going = [asyncio.create_task(self._publish(n)) for n in range(len(self.producers))]
+        self.going = [asyncio.create_task(self._publish(n)) for n in range(len(self.producers))]
         await self.more(20)
 
     async def more(self, count: int) -> None:
@@ -35,12 +35,12 @@ class Scene(Upheaval):
     async def over(self) -> None:
         """Producers come to their ends, all is healed, and judged."""
         self.stopped = True
-        await asyncio.gather(*self._going)
+        await asyncio.gather(*self.going)
         await self.heal()
         await self.judge()
 
     async def end(self) -> None:
-        for task in self._going:
+        for task in self.going:
             task.cancel()
         await super().end()
 

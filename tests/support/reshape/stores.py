@@ -17,18 +17,18 @@ class LateStore(MemoryStore):
         super().__init__()
         self.slow_s = 0.0
         self.late: list[asyncio.Task[bool]] = []  # puts on their way
-        self._gate = asyncio.Event()
+        self.gate = asyncio.Event()
         self._hold: Which | None = None
         self._fail: tuple[Which, bool] | None = None
         self._left = 0
 
     def hold(self, which: Which) -> None:
         """The next such put is under way until `deliver`."""
-        self._hold, self._gate = which, asyncio.Event()
+        self._hold, self.gate = which, asyncio.Event()
 
     async def deliver(self) -> list[bool]:
         """What is under way lands: whether it has created its object."""
-        self._gate.set()
+        self.gate.set()
         return await asyncio.gather(*self.late)
 
     def fail(self, which: Which, happens: bool, times: int = 1) -> None:
@@ -59,7 +59,7 @@ class LateStore(MemoryStore):
         return await super().create(name, content)
 
     async def _later(self, name: str, content: bytes) -> bool:
-        await self._gate.wait()
+        await self.gate.wait()
         return await super().create(name, content)
 
 

@@ -96,9 +96,9 @@ class Upheaval:
         """Have segments replaced, whoever owns them."""
         if broker := self.any_broker():
             self.log.append(f"{broker.process.url} plans {segments} at {points}")
-            self._do(broker, self._plan(broker, segments, points))
+            self.do(broker, self.replace(broker, segments, points))
 
-    async def _plan(self, broker: Broker, segments: Sequence[int], points: Sequence[int]) -> None:
+    async def replace(self, broker: Broker, segments: Sequence[int], points: Sequence[int]) -> None:
         if topic := self.topic(broker):
             await inside.planner(broker).plan(topic, segments, points)
 
@@ -118,16 +118,16 @@ class Upheaval:
             topic = self.topic(broker)
             known = inside.catalog(broker).records(topic).get(segment) if topic else None
             if topic and known and known.record.owner == broker.id:
-                self._do(broker, inside.mover(broker).move(topic, segment, target.id))
+                self.do(broker, inside.mover(broker).move(topic, segment, target.id))
 
     def flush(self) -> None:
         """Have some tails flushed."""
         for broker in self.cluster.living:
             for segment in list(inside.dirty_segments(broker)):
                 if not segment.closed:
-                    self._do(broker, inside.flusher(broker).flush(segment))
+                    self.do(broker, inside.flusher(broker).flush(segment))
 
-    def _do(self, broker: Broker, work: Any) -> None:
+    def do(self, broker: Broker, work: Any) -> None:
         async def run() -> None:
             with suppress(SeaweedqError):
                 await work

@@ -37,3 +37,8 @@ async def bring(
     answer = await send(signed, data, headers={"Content-Length": f"{len(data)}"})
     assert answer.status_code in (200, 400, 403, 412), answer.text
     return answer.status_code == 200
+
+
+def key_of(store: PayloadStore, name: str) -> str:
+    """The key in the bucket of an object in an S3 store."""
+    return store.uri(name).split("/", 3)[3]

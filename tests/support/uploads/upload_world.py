@@ -169,14 +169,14 @@ class World:
         await self.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(Versioned.new(record)))])
         self.catalog = Catalog(self.coordination, lambda topic: None)
         await self.catalog.load()
-        self.uploads = [self._new_uploads() for _ in range(2)]
+        self.uploads = [self.new_uploads() for _ in range(2)]
         self.sweep = self.new_sweep()
 
-    def _roots(self) -> list[bytes]:
+    def roots(self) -> list[bytes]:
         return [self.secret[::-1].encode()] if self.secret else []
 
-    def _new_uploads(self) -> Uploads:
-        link_keys = LinkKeys(self.coordination, self.clock, self._roots)
+    def new_uploads(self) -> Uploads:
+        link_keys = LinkKeys(self.coordination, self.clock, self.roots)
         urls = BrokerUrls(link_keys, self.clock, "http://x", self.settings.upload_url_s)
         records = UploadRecords(self.catalog, self.coordination)
         return Uploads(records, urls, self.store, self.clock, self.clock, self.settings)
