@@ -176,7 +176,7 @@ def test_frames_of_a_later_version_need_a_newer_broker() -> None:
     with pytest.raises(NeedsNewerBroker, match="a frame of segment 3 of 'flights' from offset 0 has rows that"):
         rows_of(Frame(FrameKind.ROWS, "flights", 3, 0, 2, 0, 0, (), 0, b"no rows of this version"), LAYOUT)
     with pytest.raises(NeedsNewerBroker, match="a frame of segment 3 of 'flights' has acks that"):
-        replay._add_acks({}, [Frame(FrameKind.ACKS, "flights", 3, 0, 0, 0, 0, (), 0, b"no acks of this version")])
+        replay.add_acks({}, [Frame(FrameKind.ACKS, "flights", 3, 0, 0, 0, 0, (), 0, b"no acks of this version")])
 
 
 def test_producer_tables_are_read_and_written_as_they_were() -> None:

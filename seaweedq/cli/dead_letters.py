@@ -37,7 +37,7 @@ def list_letters(
 ) -> None:
     """List the dead letters that are in a topic: their id there, why and where they died. Nothing is acked."""
     with connect(url) as client:
-        letters = islice((one for one in _all(client, topic) if f"{PREFIX}topic" in one.headers), max)
+        letters = islice((one for one in read_letters(client, topic) if f"{PREFIX}topic" in one.headers), max)
         if output == JSON:
             for letter in letters:
                 say(letter.json.decode())
@@ -81,7 +81,7 @@ def _row(letter: "Message") -> list[str]:
     return [letter.id, *(letter.headers.get(f"{PREFIX}{name}") or "-" for name in _SHOWN)]
 
 
-def _all(client: "Client", topic: str) -> Iterator["Message"]:
+def read_letters(client: "Client", topic: str) -> Iterator["Message"]:
     """Yields all messages of a topic, segment by segment."""
     for segment in client.segments(topic):
         offset, before = int(segment.get("start_offset") or 0), -1

@@ -65,21 +65,21 @@ _COMMANDS = {
         "whoami": _Listed("token", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
     },
 }
-_LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}
+LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}
 
 
 class _Commands(OneLineErrors):
     """All commands; each is a placeholder until it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        if args and args[0] in _LISTED:
-            self.commands[args[0]] = _load(args[0])
+        if args and args[0] in LISTED:
+            self.commands[args[0]] = load_command(args[0])
         return super().resolve_command(ctx, args)
 
 
-def _load(name: str) -> Any:
+def load_command(name: str) -> Any:
     """Returns a command that runs; errors of its calls name its options. Raises MissingExtra."""
-    listed = _LISTED[name]
+    listed = LISTED[name]
     with needs("server", f"seaweedq {name}"):
         module = import_module(f"seaweedq.cli.{listed.module}")
     gc.freeze()  # imported objects stay, and each full collection would look at them again
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not (_is_text(argument) or Path(argument).exists()):
             complain(f"an argument is neither UTF-8 nor the path of a file: {os.fsencode(argument)!r}")
             sys.exit(2)
-    called = next((_LISTED[argument] for argument in given if argument in _LISTED), None)
+    called = next((LISTED[argument] for argument in given if argument in LISTED), None)
     try:
         with ending_quietly(called.cut_off if called else 0):
             in_plain_words(typer.main.get_command(app))(args=given, prog_name="seaweedq")

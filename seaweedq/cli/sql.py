@@ -142,7 +142,7 @@ def _watch(database: "Database", statement: str, rows: int, every_s: float, wide
 
     console, shown = drawing(), None
     with Interrupts() as interrupts:
-        looks = interrupts.until_stopped(_looks(database, statement, rows, every_s, wide))
+        looks = interrupts.until_stopped(repeat(database, statement, rows, every_s, wide))
         if not console.is_terminal:
             for shown in looks:
                 console.print(shown)
@@ -154,7 +154,7 @@ def _watch(database: "Database", statement: str, rows: int, every_s: float, wide
             console.print(shown)
 
 
-def _looks(database: "Database", statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
+def repeat(database: "Database", statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
     """Yields a table again and again, or the error of a look that may be repeated."""
     from rich.console import Group
     from rich.text import Text

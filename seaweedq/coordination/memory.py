@@ -25,14 +25,14 @@ class MemoryCoordination(PollingCoordination):
     """Coordination within one event loop; leases age by `clock`. Watches reach back `log_limit` revisions."""
 
     def __init__(self, clock: Clock, *, log_limit: int = 10_000, poll_s: float = 0.05) -> None:
-        super().__init__(_Engine(clock, log_limit), poll_s)
+        super().__init__(MemoryEngine(clock, log_limit), poll_s)
 
     async def _run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         await asyncio.sleep(0)  # others get a turn, as with a real backend
         return step(*args, **kwargs)
 
 
-class _Engine:
+class MemoryEngine:
     def __init__(self, clock: Clock, log_limit: int) -> None:
         self._clock = clock
         self._revision = 0

@@ -35,7 +35,7 @@ _UNSIGNED = {"user-agent": "seaweedq"}
 _KINDS = {"PutObject", "GetObject", "ListObjectsV2"}
 _REFUSED = {301, 302, 307, 308, 400, 401, 403}  # of a request that the store did not accept: nothing has happened
 _DAMAGED = {"RequestTimeout", "IncompleteBody", "BadDigest"}  # codes of 400 that say nothing about a signature
-_MOST_REFUSED = 1_000  # keys of refused puts that are remembered
+MOST_REFUSED = 1_000  # keys of refused puts that are remembered
 
 
 logger = logging.getLogger("seaweedq")
@@ -192,7 +192,7 @@ class SignedRequests:
         if status in _REFUSED and failed.code not in _DAMAGED:
             if body is None:
                 return None
-            if len(self._refused) >= _MOST_REFUSED:
+            if len(self._refused) >= MOST_REFUSED:
                 self._refused.clear()
             self._refused.add(key or "")
         raise failed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seaweedq import Client
-from seaweedq.cli.dead_letters import _all
+from seaweedq.cli.dead_letters import read_letters
 from seaweedq.cli.main import main
 from seaweedq.cli.redriving import Redriving
 from tests.support import privates
@@ -149,4 +149,4 @@ def test_messages_behind_expired_ones_are_listed() -> None:
         return SimpleNamespace(messages=[n for n in shown if n in (1, 6)], next_offset=offset + len(shown))
 
     client: Any = SimpleNamespace(segments=lambda topic: [{"id": 0, "start_offset": 1}], fetch=fetch)
-    assert list(_all(client, "t")) == [1, 6]
+    assert list(read_letters(client, "t")) == [1, 6]

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from seaweedq.cli import main
 from seaweedq.cli.manual import found
-from tests.support import privates
 
 SECTIONS = ["Examples", "See also"]
 PAGES = {name: page.read_text("utf-8") for name, page in found().items()}
@@ -39,7 +38,7 @@ def test_pages_have_one_form_and_name_others_that_are_there(name: str) -> None:
 @pytest.mark.parametrize("line", re.findall(r"^    seaweedq (.*)$", "\n".join(PAGES.values()), re.MULTILINE))
 def test_commands_of_pages_are_there_with_their_options(line: str) -> None:
     words = shlex.split(re.sub(r"[\[\]]", "", line))
-    command = privates.load(main)(words[0])
+    command = main.load_command(words[0])
     if words[1:] and words[1] in getattr(command, "commands", {}):
         command = command.commands[words[1]]
     assert not getattr(command, "commands", {}) or words == ["cluster"]

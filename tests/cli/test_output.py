@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from seaweedq import Client
-from seaweedq.cli.main import _LISTED, _load
+from seaweedq.cli.main import LISTED, load_command
 from seaweedq.cli.shared.output import Column, columns, cut, layout
 from tests.support.processes.command import seaweedq
 
@@ -23,8 +23,8 @@ WITHOUT = {
 
 def _commands():
     """Yields the words of every command, with its options."""
-    for name in _LISTED:
-        command = _load(name)
+    for name in LISTED:
+        command = load_command(name)
         inner = getattr(command, "commands", None)
         if inner is None or command.invoke_without_command:
             yield (name,), command

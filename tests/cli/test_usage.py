@@ -10,7 +10,6 @@ from seaweedq.cli.main import app
 from seaweedq.cli.shared.common import one_line
 from seaweedq.cli.shared.usage import in_options, option_of
 from seaweedq.errors import InvalidRequest
-from tests.support import privates
 from tests.support.processes.command import seaweedq
 
 NOBODY = ("--url", "http://127.0.0.1:9")
@@ -138,7 +137,7 @@ def test_every_command_names_options_in_its_errors(monkeypatch: pytest.MonkeyPat
     def refuse(to: str = typer.Option("x")) -> None:
         raise InvalidRequest("to.timestamp is 'x': no time; max_bytes is none of its own", field="to.timestamp")
 
-    command = privates.load(main)("whoami")
+    command = main.load_command("whoami")
     assert command.name == "whoami"
     app = typer.Typer()
     app.command()(refuse)

@@ -35,15 +35,15 @@ STRUCTS: dict[tuple[str, str, str], type[msgspec.Struct]] = {
     ("post", TOPIC + "/subscriptions/{subscription}/ack", "200"): wire.AckResult,
     ("post", TOPIC + "/subscriptions/{subscription}/nack", "200"): wire.AckResult,
     ("post", TOPIC + "/subscriptions/{subscription}/extend", "200"): wire.AckResult,
-    ("get", f"{TOPIC}/segments", "200"): segment_map._Answer,
+    ("get", f"{TOPIC}/segments", "200"): segment_map.SegmentsAnswer,
     ("get", f"{TOPIC}/files", "200"): calls.FilesAnswer,
     ("get", f"{TOPIC}/offsets", "200"): calls.OffsetsAnswer,
-    ("post", f"{TOPIC}/imports", "200"): importing._Answer,
-    ("post", f"{TOPIC}/imports", "202"): importing._Answer,
-    ("get", TOPIC + "/imports/{upload}", "200"): importing._Answer,
-    ("post", f"{TOPIC}/uploads", "201"): uploading._NewUpload,
-    ("get", TOPIC + "/uploads/{upload}", "200"): uploading._UploadState,
-    ("post", TOPIC + "/uploads/{upload}/parts", "200"): uploading._Urls,
+    ("post", f"{TOPIC}/imports", "200"): importing.ImportAnswer,
+    ("post", f"{TOPIC}/imports", "202"): importing.ImportAnswer,
+    ("get", TOPIC + "/imports/{upload}", "200"): importing.ImportAnswer,
+    ("post", f"{TOPIC}/uploads", "201"): uploading.NewUpload,
+    ("get", TOPIC + "/uploads/{upload}", "200"): uploading.UploadState,
+    ("post", TOPIC + "/uploads/{upload}/parts", "200"): uploading.PartUrls,
 }
 # The client hands these on as plain objects, or reads nothing of them.
 PLAIN = {

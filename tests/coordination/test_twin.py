@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.coordination.interface import Compare, Delete, Put, WatchLost
-from seaweedq.coordination.memory import _Engine
+from seaweedq.coordination.memory import MemoryEngine
 from seaweedq.coordination.polling import Engine
 from seaweedq.coordination.sqlite.database import Database
 from tests.support.tiers import examples
@@ -61,7 +61,7 @@ def test_both_engines_give_the_same_answers(steps: list[tuple[Any, ...]]) -> Non
     hands = Hands()
     with tempfile.TemporaryDirectory() as folder:
         database = Database(Path(folder) / "file", hands, "boot", LOG_LIMIT, 1)
-        memory = _Engine(hands, LOG_LIMIT)
+        memory = MemoryEngine(hands, LOG_LIMIT)
         try:
             for step in steps:
                 if step[0] == "wait":

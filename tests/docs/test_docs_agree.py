@@ -19,7 +19,6 @@ from seaweedq.errors import ClientError, RateLimited, SeaweedqError, by_slug
 from seaweedq.segments.producers import GUARDS, Kind
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
-from tests.support import privates
 from tests.support.brokers.environments import environment
 from tests.support.paths import ROOT
 
@@ -157,7 +156,7 @@ def commands():
     """Every command with its options, as (words, options)."""
     group = typer.main.get_command(main.app)
     for name, placeholder in group.commands.items():
-        command = placeholder if name == "serve" else privates.load(main)(name)  # settings are in a page of their own
+        command = placeholder if name == "serve" else main.load_command(name)  # settings are in a page of their own
         for words, one in {f"{name} {sub}": c for sub, c in getattr(command, "commands", {}).items()}.items() or [
             (name, command)
         ]:

@@ -14,7 +14,7 @@ from botocore.credentials import Credentials
 
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.s3 import S3Store
-from seaweedq.storage.s3_signed import _MOST_REFUSED, Answered, Place, SignedRequests, read_page
+from seaweedq.storage.s3_signed import MOST_REFUSED, Answered, Place, SignedRequests, read_page
 from tests.support import privates
 from tests.support.processes.s3_service import S3Service
 from tests.support.storage.store_proxy import Exchange, Fault, answers, proxy_of, through
@@ -279,10 +279,10 @@ async def test_refused_puts_that_never_come_again_take_bounded_memory() -> None:
         _request_signer=SimpleNamespace(_credentials=SimpleNamespace(get_frozen_credentials=frozen)),
         _endpoint=SimpleNamespace(http_session=SimpleNamespace(send=refuse)),
     )
-    for number in range(2 * _MOST_REFUSED):
+    for number in range(2 * MOST_REFUSED):
         with pytest.raises(Answered):
             await signed.send(client, "PUT", f"k/{number}", {}, {}, b"")
-    assert len(signed._refused) <= _MOST_REFUSED
+    assert len(signed._refused) <= MOST_REFUSED
 
 
 def _with_body(status: int, body: bytes) -> Fault:

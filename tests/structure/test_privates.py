@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-BUDGET = 253
+BUDGET = 198
 OF_NAMED_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 
 

@@ -34,10 +34,6 @@ def batch(of: Any) -> Any:
     return of._batch
 
 
-def batches(of: Any) -> Any:
-    return of._batches
-
-
 def begin(of: Any) -> Any:
     return of._begin
 
@@ -118,16 +114,8 @@ def known(of: Any) -> Any:
     return of._known
 
 
-def last_of(of: Any) -> Any:
-    return of._last_of
-
-
 def leasing(of: Any) -> Any:
     return of._leasing
-
-
-def load(of: Any) -> Any:
-    return of._load
 
 
 def lookups(of: Any) -> Any:
@@ -208,10 +196,6 @@ def reported(of: Any) -> Any:
 
 def reserved(of: Any) -> Any:
     return of._reserved
-
-
-def risen(of: Any) -> Any:
-    return of._risen
 
 
 def run(of: Any) -> Any:

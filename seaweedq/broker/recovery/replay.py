@@ -140,7 +140,7 @@ class Replay:
         """
         remaining = remaining or Remaining(lambda: None)
         with self._memory.recovery() as held:
-            run = _Run(held, partial(self._append_all, broker), self._read_records)
+            run = ReplayRun(held, partial(self._append_all, broker), self._read_records)
             async with aclosing(read(run.claim)) as commits:
                 async for commit in commits:
                     run.add(commit)
@@ -297,7 +297,7 @@ class Replay:
         cursor = held.record
         delivery = SegmentDelivery.from_record(cursor)
         delivery.window.pass_over_all(acked[epoch])
-        record = _with_dying(delivery.window.record(epoch), cursor)
+        record = with_dying(delivery.window.record(epoch), cursor)
         if found := broken_by(cursor if there else None, record):
             logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
             raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
@@ -307,13 +307,13 @@ class Replay:
         return await self._coordination.commit(compares, [put]) is not None
 
 
-def _with_dying(record: CursorRecord, before: CursorRecord) -> CursorRecord:
+def with_dying(record: CursorRecord, before: CursorRecord) -> CursorRecord:
     """Returns a record with what the one before says of messages that are dying; all leases ended with their
     dispatcher."""
     return replace(record, held=tuple(one for one in before.held if one.dying))
 
 
-class _Run:
+class ReplayRun:
     """One replay: the batch that gathers, and what was done so far. `append` brings the rows of a batch into chains;
     before that `look` is given the places that no batch had before."""
 
@@ -360,7 +360,7 @@ class _Run:
         rows, acks = _by_segment(self._batch)
         _add_marks(self.marks, self._batch)
         self._batch = []
-        _add_acks(self.acks, acks)
+        add_acks(self.acks, acks)
         self.done.acks += len(acks)
         places = rows.keys() | self.acks.keys() | self.marks.keys()
         await self._look(places - self._seen)
@@ -402,7 +402,7 @@ def _add_marks(marks: dict[Place, int], frames: list[Frame]) -> None:
             marks[place] = max(marks.get(place, 0), marked_by(frame))
 
 
-def _add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:
+def add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:
     for frame in frames:
         try:
             found = _acks.decode(frame.payload)

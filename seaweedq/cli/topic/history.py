@@ -45,7 +45,7 @@ def history(
             for answer in answers:
                 say_json(answer)
             return
-        hour = _last_hour(client, topic) if plot or has_room else None
+        hour = load_last_hour(client, topic) if plot or has_room else None
     segments = [Segment.of(answer) for answer in answers]
     now = datetime.now(UTC)
     if plot:
@@ -58,7 +58,7 @@ def history(
     say("times are UTC; " + ("last hour and highest are messages/s" if hour else "rates are means of a life"))
 
 
-def _last_hour(client: "Client", topic: str) -> "LastHour | None":
+def load_last_hour(client: "Client", topic: str) -> "LastHour | None":
     """Returns what the leader has recorded; None, and says why, where nobody tells it."""
     from seaweedq.cli.topic.lineage import LastHour
 

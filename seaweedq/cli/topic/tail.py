@@ -57,7 +57,7 @@ def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number
     for segment in newest_first if number else ():
         if segment["state"] != "open" and len(found) >= number:
             break
-        found += _last_of(client, topic, segment, number, key)
+        found += read_last(client, topic, segment, number, key)
     found.sort(key=lambda message: (message.timestamp, message.segment, message.offset))
     return [message.json for message in found[-number:]]
 
@@ -70,7 +70,7 @@ def _of_key(segments: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     return [one for one in segments if one["low"] <= hashed < one["high"]]
 
 
-def _last_of(client: "Client", topic: str, segment: dict[str, Any], number: int, key: str | None) -> "list[Message]":
+def read_last(client: "Client", topic: str, segment: dict[str, Any], number: int, key: str | None) -> "list[Message]":
     """Returns the last messages of a segment, of one key if it is given: pages are read backwards."""
     found: list[Message] = []
     start, end = segment["start_offset"], segment["end_offset"]
@@ -118,7 +118,7 @@ def _of_any(http: "httpx.Client", urls: list[str], start: str) -> Iterator[str]:
                 yield line
         except BelowRetention as error:
             complain(f"{one_line(error)}; going on there")
-            at["last-event-id"] = _risen(at.get("last-event-id", start), error)
+            at["last-event-id"] = raise_positions(at.get("last-event-id", start), error)
         except (httpx.TransportError, Unavailable) as error:
             if not told:
                 complain(f"{one_line(error)}; trying again")
@@ -126,7 +126,7 @@ def _of_any(http: "httpx.Client", urls: list[str], start: str) -> Iterator[str]:
         time.sleep(PAUSE_S)
 
 
-def _risen(positions: str, error: BelowRetention) -> str:
+def raise_positions(positions: str, error: BelowRetention) -> str:
     """Returns the positions with that of one segment where retention has its start now."""
     segment, start = error.fields["segment"], error.fields["start_offset"]
     return re.sub(rf"(?<![0-9]){segment}-[0-9]+", f"{segment}-{start}", positions)
@@ -138,7 +138,7 @@ def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]
 
     with http.stream("GET", url, headers={**at, **Credentials().headers()}) as answer:
         _check(answer)
-        for position, batch in _batches(_lines(answer.iter_text())):
+        for position, batch in parse_batches(split_lines(answer.iter_text())):
             at["last-event-id"] = position
             yield from batch
 
@@ -152,7 +152,7 @@ def _check(answer: Any) -> None:
         raise error_of(Reply(answer.status_code, dict(answer.headers), answer.content))
 
 
-def _lines(pieces: Iterator[str]) -> Iterator[str]:
+def split_lines(pieces: Iterator[str]) -> Iterator[str]:
     """Yields the lines of a text. A message may have U+2028 or U+0085, at which httpx would end one, too."""
     rest = ""
     for piece in pieces:
@@ -160,7 +160,7 @@ def _lines(pieces: Iterator[str]) -> Iterator[str]:
         yield from whole
 
 
-def _batches(lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
+def parse_batches(lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
     """Yields the messages of a stream of events batch by batch, each with the position behind it, from which a stream
     goes on. A batch that was cut off comes again, so it is left out here."""
     batch: list[str] = []

@@ -113,11 +113,11 @@ def _look(client: "Client", topic: str, history: bool) -> "Look":
     from seaweedq.cli.topic.watch_picture import Look
 
     segments, now = map(Segment.of, client.segments(topic)), datetime.now(UTC)
-    hour = _last_minutes(client, topic, now) if history else None
+    hour = load_last_minutes(client, topic, now) if history else None
     return Look(time.monotonic(), now, {segment.id: segment for segment in segments}, hour)
 
 
-def _last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
+def load_last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
     """Returns what the leader has recorded; None where nobody tells it, without which the picture does."""
     from seaweedq.cli.topic.lineage import LastHour
     from seaweedq.cli.topic.watch_picture import PAST

@@ -51,7 +51,7 @@ class Imported(msgspec.Struct, frozen=True):
     segments: list[ImportedRows]
 
 
-class _Answer(msgspec.Struct):
+class ImportAnswer(msgspec.Struct):
     upload_id: str
     state: str
     count: int
@@ -59,7 +59,7 @@ class _Answer(msgspec.Struct):
     segments: list[ImportedRows]
 
 
-_answer = msgspec.json.Decoder(_Answer)
+_answer = msgspec.json.Decoder(ImportAnswer)
 
 
 def format_of(name: str) -> Format:

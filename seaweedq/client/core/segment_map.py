@@ -28,11 +28,11 @@ class Segment(msgspec.Struct, frozen=True):
     owner_url: str | None = None
 
 
-class _Answer(msgspec.Struct):
+class SegmentsAnswer(msgspec.Struct):
     segments: list[Segment]
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(SegmentsAnswer).decode
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Url(msgspec.Struct):
     number: int = 0
 
 
-class _NewUpload(msgspec.Struct):
+class NewUpload(msgspec.Struct):
     upload_id: str
     url: str | None = None
     method: str = "PUT"
@@ -50,7 +50,7 @@ class _Part(msgspec.Struct):
     size: int
 
 
-class _UploadState(msgspec.Struct):
+class UploadState(msgspec.Struct):
     size: int
     sha256: str | None = None
     url: str | None = None
@@ -60,12 +60,12 @@ class _UploadState(msgspec.Struct):
     parts: list[_Part] | None = None
 
 
-class _Urls(msgspec.Struct):
+class PartUrls(msgspec.Struct):
     parts: list[Url]
 
 
-_new_upload, _upload_state = msgspec.json.Decoder(_NewUpload), msgspec.json.Decoder(_UploadState)
-_urls = msgspec.json.Decoder(_Urls)
+_new_upload, _upload_state = msgspec.json.Decoder(NewUpload), msgspec.json.Decoder(UploadState)
+_urls = msgspec.json.Decoder(PartUrls)
 
 
 def uploads_path(topic: str) -> str:
@@ -113,7 +113,7 @@ class Uploading:
             raise
         return begun.upload_id
 
-    def _begin(self, sha256: str) -> Steps[_NewUpload]:
+    def _begin(self, sha256: str) -> Steps[NewUpload]:
         body = {"size": self.source.size, "content_type": self.content_type, "sha256": sha256}
         reply = yield from self._call("POST", "", body)
         begun = _new_upload.decode(reply.body)
@@ -129,7 +129,7 @@ class Uploading:
             raise UploadMismatch(detail, upload_id=upload_id)
         yield from self._send(upload_id, found.part_bytes, None)
 
-    def _send(self, upload_id: str, part_bytes: int | None, begun: _NewUpload | None) -> Steps[None]:
+    def _send(self, upload_id: str, part_bytes: int | None, begun: NewUpload | None) -> Steps[None]:
         """Puts the missing bytes, and completes the upload; `begun`: nothing was put before."""
         fresh = begun
         for last in (False,) * (_ROUNDS - 1) + (True,):
@@ -213,7 +213,7 @@ class Uploading:
         reply = yield from self._call("POST", f"/{quote(upload_id, safe='')}/parts", {"numbers": [number]})
         return _urls.decode(reply.body).parts[0]
 
-    def _find(self, upload_id: str) -> Steps[_UploadState]:
+    def _find(self, upload_id: str) -> Steps[UploadState]:
         reply = yield from self._call("GET", f"/{quote(upload_id, safe='')}")
         found = _upload_state.decode(reply.body)
         if found.url:

@@ -549,7 +549,7 @@ def test_dying_messages_outlive_dispatchers_dead_before_a_checkpoint() -> None:
     cursor = SegmentCursor(Versioned.new(before))
     cursor.take_over(0, 9, 0.0)
     assert (cursor.delivery.dead_letters.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
-    replayed = replay._with_dying(CursorRecord(8, 3, delivered_to=5), before)
+    replayed = replay.with_dying(CursorRecord(8, 3, delivered_to=5), before)
     assert replayed.held == (dying,)
 
 

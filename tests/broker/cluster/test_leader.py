@@ -17,7 +17,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
-from seaweedq.broker.recovery.replay import Left, Place, Remaining, Replay, _Run
+from seaweedq.broker.recovery.replay import Left, Place, Remaining, Replay, ReplayRun
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Entry, Put
@@ -258,7 +258,7 @@ async def test_what_an_early_batch_has_left_for_a_newer_broker_is_not_given_away
 
     frame = replace(mark_frame("", 0, 1, 0), kind=FrameKind.ROWS)
     with RecoveryMemory(Budget(1 << 30)).recovery() as held:
-        run, there = _Run(held, append, look), Remaining(lambda: None)
+        run, there = ReplayRun(held, append, look), Remaining(lambda: None)
         for number, topic in enumerate(("unreadable", "t")):
             await run.claim(1)
             run.add(Commit(number, (replace(frame, topic=topic),)))

@@ -12,9 +12,8 @@ import pytest
 
 from seaweedq import Client
 from seaweedq.cli.topic import tail
-from seaweedq.cli.topic.tail import _batches, _lines
+from seaweedq.cli.topic.tail import parse_batches, split_lines
 from seaweedq.errors import BelowRetention
-from tests.support import privates
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.command import seaweedq
 
@@ -76,9 +75,9 @@ def test_a_key_is_searched_backwards_up_to_the_start(real_broker: BrokerProcess)
         client.create_topic("searched")
         publish(client, "searched", range(9))
         (segment,) = client.segments("searched")
-        found = privates.last_of(tail)(client, "searched", segment, 2, "k0")
+        found = tail.read_last(client, "searched", segment, 2, "k0")
         assert [message.value for message in found] == [3, 6]
-        assert privates.last_of(tail)(client, "searched", segment, 9, "none") == []
+        assert tail.read_last(client, "searched", segment, 9, "none") == []
 
 
 def test_what_retention_takes_meanwhile_is_passed_over() -> None:
@@ -94,10 +93,10 @@ def test_what_retention_takes_meanwhile_is_passed_over() -> None:
             return FetchedPage([SimpleNamespace(value=low, key=None)], low + 1)
 
     segment = {"id": 0, "start_offset": 0, "end_offset": 6}
-    found = privates.last_of(tail)(Beside(), "t", segment, 10, None)  # type: ignore[arg-type]
+    found = tail.read_last(Beside(), "t", segment, 10, None)  # type: ignore[arg-type]
     assert [message.value for message in found] == [4, 5]
-    assert privates.risen(tail)("0-17,1-5,11-5", gone(1, 40)) == "0-17,1-40,11-5"
-    assert privates.risen(tail)("3:0-17,1-5", gone(0, 18)) == "3:0-18,1-5"
+    assert tail.raise_positions("0-17,1-5,11-5", gone(1, 40)) == "0-17,1-40,11-5"
+    assert tail.raise_positions("3:0-17,1-5", gone(0, 18)) == "3:0-18,1-5"
 
 
 @pytest.mark.process
@@ -137,8 +136,8 @@ def test_a_batch_that_was_cut_off_is_left_out() -> None:
         "data: 3",
         "",
     ]
-    assert [one for one in privates.batches(tail)(iter(text)) if one[1]] == [("3:0-2", ["1", "2"])]
-    assert list(privates.batches(tail)(iter(["event: bye", 'data: {"status": 503}', ""]))) == []
+    assert [one for one in tail.parse_batches(iter(text)) if one[1]] == [("3:0-2", ["1", "2"])]
+    assert list(tail.parse_batches(iter(["event: bye", 'data: {"status": 503}', ""]))) == []
 
 
 def test_only_a_line_feed_ends_a_line() -> None:
@@ -146,4 +145,4 @@ def test_only_a_line_feed_ends_a_line() -> None:
     text = 'id: 3:0-1\ndata: {"value":"a\u2028b\x85c"}\n\n'
     for size in (1, 7, 100):
         pieces = (text[at : at + size] for at in range(0, len(text), size))
-        assert list(_batches(_lines(pieces))) == [("3:0-1", ['{"value":"a\u2028b\x85c"}'])]
+        assert list(parse_batches(split_lines(pieces))) == [("3:0-1", ['{"value":"a\u2028b\x85c"}'])]
