@@ -1,6 +1,6 @@
 """The program `seaweedq` as a fork of a process that has imported it.
 
-A broker's start then takes a tenth of the CPU of a new interpreter, and a command a third.
+A broker's start then takes a fifth of the CPU of a new interpreter, and a command a tenth.
 
 The first start of a test session starts the server (`python -m tests.support.processes.fork_server`), which ends with
 the session. It has one thread and no event loop, serves nothing itself, and forks for each request that comes over its
@@ -30,8 +30,15 @@ from tests.support.paths import ROOT
 
 ENDS_S = 10.0
 REQUEST_BYTES = 200_000
-# What most brokers have imported when they are ready; the rest, each fork imports itself.
-LOADED = ("seaweedq.cli.main", "seaweedq.cli.server.serve", "seaweedq.storage.s3")
+# What most brokers and commands import, those within functions included; the rest, each fork imports itself.
+LOADED = (
+    "seaweedq.cli.main",
+    "seaweedq.cli.server.serve",
+    "seaweedq.cli.server.broker_process",
+    "seaweedq.storage.s3",
+    "seaweedq.client.sync.client",
+    "httpcore",
+)
 # The variables that are read after the fork. Python, the loader and Arrow have read theirs before.
 FREE = ("SEAWEEDQ_", "AWS_", "COLUMNS", "PYTEST_CURRENT_TEST")
 
