@@ -29,8 +29,8 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import PrincipalRecord, TokenRecord
+from seaweedq.coordination.versioned import Versioned
 
 ROUNDS, REQUESTS = 15, 10_000
 TURNS, SINGLES, BATCHES, ROWS, CONNECTIONS = 5, 6_000, 120, 1_000, 32

@@ -22,8 +22,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks.metrics import metrics_of
 from benchmarks.processes import cpu_s
-from seaweedq.coordination.etcd.backend import EtcdCoordination
-from seaweedq.coordination.etcd.transport import Access
+from seaweedq.coordination.etcd import EtcdCoordination
+from seaweedq.coordination.etcd_transport import Access
 from seaweedq.storage.s3 import S3Store
 
 LEASE_S = 5.0

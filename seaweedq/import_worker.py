@@ -29,7 +29,7 @@ from seaweedq.broker.imports.rules import BATCH_BYTES, Cutter
 from seaweedq.codec.arrow_bodies import check_schema, decode_batch
 from seaweedq.codec.bodies import decode_ndjson
 from seaweedq.codec.intake import Intake, refuse
-from seaweedq.coordination.records.uploads import ImportProblem
+from seaweedq.coordination.records import ImportProblem
 from seaweedq.errors import (
     InvalidImport,
     InvalidMessages,

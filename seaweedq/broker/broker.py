@@ -66,9 +66,8 @@ from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.membership import BrokerIdentity, Membership
+from seaweedq.coordination.membership import Aside, BrokerIdentity, Membership, StartAside
 from seaweedq.coordination.roster import Roster
-from seaweedq.coordination.thread_loop import Aside, StartAside
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.journal.interface import JournalSetup
 from seaweedq.settings import Settings

@@ -13,8 +13,8 @@ from seaweedq.broker.log.memory_budget import UnusedMemory
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.coordination.records.topics import FlushPolicy
-from seaweedq.coordination.unreadable import NOTED
+from seaweedq.coordination.records import FlushPolicy
+from seaweedq.coordination.versioned import NOTED
 from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import reach
 

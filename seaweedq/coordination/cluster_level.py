@@ -13,9 +13,9 @@ import msgspec
 from seaweedq import levels
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Entry
-from seaweedq.coordination.records.cluster import ClusterRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import LevelMismatch, NeedsLevel, UnfitStore
 from seaweedq.formats import check_draft

@@ -10,8 +10,8 @@ from contextlib import suppress
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put, WatchLost
 from seaweedq.coordination.keys import LEADER
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.cluster import LeaderRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import LeaderRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, Fenced
 
 KEY = LEADER.key()

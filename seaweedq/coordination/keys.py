@@ -14,30 +14,30 @@ import msgspec
 
 from seaweedq import levels
 from seaweedq.coordination.interface import Entry
-from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
-from seaweedq.coordination.records.cluster import (
+from seaweedq.coordination.packed_forms import pack_cursor, unpack_cursor
+from seaweedq.coordination.records import (
     BrokerRecord,
     ClusterRecord,
-    JournalRecord,
-    LeaderRecord,
-    RevocationRecord,
-    SecretRecord,
-    SuspicionRecord,
-)
-from seaweedq.coordination.records.cursor_form import packed, unpacked
-from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
-from seaweedq.coordination.records.topics import (
     Counter,
     CreationRecord,
+    CursorRecord,
+    ImportRecord,
+    JournalRecord,
+    LeaderRecord,
+    PrincipalRecord,
+    RevocationRecord,
     RewindRecord,
+    SecretRecord,
     SegmentRecord,
     StartRecord,
+    SubscriptionRecord,
+    SuspicionRecord,
+    TokenRecord,
     TombstoneRecord,
     TopicRecord,
+    UploadRecord,
 )
-from seaweedq.coordination.records.uploads import ImportRecord, UploadRecord
-from seaweedq.coordination.records.versioned import Versioned, unknown_in
-from seaweedq.coordination.unreadable import NOTED, Unreadable
+from seaweedq.coordination.versioned import NOTED, Unreadable, Versioned, unknown_in
 
 T = TypeVar("T", bound=msgspec.Struct)
 Part = str | int
@@ -260,8 +260,8 @@ CURSORS = KeyKind(
     CursorRecord,
     writer="the dispatcher, as a checkpoint; whoever recovers its journal, for the same epoch",
     lifetime="as long as its subscription and its segment",
-    stored_form=packed,
-    read_form=unpacked,
+    stored_form=pack_cursor,
+    read_form=unpack_cursor,
 )
 UPLOADS = KeyKind(
     "uploads/{topic}/{incarnation:010d}/{upload}",

@@ -1,29 +1,156 @@
-"""A broker's membership: its lease, its key, and whether it may still act on them.
+"""The renewals of a lease: one is sent each `period_s`, whether the earlier ones have been answered or not.
+
+A coordination that answers late, but within the lease, then ends no lease: waiting for an answer before the next try
+adds up, and giving up after a part of the lease gives up answers that would come. An answer that takes as long as the
+lease counts for nothing, so no more renewals are under way than fit into a lease.
+
+A renewal that is missed (no answer, or a refusal that decides nothing) is counted and logged: the first one at once,
+then one line each TELL_S.
+
+Runs a coroutine on an event loop in a thread of its own, so that it continues while the caller's loop is blocked.
+
+A broker's membership: its lease, its key, and whether it may still act on them.
 
 The lease's age counts from *sending* the newest renewal that was answered, so this broker stops no later than
 coordination ends the lease. Where coordination grants a longer lease than `lease_s`, the grant counts. Renewal is a
 task of the broker's own event loop: a loop that is blocked for a whole lease answers no request either, so losing the
 lease is then right. In a cluster that would be costly: `aside` renews while the loop is blocked, for up to STALL_LEASES
 leases; a broker that hangs for good still loses its segments.
+
+Ends the leases of brokers that are dead for certain: their process was seen to end, or their folder's lock is held.
+
+The end is certain, so nothing has to wait for a lease that such a broker might still believe in: the mark of an end on
+suspicion (broker/cluster/revoker) is removed. Order: 1. The lease is revoked, and from here nobody puts a mark, since
+that compares the broker's key. 2. The mark goes. A crash between them leaves a mark, which the leader removes later.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 from seaweedq import levels
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.interface import Compare, Coordination, Put
+from seaweedq.concurrency.futures import fail, resolve
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Put, read_all
 from seaweedq.coordination.keys import BROKERS
-from seaweedq.coordination.records.cluster import BrokerRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.renewals import Renewals
-from seaweedq.coordination.thread_loop import AsideWork, StartAside
+from seaweedq.coordination.records import BrokerRecord, JournalRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
+from seaweedq.failpoints import reach
 
+PERIOD_S = 1.0
+SENDINGS = 5  # at least, for each lease
+TELL_S = 10.0
 logger = logging.getLogger(__name__)
+
+
+class Renewals:
+    """The renewals of one lease of `lease_s`, whose holder logs call `holder`. `renew` sends one, and tells whether the
+    lease lives. `missed` counts those without an answer."""
+
+    def __init__(self, clock: Clock, holder: str, lease_s: float, renew: Callable[[], Awaitable[bool]]) -> None:
+        self.missed = 0
+        self._clock = clock
+        self._holder = holder
+        self._lease_s = lease_s
+        self._renew = renew
+        self._told_s: float | None = None
+        self._told = 0
+
+    @property
+    def period_s(self) -> float:
+        """The time from one sending to the next."""
+        return min(PERIOD_S, self._lease_s / SENDINGS)
+
+    async def run(self, hold: Callable[[], bool]) -> None:
+        """Sends until an answer says that the lease has ended, or `hold` tells to send nothing any more. Raises what a
+        renewal raised other than CoordinationUnavailable."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        under_way: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await asyncio.wait([ended], timeout=self.period_s)
+                if ended.done() or hold():
+                    break
+                task = asyncio.create_task(self._send(ended), name="renewal")
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            if ended.done():
+                ended.result()
+        finally:
+            await _cancel(under_way)
+
+    async def _send(self, ended: asyncio.Future[None]) -> None:
+        try:
+            async with asyncio.timeout(self._lease_s):
+                alive = await self._renew()
+        except (CoordinationUnavailable, TimeoutError) as error:
+            self._miss(str(error) or f"no answer within {self._lease_s:g} s")
+        except Exception as error:
+            fail(ended, error)
+        else:
+            if not alive:
+                resolve(ended, None)
+
+    def _miss(self, why: str) -> None:
+        self.missed += 1
+        now_s = self._clock.monotonic_s()
+        if self._told_s is not None and now_s - self._told_s < TELL_S:
+            return
+        count, self._told, self._told_s = self.missed - self._told, self.missed, now_s
+        logger.warning("%d renewals of the lease of %s were missed; the last one: %s", count, self._holder, why)
+
+
+async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
+    left = list(tasks)
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)
+
+
+POLL_S = 0.002
+
+
+class AsideWork(Protocol):
+    """Work that was started aside."""
+
+    async def stop(self) -> None:
+        """Cancels the work, and waits until it has ended."""
+
+
+StartAside: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, None]], str], AsideWork]
+
+
+class Aside:
+    """Runs `work` once, from now on. The work runs in another thread, and must not wait for the caller's loop."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._task = self._loop.create_task(work(), name=name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Cancels the work, and waits until its thread has ended."""
+        with suppress(RuntimeError):  # it has ended already
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        while self._thread.is_alive():  # in no pool of threads: whatever hangs there, a lease is given back
+            await asyncio.sleep(POLL_S)
+
+    def _run(self) -> None:
+        try:
+            with suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._task)
+        finally:
+            self._loop.close()
+
+
 STALL_LEASES = 6
 JOINS = 4  # attempts to write the key; a rise of the cluster's level makes two fail
 
@@ -252,3 +379,20 @@ class Membership:
     def _end(self) -> None:
         self._ended = True
         self._valid_until_s = 0.0
+
+
+async def journals_of(coordination: Coordination, place: str) -> dict[str, Versioned[JournalRecord]]:
+    """Returns the journals of the brokers that have lived in the home folder `place`, of those that still have one."""
+    entries, _ = await read_all(coordination, keys.JOURNALS.prefix())
+    found = {str(keys.JOURNALS.parse(entry.key)[0]): keys.JOURNALS.read(entry) for entry in entries}
+    return {id: one for id, one in found.items() if isinstance(one, Versioned) and one.record.place == place}
+
+
+async def end_life(coordination: Coordination, broker: str) -> bool:
+    """Ends the lease of a broker that is dead for certain. Tells whether it had one. Raises CoordinationUnavailable."""
+    there = await coordination.get(keys.BROKERS.key(broker))
+    if there:
+        reach("takeover.revoke")
+        await coordination.leases.revoke(there.lease)
+    await coordination.commit([], [Delete(keys.REVOCATIONS.key(broker))])
+    return there is not None

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
-from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Leases, Page, Put
-from seaweedq.coordination.transactions import check_transaction
+from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Leases, Page, Put, check_transaction
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 
 P = ParamSpec("P")

@@ -13,9 +13,8 @@ import msgspec
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Entry
 from seaweedq.coordination.keys import KeyKind
-from seaweedq.coordination.records.cluster import BrokerRecord, JournalRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.records import BrokerRecord, JournalRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import Unavailable
 from seaweedq.formats import needs_newer

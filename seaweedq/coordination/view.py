@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.interface import Change, Coordination, WatchLost
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import Change, Coordination, WatchLost, read_all
 from seaweedq.errors import CoordinationUnavailable
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 
 from seaweedq.clock import Ids
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal

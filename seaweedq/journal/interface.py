@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequ
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.put_budget import PutBudget

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import needs_newer
 from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals
 from seaweedq.segments.commits import Commit

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.journal.interface import Claim
 from seaweedq.segments.commits import Commit

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Container
 
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.object_format import SlotHeaders

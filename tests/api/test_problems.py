@@ -15,8 +15,8 @@ from seaweedq.api.problems import CONTENT_TYPE, EVERY_S, STATUS, InsideLog, prob
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.coordination.etcd.backend import EtcdCoordination
-from seaweedq.coordination.etcd.transport import Access
+from seaweedq.coordination.etcd import EtcdCoordination
+from seaweedq.coordination.etcd_transport import Access
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError, StoreUnavailable, Unavailable, by_slug
 from seaweedq.settings import Settings

@@ -14,9 +14,8 @@ from seaweedq.broker.subscriptions.dispatcher import Handoff
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
-from seaweedq.coordination.records.cluster import BrokerRecord
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import BrokerRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import ack, make_topic, publish, pull, running, subscribe
 

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
+from seaweedq.coordination.etcd import Access, EtcdCoordination
 from seaweedq.coordination.interface import Coordination, Grant, Leases
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.tiers import marked
 

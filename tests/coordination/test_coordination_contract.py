@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put, read_all
 from seaweedq.errors import CoordinationUnavailable
 
 

@@ -11,7 +11,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination, Delete, Put, WatchLost
 from seaweedq.coordination.keys import LEADER
 from seaweedq.coordination.membership import BrokerIdentity, Membership
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, Fenced
 from tests.support.brokers.stored import record_of
 

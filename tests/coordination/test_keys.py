@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from seaweedq.access.actions import Action
 from seaweedq.access.grants import Grant
 from seaweedq.access.limits import Limits
+from seaweedq.coordination import records
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import (
     BROKERS,
@@ -36,9 +37,7 @@ from seaweedq.coordination.keys import (
     URL_SECRET,
     KeyKind,
 )
-from seaweedq.coordination.records import access, cluster, subscriptions, topics, uploads
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import NeedsNewerBroker
 from tests.support.brokers.stored import record_of
 
@@ -48,19 +47,19 @@ COUNTS = st.integers(0, 2**63 - 1)
 SECONDS = st.floats(0, 1e9)
 JSON = st.dictionaries(st.text(), st.none() | st.booleans() | COUNTS | st.text() | st.lists(COUNTS), max_size=3)
 CONFIGS = st.builds(
-    topics.TopicConfig,
+    records.TopicConfig,
     format=st.sampled_from(["json", "bytes", "typed"]),
     schema=st.none() | JSON,
     key_field=st.none() | st.text(),
     initial_segments=COUNTS,
     scaling=JSON,
     flush=st.builds(
-        topics.FlushPolicy,
+        records.FlushPolicy,
         max_bytes=st.none() | COUNTS,
         min_bytes=st.none() | COUNTS,
         max_age_s=st.none() | SECONDS,
     ),
-    retention=st.builds(topics.RetentionPolicy, max_age_s=st.none() | SECONDS, max_bytes=st.none() | COUNTS),
+    retention=st.builds(records.RetentionPolicy, max_age_s=st.none() | SECONDS, max_bytes=st.none() | COUNTS),
     columns=st.none() | st.text(),
 )
 GRANTS = st.lists(
@@ -74,23 +73,23 @@ GRANTS = st.lists(
 ATTEMPTS = st.dictionaries(st.integers(0, 500), st.integers(2, 65_535), max_size=20)
 
 
-def cursor(acked_to: int, runs: list[int], attempts: dict[int, int]) -> subscriptions.CursorRecord:
+def cursor(acked_to: int, runs: list[int], attempts: dict[int, int]) -> records.CursorRecord:
     """A cursor with runs of acks, each behind a gap as long as it is."""
     ends = [acked_to + 2 * sum(runs[: n + 1]) for n in range(len(runs))]
     acked = tuple((end - length, end) for end, length in zip(ends, runs, strict=True))
     counts = {str(acked_to + offset): attempts[offset] for offset in sorted(attempts)}
-    return subscriptions.CursorRecord(7, acked_to, acked, counts, acked_to + 1_000)
+    return records.CursorRecord(7, acked_to, acked, counts, acked_to + 1_000)
 
 
 CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[Any]]] = {
     BROKERS: (
         [NAMES],
-        st.builds(cluster.BrokerRecord, url=st.text(), name=st.text(), started_us=COUNTS, zone=st.text()),
+        st.builds(records.BrokerRecord, url=st.text(), name=st.text(), started_us=COUNTS, zone=st.text()),
     ),
     PRINCIPALS: (
         [NAMES],
         st.builds(
-            access.PrincipalRecord,
+            records.PrincipalRecord,
             uid=st.text(),
             grants=GRANTS,
             created_us=COUNTS,
@@ -101,7 +100,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     TOKENS: (
         [NAMES],
         st.builds(
-            access.TokenRecord,
+            records.TokenRecord,
             digest=st.text(),
             principal=NAMES,
             uid=st.text(),
@@ -111,18 +110,18 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             parent=st.none() | NAMES,
         ),
     ),
-    SUSPICIONS: ([NAMES, NAMES], st.builds(cluster.SuspicionRecord, url=st.text())),
+    SUSPICIONS: ([NAMES, NAMES], st.builds(records.SuspicionRecord, url=st.text())),
     REVOCATIONS: (
         [NAMES],
-        st.builds(cluster.RevocationRecord, by=st.text(), reporters=st.tuples(st.text()), lease_s=SECONDS),
+        st.builds(records.RevocationRecord, by=st.text(), reporters=st.tuples(st.text()), lease_s=SECONDS),
     ),
-    CLUSTER: ([], st.builds(cluster.ClusterRecord, cluster=st.text())),
-    LEADER: ([], st.builds(cluster.LeaderRecord, broker=NAMES)),
-    JOURNALS: ([NAMES], st.builds(cluster.JournalRecord, kind=st.sampled_from(["file", "object"]), place=st.text())),
+    CLUSTER: ([], st.builds(records.ClusterRecord, cluster=st.text())),
+    LEADER: ([], st.builds(records.LeaderRecord, broker=NAMES)),
+    JOURNALS: ([NAMES], st.builds(records.JournalRecord, kind=st.sampled_from(["file", "object"]), place=st.text())),
     TOPICS: (
         [NAMES],
         st.builds(
-            topics.TopicRecord,
+            records.TopicRecord,
             incarnation=COUNTS,
             state=st.sampled_from(["active", "deleting"]),
             config=CONFIGS,
@@ -132,7 +131,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     SEGMENTS: (
         [NAMES, NUMBERS, NUMBERS],
         st.builds(
-            topics.SegmentRecord,
+            records.SegmentRecord,
             low=COUNTS,
             high=COUNTS,
             state=st.sampled_from(["open", "sealed"]),
@@ -146,7 +145,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     STARTS: (
         [NAMES, NUMBERS, NUMBERS],
         st.builds(
-            topics.StartRecord,
+            records.StartRecord,
             sequence=COUNTS,
             offset=COUNTS,
             raised=st.lists(st.tuples(COUNTS, COUNTS)).map(tuple),
@@ -155,7 +154,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     TOMBSTONES: (
         [NAMES, NUMBERS, NUMBERS],
         st.builds(
-            topics.TombstoneRecord,
+            records.TombstoneRecord,
             low=COUNTS,
             high=COUNTS,
             end_offset=COUNTS,
@@ -166,14 +165,14 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             removed_us=COUNTS,
         ),
     ),
-    CREATIONS: ([NAMES, NUMBERS], st.builds(topics.CreationRecord, broker=NAMES, count=COUNTS)),
-    REWINDS: ([NAMES, NUMBERS], st.builds(topics.RewindRecord, subscription=NAMES)),
-    RETENTION: ([], st.builds(topics.Counter, next=COUNTS)),
-    COUNTERS: ([NAMES], st.builds(topics.Counter, next=COUNTS)),
+    CREATIONS: ([NAMES, NUMBERS], st.builds(records.CreationRecord, broker=NAMES, count=COUNTS)),
+    REWINDS: ([NAMES, NUMBERS], st.builds(records.RewindRecord, subscription=NAMES)),
+    RETENTION: ([], st.builds(records.Counter, next=COUNTS)),
+    COUNTERS: ([NAMES], st.builds(records.Counter, next=COUNTS)),
     SUBSCRIPTIONS: (
         [NAMES, NUMBERS, NAMES],
         st.builds(
-            subscriptions.SubscriptionRecord,
+            records.SubscriptionRecord,
             mode=st.sampled_from(["ordered", "shared", "keyed"]),
             start=st.sampled_from(["latest", "earliest", {"timestamp": "2013-01-01T00:00:00Z"}]),
             ack_deadline_s=SECONDS,
@@ -183,7 +182,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             epoch=COUNTS,
             backoff_s=st.lists(SECONDS).map(tuple),
             max_in_flight=COUNTS,
-            filter=st.none() | st.builds(subscriptions.MessageFilter, st.none() | st.text(), st.just({"h": "v"})),
+            filter=st.none() | st.builds(records.MessageFilter, st.none() | st.text(), st.just({"h": "v"})),
             expires_after_s=st.none() | SECONDS,
             paused=st.booleans(),
         ),
@@ -195,7 +194,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     UPLOADS: (
         [NAMES, NUMBERS, NAMES],
         st.builds(
-            uploads.UploadRecord,
+            records.UploadRecord,
             name=st.text(),
             size=COUNTS,
             content_type=st.text(),
@@ -208,7 +207,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     IMPORTS: (
         [NAMES, NUMBERS, NAMES],
         st.builds(
-            uploads.ImportRecord,
+            records.ImportRecord,
             format=st.sampled_from(["parquet", "ndjson", "arrow"]),
             bare=st.booleans(),
             name=st.text(),
@@ -222,12 +221,12 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             state=st.sampled_from(["checking", "running", "done", "failed"]),
             rows=st.none() | COUNTS,
             rows_done=COUNTS,
-            segments=st.lists(st.builds(uploads.ImportedSegment, COUNTS, COUNTS, COUNTS, COUNTS)).map(tuple),
-            problem=st.none() | st.builds(uploads.ImportProblem, st.text(), st.text(), JSON),
+            segments=st.lists(st.builds(records.ImportedSegment, COUNTS, COUNTS, COUNTS, COUNTS)).map(tuple),
+            problem=st.none() | st.builds(records.ImportProblem, st.text(), st.text(), JSON),
         ),
     ),
-    GROWTH: ([], st.builds(topics.Counter, next=COUNTS)),
-    URL_SECRET: ([], st.builds(cluster.SecretRecord, secret=st.text())),
+    GROWTH: ([], st.builds(records.Counter, next=COUNTS)),
+    URL_SECRET: ([], st.builds(records.SecretRecord, secret=st.text())),
 }
 
 
@@ -296,7 +295,7 @@ def test_fields_of_later_versions_are_ignored(kind: KeyKind[Any]) -> None:
 
 
 def test_a_field_of_a_later_version_is_ignored() -> None:
-    assert record_of(COUNTERS, b'{"next": 3, "new": []}') == topics.Counter(3)
+    assert record_of(COUNTERS, b'{"next": 3, "new": []}') == records.Counter(3)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"next": "3"}', b"\xff"])

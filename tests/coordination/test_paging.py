@@ -3,9 +3,8 @@
 import pytest
 
 from seaweedq.clock import SystemClock
-from seaweedq.coordination.interface import Put
+from seaweedq.coordination.interface import Put, entries, pages, read_all
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.transactions import entries, pages, read_all
 
 
 async def filled(count):

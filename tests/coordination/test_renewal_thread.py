@@ -11,12 +11,11 @@ import pytest
 
 from seaweedq.clock import Ids, SystemClock
 from seaweedq.coordination import membership
-from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
+from seaweedq.coordination.etcd import Access, EtcdCoordination
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.keys import BROKERS
-from seaweedq.coordination.membership import BrokerIdentity, Membership
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
-from seaweedq.coordination.thread_loop import Aside
+from seaweedq.coordination.membership import Aside, BrokerIdentity, Membership
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.tiers import marked
 

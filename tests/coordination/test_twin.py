@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seaweedq.coordination.interface import Compare, Delete, Put, WatchLost
 from seaweedq.coordination.memory import MemoryEngine
 from seaweedq.coordination.polling import Engine
-from seaweedq.coordination.sqlite.database import Database
+from seaweedq.coordination.sqlite import Database
 from tests.support.tiers import examples
 
 LOG_LIMIT = 4

@@ -10,7 +10,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from seaweedq.segments.entry import EntryName
 from tests.support.processes.command import seaweedq
 from tests.support.processes.passed_grace import let_the_grace_pass

@@ -11,8 +11,8 @@ import pytest
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.sqlite import EmbeddedCoordination
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers.stored import record_of
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of, put, uploaded
 from tests.support.tiers import later

@@ -11,11 +11,15 @@ import pytest
 from seaweedq.broker.imports.rules import NEXT
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
-from seaweedq.coordination.records.cluster import JournalRecord
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
-from seaweedq.coordination.records.topics import Intent, SegmentRecord
-from seaweedq.coordination.records.uploads import ImportRecord, UploadRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import (
+    ImportRecord,
+    Intent,
+    JournalRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+    UploadRecord,
+)
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers.drawn_states import DRAWN, END, Step, check_steps, steps
 
 

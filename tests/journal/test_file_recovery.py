@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.clock import SystemIds
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import JournalUnavailable
 from seaweedq.journal import file_recovery
 from seaweedq.journal.disk import Disk

@@ -8,7 +8,7 @@ import pytest
 import seaweedq.journal
 from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import NeedsNewerBroker
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable

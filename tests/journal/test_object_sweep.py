@@ -9,8 +9,8 @@ from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.cluster import JournalRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.journal.object_backend import ObjectJournals
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, slot_name
 from seaweedq.journal.object_sweep import KEPT_S

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seaweedq.broker.publish.batch_split import locate, split, split_again
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.routing import Bounds
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, inherited_cuts

@@ -19,7 +19,7 @@ from seaweedq.broker.retention import BEGINNING, Place, RestoredCoordinationRepa
 from seaweedq.broker.rpc import BrokerStatus
 from seaweedq.broker.topics import OrphanedTopics, find_orphaned_topics
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.records.cluster import BrokerRecord
+from seaweedq.coordination.records import BrokerRecord
 from seaweedq.errors import InvalidRequest, Unavailable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

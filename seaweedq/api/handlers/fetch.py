@@ -28,7 +28,7 @@ from seaweedq.broker.topics import Catalog, Tombstones, Topic, check_at_end
 from seaweedq.broker.uploads import PIECE_BYTES, Payloads
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import encode_messages
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import ChainDamaged, PayloadNotFound, SegmentNotFound
 
 router = APIRouter(tags=["read"])

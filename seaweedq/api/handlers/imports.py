@@ -13,7 +13,7 @@ from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, whole_number
 from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.broker import Broker
-from seaweedq.coordination.records.uploads import ImportProblem, ImportRecord
+from seaweedq.coordination.records import ImportProblem, ImportRecord
 from seaweedq.errors import InvalidRequest, SeaweedqError
 from seaweedq.segments.layout import Format
 

@@ -19,7 +19,7 @@ from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, moment, whole_number
 from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.access import Principals
-from seaweedq.coordination.records.access import PrincipalRecord
+from seaweedq.coordination.records import PrincipalRecord
 from seaweedq.errors import InvalidRequest, PrincipalNotFound
 from seaweedq.segments.names import NAME
 

@@ -34,7 +34,7 @@ from seaweedq.codec.messages import (
     ReferenceEnvelopes,
 )
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest, Unavailable
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import OF_PRINCIPAL

@@ -24,7 +24,7 @@ from seaweedq.broker.reshape import ChangeRequests
 from seaweedq.broker.rpc import HistoryCall
 from seaweedq.broker.topics import MAX_SUCCESSORS, Catalog, Tombstones, Topic
 from seaweedq.clock import Clock
-from seaweedq.coordination.records.topics import Intent, SegmentRecord, TombstoneRecord
+from seaweedq.coordination.records import Intent, SegmentRecord, TombstoneRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import InvalidRequest, SegmentNotFound
 from seaweedq.segments.entry import EntryName

@@ -48,7 +48,7 @@ from seaweedq.clock import Ids
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.keys import ID_BOUND
-from seaweedq.coordination.records.subscriptions import MessageFilter, SubscriptionRecord
+from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
 from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound
 from seaweedq.segments.names import NAME
 

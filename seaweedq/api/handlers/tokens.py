@@ -18,7 +18,7 @@ from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_free_text, check_name, moment, whole_number
 from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.access import Principals, Wanted
-from seaweedq.coordination.records.access import TokenRecord
+from seaweedq.coordination.records import TokenRecord
 from seaweedq.errors import TokenNotFound
 
 PATH = "/v1/tokens/{token}"

@@ -31,7 +31,7 @@ from seaweedq.broker.retention import Preview, TopicDeletion, TopicFiles
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
 from seaweedq.codec.bodies import JSON
 from seaweedq.codec.key_field import check_key_field
-from seaweedq.coordination.records.topics import FlushPolicy, RetentionPolicy, TopicConfig
+from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema

@@ -28,8 +28,7 @@ from seaweedq.api.request import Answer, Request, Send
 from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
 from seaweedq.broker.uploads import Uploads, incarnation_of, object_name, part_count, pieces
-from seaweedq.coordination.records.topics import TopicConfig
-from seaweedq.coordination.records.uploads import UploadRecord
+from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.errors import InvalidRequest, PayloadNotFound, UploadMismatch, UploadNotFound
 from seaweedq.storage.interface import ObjectStore
 

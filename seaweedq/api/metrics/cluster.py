@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from seaweedq.api.metrics.families import counter, gauge
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.keys import CATALOGUE
-from seaweedq.coordination.unreadable import NOTED
+from seaweedq.coordination.versioned import NOTED
 
 RENEWALS = counter(
     "seaweedq_lease_renewals_missed_total",

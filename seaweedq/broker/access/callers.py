@@ -35,7 +35,7 @@ from seaweedq.broker.access.view import MAX_DEPTH, AccessView, Touched
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination
-from seaweedq.coordination.records.access import TokenRecord
+from seaweedq.coordination.records import TokenRecord
 
 RATE_S = 20.0
 NOTHING_S = 1.0

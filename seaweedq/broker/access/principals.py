@@ -21,8 +21,8 @@ from seaweedq.broker.access.view import MAX_DEPTH, AccessView
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
-from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import PrincipalRecord, TokenRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Forbidden, InvalidRequest, PrincipalNotFound, TokenNotFound, Unavailable
 
 TRIES = 5

@@ -21,8 +21,8 @@ from seaweedq.access.grants import EVERYTHING, Rights
 from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination, Entry
-from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.records import PrincipalRecord, TokenRecord
+from seaweedq.coordination.versioned import Unreadable
 from seaweedq.coordination.view import View
 
 MAX_DEPTH = 8  # tokens that came one of the other

@@ -24,9 +24,9 @@ from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.cluster import SuspicionRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import SuspicionRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError, Unavailable
 
 

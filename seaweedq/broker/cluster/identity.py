@@ -19,9 +19,9 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import check_level, read_cluster
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records.cluster import ClusterRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, Unavailable, UnfitStore
 from seaweedq.storage.identity import cluster_identity, known_identity
 from seaweedq.storage.interface import ObjectStore

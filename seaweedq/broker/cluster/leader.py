@@ -36,11 +36,9 @@ from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records.cluster import JournalRecord
-from seaweedq.coordination.records.topics import SegmentRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.roster import Roster, is_replayed
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Fenced, NeedsNewerBroker, PeerTooOld, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated

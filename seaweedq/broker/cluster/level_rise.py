@@ -24,12 +24,11 @@ from collections.abc import Sequence
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import ClusterLevel, Reads, read_cluster, reads_of
-from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
+from seaweedq.coordination.interface import MAX_OPERATIONS, Compare, Coordination, Entry, Put, read_all
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.cluster import ClusterRecord, RevocationRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import ClusterRecord, RevocationRecord
 from seaweedq.coordination.roster import Roster
-from seaweedq.coordination.transactions import MAX_OPERATIONS, read_all
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import LevelConflict, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.storage.interface import ObjectStore

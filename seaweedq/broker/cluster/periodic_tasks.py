@@ -16,8 +16,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import Coordination, read_all
 from seaweedq.errors import SeaweedqError
 from seaweedq.journal.interface import Journals
 

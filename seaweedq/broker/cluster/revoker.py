@@ -9,7 +9,7 @@ its lease, which X keeps in sight from the sending of its last renewal on, and t
 
 A crash between 1 and 2 leaves a mark, and a broker that lives. The mark stays until that one is gone: the revocation
 may be under way, and come late. One behind 2 leaves 3 to the next leader, who waits anew. A mark is missing only where
-the end is certain: the parent of X, or the next owner of X's folder, removes it (coordination/ended_lives).
+the end is certain: the parent of X, or the next owner of X's folder, removes it (coordination/membership).
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from seaweedq.broker.context import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election, leader_of
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
-from seaweedq.coordination.records.cluster import RevocationRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import RevocationRecord
 from seaweedq.coordination.roster import NEVER
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, SeaweedqError
 from seaweedq.failpoints import reach
 

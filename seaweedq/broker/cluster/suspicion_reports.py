@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination, Entry
-from seaweedq.coordination.records.cluster import RevocationRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import RevocationRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from seaweedq.coordination.records.cluster import BrokerRecord
+from seaweedq.coordination.records import BrokerRecord
 
 REFUSALS = 3
 APART_S = 0.2  # between two of them

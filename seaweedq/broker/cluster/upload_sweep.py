@@ -15,11 +15,9 @@ from seaweedq.broker.uploads.records import clear, clear_folder, cleared
 from seaweedq.broker.uploads.rules import Step
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
-from seaweedq.coordination.records.uploads import UploadRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import entries, read_all
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put, entries, read_all
+from seaweedq.coordination.records import UploadRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Damaged
 from seaweedq.failpoints import reach
 from seaweedq.storage.folders import folders

@@ -24,8 +24,8 @@ from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal
-from seaweedq.coordination.records.uploads import ImportRecord, UploadRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import ImportRecord, UploadRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound
 from seaweedq.failpoints import reach
 from seaweedq.segments.rows import Reference

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from seaweedq.coordination.records.uploads import ImportProblem
+from seaweedq.coordination.records import ImportProblem
 from seaweedq.errors import Damaged
 
 GO = b"g"

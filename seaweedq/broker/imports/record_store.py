@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Put, entries, read_all
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.uploads import ImportRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import entries, read_all
+from seaweedq.coordination.records import ImportRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady
 
 PAGE = 50

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.coordination.records.uploads import ImportedSegment, ImportProblem, ImportRecord
+from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import IMPORT
 from seaweedq.segments.rows import header_sizes, together

@@ -33,8 +33,8 @@ from seaweedq.broker.imports.record_store import ImportId, ImportRecords
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.publisher import PreparedBatch, Producer, Publisher, PublishResult
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.coordination.records.uploads import ImportProblem, ImportRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import ImportProblem, ImportRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     Damaged,
     Fenced,

@@ -25,7 +25,7 @@ from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import PeerTooOld, Unavailable
 from seaweedq.segments.keyrange import KeyRange
 

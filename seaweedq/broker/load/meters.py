@@ -25,7 +25,7 @@ from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment
 from seaweedq.broker.rpc.messages import Count
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import InvalidRequest
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.row_hashes import hash_keys

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import ChainDamaged
 from seaweedq.failpoints import reach
 from seaweedq.formats import Level

@@ -14,7 +14,7 @@ import pyarrow as pa
 from seaweedq.broker.log.group_commit import EncodedRows
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.routing import Bounds
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import NotOwner
 from seaweedq.segments.keyrange import KEY_SPACE
 from seaweedq.segments.row_hashes import Hashes, cut, route

@@ -25,13 +25,11 @@ from collections.abc import Container, Sequence
 
 from seaweedq.broker.recovery.replay import Remaining, Replay
 from seaweedq.coordination import keys
-from seaweedq.coordination.ended_lives import end_life, journals_of
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
-from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.cluster import JournalRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.membership import Membership, end_life, journals_of
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.roster import is_recovered
-from seaweedq.coordination.unreadable import NOTED
+from seaweedq.coordination.versioned import NOTED, Versioned
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable

@@ -12,9 +12,8 @@ from seaweedq import levels
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.cluster import JournalRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import NotReady, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import Journal

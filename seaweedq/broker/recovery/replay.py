@@ -45,8 +45,8 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records.subscriptions import CursorRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, SegmentNotFound
 from seaweedq.failpoints import reach
 from seaweedq.formats import needs_newer

@@ -17,7 +17,7 @@ from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_index import Records
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.coordination.records.topics import Intent, SegmentRecord
+from seaweedq.coordination.records import Intent, SegmentRecord
 from seaweedq.errors import NotOwner, Unavailable
 
 LOOK_S, PAUSE_S = 1.0, 0.1

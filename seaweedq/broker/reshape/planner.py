@@ -15,8 +15,8 @@ from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records.topics import Counter, Intent
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Counter, Intent
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentConflict
 from seaweedq.failpoints import reach
 

@@ -18,7 +18,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.clock import Clock
-from seaweedq.coordination.records.topics import Intent, Successor
+from seaweedq.coordination.records import Intent, Successor
 from seaweedq.coordination.roster import Roster
 from seaweedq.durations import Durations
 from seaweedq.errors import SeaweedqError

@@ -14,7 +14,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Holder, Ownership
 from seaweedq.clock import Clock
-from seaweedq.coordination.records.topics import Intent
+from seaweedq.coordination.records import Intent
 from seaweedq.errors import Fenced, NotOwner
 from seaweedq.failpoints import reach
 from seaweedq.segments.entry import Seal

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
-from seaweedq.coordination.records.topics import RetentionPolicy
+from seaweedq.coordination.records import RetentionPolicy
 from seaweedq.segments.entry import EntryName
 
 SLACK_US = 60_000_000

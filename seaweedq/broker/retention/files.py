@@ -12,11 +12,9 @@ from seaweedq.broker.retention.empty_entries import EmptyEntries
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination
-from seaweedq.coordination.records.topics import RetentionPolicy
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.interface import Compare, Coordination, read_all
+from seaweedq.coordination.records import RetentionPolicy
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import ChainDamaged
 from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain, ListedEntry

@@ -24,11 +24,9 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records.topics import StartRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.interface import Compare, Coordination, Put, read_all
+from seaweedq.coordination.records import StartRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryName

@@ -37,7 +37,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records.topics import SegmentRecord, StartRecord
+from seaweedq.coordination.records import SegmentRecord, StartRecord
 from seaweedq.errors import ChainDamaged, CoordinationUnavailable, Fenced, NeedsNewerBroker, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain

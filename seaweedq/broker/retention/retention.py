@@ -36,7 +36,7 @@ from seaweedq.broker.retention.segment_removal import SegmentRemoval
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records.topics import RetentionPolicy, StartRecord
+from seaweedq.coordination.records import RetentionPolicy, StartRecord
 from seaweedq.errors import Fenced, NotOwner, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.segments.entry import EntryName

@@ -27,10 +27,9 @@ from seaweedq.broker.topics.segment_index import Records
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
-from seaweedq.coordination.records.topics import SegmentRecord, TombstoneRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Put, read_all
+from seaweedq.coordination.records import SegmentRecord, TombstoneRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.failpoints import reach
 

@@ -24,11 +24,9 @@ from seaweedq.broker.subscriptions.open_subscriptions import WATCHED_S
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.interface import Coordination, read_all
+from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import NotOwner
 
 MARGIN_S = 60.0

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from seaweedq.broker.rpc.peer_keys import PeerKeys, RootKeys
 from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import Ids
-from seaweedq.coordination.records.cluster import BrokerRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import BrokerRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 
 if TYPE_CHECKING:
     from seaweedq.broker.rpc.peer_tls import PeerTls

@@ -15,7 +15,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from seaweedq.coordination.records.cluster import BrokerRecord
+from seaweedq.coordination.records import BrokerRecord
 
 SCRYPT_N, SCRYPT_R = 1 << 15, 8
 _SCRYPT_BYTES = 64 * 1024 * 1024

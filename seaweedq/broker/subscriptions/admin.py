@@ -29,13 +29,10 @@ from seaweedq.broker.subscriptions.subscription import SeekResult, Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
-from seaweedq.coordination.records import seek_plan
-from seaweedq.coordination.records.seek_plan import Sought
-from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import entries, read_all
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Put, entries, read_all
+from seaweedq.coordination.packed_forms import PLAN_MAX_BYTES, SegmentSeek, pack_plan
+from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import InvalidRequest, NoDeadLetters, OffsetOutOfRange, SubscriptionNotFound, TooManySegments
 from seaweedq.failpoints import reach
 
@@ -63,16 +60,16 @@ class Starts:
         self._positions = positions
         self._tombstones = tombstones
 
-    async def find(self, topic: Topic, start: str | dict[str, str]) -> list[Sought]:
+    async def find(self, topic: Topic, start: str | dict[str, str]) -> list[SegmentSeek]:
         """Returns where `earliest`, `latest` or a time is. Raises NeedsNewerBroker where that offset is not known of a
         segment."""
         if start != "earliest":
             self._readables.check_whole(topic)
         ends = await self._ends(topic)
         offsets = await self._offsets(topic, start, ends)
-        return [Sought(number, ends[number], offsets[number]) for number in sorted(offsets)]
+        return [SegmentSeek(number, ends[number], offsets[number]) for number in sorted(offsets)]
 
-    async def at(self, topic: Topic, offsets: Mapping[int, int]) -> tuple[list[Sought], list[int]]:
+    async def at(self, topic: Topic, offsets: Mapping[int, int]) -> tuple[list[SegmentSeek], list[int]]:
         """Returns all segments with these offsets, and the numbers of those whose start is above theirs, at which they
         begin; of a segment that retention has removed that is the end. Raises SegmentNotFound, and OffsetOutOfRange
         beyond an end."""
@@ -87,7 +84,7 @@ class Starts:
         begin = {**self._readables.start_offsets(topic), **removed}
         moved = sorted(number for number, offset in offsets.items() if offset < begin.get(number, 0))
         to = {number: max(offset, begin.get(number, 0)) for number, offset in offsets.items()}
-        return [Sought(number, ends[number], to.get(number)) for number in sorted(ends)], moved
+        return [SegmentSeek(number, ends[number], to.get(number)) for number in sorted(ends)], moved
 
     async def _ends(self, topic: Topic) -> dict[int, int]:
         return {number: position.end for number, position in (await self._positions.positions(topic)).items()}
@@ -273,14 +270,14 @@ class Seeking:
         seek of this name went to another place."""
         if known := _known(await self._dispatcher.open(topic, name), key, place):
             return known
-        plan: Sequence[seek_plan.Sought]
+        plan: Sequence[SegmentSeek]
         moved: Sequence[int]
         if isinstance(place, AtOffsets):
             plan, moved = await self._starts.at(topic, place.offsets)
         else:
             plan, moved = await self._starts.find(topic, place), ()
-        packed = seek_plan.packed(plan)
-        if len(packed) > seek_plan.MAX_BYTES:
+        packed = pack_plan(plan)
+        if len(packed) > PLAN_MAX_BYTES:
             raise TooManySegments(f"topic {topic.name!r} has {len(plan)} segments, too many for one seek")
         before, after = await self._dispatcher.seek(topic, name, key, SeekTarget(packed, _digest(place)))
         if known := _known(before, key, place):  # a repetition was faster

@@ -31,10 +31,9 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
-from seaweedq.coordination.records.topics import RewindRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import RewindRecord, SubscriptionRecord
 from seaweedq.coordination.roster import Roster, is_replayed
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated

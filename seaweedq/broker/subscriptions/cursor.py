@@ -19,8 +19,8 @@ from seaweedq.broker.subscriptions.delivery import DeadLetterBatch, DeadLetterRe
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.policy import Rules
 from seaweedq.broker.subscriptions.window import NOBODY
-from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease, SubscriptionRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import CursorRecord, HeldLease, SubscriptionRecord
+from seaweedq.coordination.versioned import Versioned
 
 
 class SegmentCursor:

@@ -20,12 +20,10 @@ from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.subscription import Subscription, rules_of
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
-from seaweedq.coordination.records import seek_plan
-from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Put, read_all
+from seaweedq.coordination.packed_forms import cursor_after, unpack_plan
+from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
 
@@ -198,10 +196,10 @@ class CursorStore:
         assert seek is not None
         wanted: list[tuple[Compare, Put]] = []
         entries = await self._entries(topic, name)
-        for one in seek_plan.unpacked(seek.plan or ""):
+        for one in unpack_plan(seek.plan or ""):
             entry = entries.get(one.segment)
             there = keys.CURSORS.require(entry) if entry else None
-            if cursor := seek_plan.cursor_after(one, seek.epoch, there.record if there else None):
+            if cursor := cursor_after(one, seek.epoch, there.record if there else None):
                 new = there.with_record(cursor) if there else Versioned.new(cursor)
                 key = keys.CURSORS.key(topic.name, topic.record.incarnation, name, one.segment)
                 wanted.append((Compare(key, new.revision), Put(key, keys.CURSORS.encode(new))))

@@ -10,8 +10,7 @@ from seaweedq.access.caller import Caller
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
 from seaweedq.errors import Forbidden, InvalidRequest
 
 

@@ -44,7 +44,7 @@ from seaweedq.broker.subscriptions.window import (
     BusySlots,
     Window,
 )
-from seaweedq.coordination.records.subscriptions import CursorRecord
+from seaweedq.coordination.records import CursorRecord
 
 REJECTED, MAX_ATTEMPTS = "rejected", "max-attempts"
 NO_ANSWER = "no answer came before the deadline"

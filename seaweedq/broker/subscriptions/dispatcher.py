@@ -41,7 +41,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.subscriptions import SeekRecord, SubscriptionRecord
+from seaweedq.coordination.records import SeekRecord, SubscriptionRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
 
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class SeekTarget(NamedTuple):
-    """Where a seek goes: its plan (coordination/records/seek_plan), and a digest of what was asked for."""
+    """Where a seek goes: its plan (coordination/packed_forms), and a digest of what was asked for."""
 
     plan: str
     digest: str

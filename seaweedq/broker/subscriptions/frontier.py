@@ -19,7 +19,7 @@ One that was done before stays done.
 from collections.abc import Callable, Collection
 
 from seaweedq.broker.topics.segment_index import Records
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 
 AckedTo = Callable[[int], int]  # everything below this offset of a segment is acked
 

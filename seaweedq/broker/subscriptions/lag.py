@@ -21,7 +21,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
+from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.errors import BelowRetention, NotOwner
 
 Stall: TypeAlias = Literal["window", "max_in_flight", "paused"]

@@ -17,8 +17,8 @@ from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.pull_queue import PullQueue
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.failpoints import reach
 

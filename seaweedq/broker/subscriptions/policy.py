@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.subscriptions.window import NO_KEY, SLOTS, Array
-from seaweedq.coordination.records.subscriptions import MessageFilter
+from seaweedq.coordination.records import MessageFilter
 
 Mode: TypeAlias = Literal["ordered", "shared", "keyed"]
 SUSPECT = 3  # from this attempt on

@@ -30,9 +30,8 @@ from seaweedq.broker.subscriptions.shares import SegmentShares
 from seaweedq.broker.subscriptions.window import DYING, HELD, NOBODY
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_index import Records
-from seaweedq.coordination.records.subscriptions import CursorRecord, SubscriptionRecord
-from seaweedq.coordination.records.topics import SegmentRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, NotOwner
 
 HELD_UP_S = 60.0  # with the same first unacked message, before the log warns of it; at least three deadlines

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets, Run, runs_of
-from seaweedq.coordination.records.subscriptions import CursorRecord
+from seaweedq.coordination.records import CursorRecord
 
 SLOTS = 65_536
 NO_KEY = -1  # the slot of a message without a key

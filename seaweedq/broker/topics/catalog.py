@@ -1,6 +1,6 @@
 """This broker's view of the topics: records of coordination, kept current by watches, and the segments it has open.
 
-A topic whose record cannot be read (coordination/unreadable) is unknown to all work of this broker: it answers 503, and
+A topic whose record cannot be read (coordination/versioned) is unknown to all work of this broker: it answers 503, and
 what was open of it stays as it was until the record can be read again. A segment whose record cannot be read has a
 place in the key space that nobody here knows: the ranges that no readable segment has are gaps, which take nothing.
 
@@ -21,9 +21,8 @@ from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
-from seaweedq.coordination.records.topics import SegmentRecord, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.records import SegmentRecord, TopicRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
 from seaweedq.segments.entry import EntryName

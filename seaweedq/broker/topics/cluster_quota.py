@@ -20,10 +20,9 @@ from seaweedq.access.limits import Limits
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records.topics import Counter
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import Compare, Coordination, Put, read_all
+from seaweedq.coordination.records import Counter
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import SeaweedqError, TooManySegments, TooManyTopics
 
 NEAR_TOPICS = 2_000

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_index import Records
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import MAX_OPERATIONS
+from seaweedq.coordination.interface import MAX_OPERATIONS, Compare, Put
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KeyRange
 

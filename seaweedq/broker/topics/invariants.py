@@ -25,8 +25,8 @@ import msgspec
 from seaweedq.broker.topics.segment_index import Records
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Entry, Put
-from seaweedq.coordination.records.topics import Intent, SegmentRecord, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Intent, SegmentRecord, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.invariants import InvariantViolated
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tiles_key_space
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.roster import Roster
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.versioned import Unreadable
 
 TOPICS = 20  # that are named
 

@@ -27,7 +27,7 @@ from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.routing import GAP, Routing
 from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import ChainDamaged, NotOwner
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.producers import ProducerTables

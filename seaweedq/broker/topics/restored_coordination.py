@@ -14,8 +14,8 @@ from collections.abc import Container
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.records.topics import Counter
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Counter
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import ChainDamaged, SegmentConflict
 from seaweedq.segments.entry import segment_folder
 from seaweedq.storage.folders import folders

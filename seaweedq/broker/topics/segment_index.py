@@ -1,7 +1,7 @@
 """The index of all segments by topic, by owner and by intent, as the last change of each record says, and facts that
 follow from a topic's records alone. Nothing is read or written.
 
-A segment whose record cannot be read (coordination/unreadable) is known as such, and has no owner and no intent.
+A segment whose record cannot be read (coordination/versioned) is known as such, and has no owner and no intent.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Entry
-from seaweedq.coordination.records.topics import SegmentRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 
 Records = Mapping[int, Versioned[SegmentRecord]]  # by segment
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Entry
-from seaweedq.coordination.records.topics import StartRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.records import StartRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.segments.entry import EntryName
 
 NO_START = Versioned.new(StartRecord(0, 0))

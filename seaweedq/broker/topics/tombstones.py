@@ -7,10 +7,9 @@ a request to coordination.
 
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.records.topics import TombstoneRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import Coordination, read_all
+from seaweedq.coordination.records import TombstoneRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BelowRetention, OffsetOutOfRange, SegmentNotFound
 
 

@@ -25,13 +25,11 @@ from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.invariants import broken_in_topic
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
+from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put, read_all
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records.topics import Counter, CreationRecord, SegmentRecord, TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Counter, CreationRecord, SegmentRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.roster import Roster
-from seaweedq.coordination.transactions import read_all
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated

@@ -19,8 +19,8 @@ from seaweedq.broker.uploads.rules import folder
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records.cluster import SecretRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import SecretRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Forbidden
 from seaweedq.storage.interface import SignedRequest
 

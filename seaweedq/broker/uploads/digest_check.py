@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from seaweedq.coordination.records.uploads import UploadRecord
+from seaweedq.coordination.records import UploadRecord
 from seaweedq.errors import UploadIncomplete, UploadMismatch
 from seaweedq.storage.interface import ObjectStore, PayloadStore
 

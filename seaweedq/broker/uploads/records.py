@@ -23,11 +23,9 @@ from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.rules import incarnation_of
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
-from seaweedq.coordination.records.uploads import UploadRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import entries
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Put, entries
+from seaweedq.coordination.records import UploadRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import NotReady, TooManyUploads, UploadNotFound
 from seaweedq.failpoints import reach
 from seaweedq.storage.interface import PayloadStore

@@ -14,8 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from seaweedq.coordination.records.topics import TopicConfig
-from seaweedq.coordination.records.uploads import UploadRecord
+from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.errors import InvalidRequest, PayloadTooLarge, UploadConflict
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part

@@ -23,9 +23,8 @@ from seaweedq.broker.uploads.digest_check import DigestCheck, check_digest
 from seaweedq.broker.uploads.records import OpenQuota, UploadRecords, clear, clear_folder, cleared, not_found
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.topics import TopicConfig
-from seaweedq.coordination.records.uploads import UploadRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TopicConfig, UploadRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     InvalidUpload,
     UploadConflict,

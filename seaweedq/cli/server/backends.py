@@ -9,7 +9,7 @@ from seaweedq.cli.server.given_settings import is_loopback
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from seaweedq.errors import InvalidRequest
 from seaweedq.extras import install_command
 from seaweedq.settings import Settings
@@ -74,8 +74,8 @@ def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordin
         pools.add(embedded.thread)
         return embedded
     try:
-        from seaweedq.coordination.etcd.backend import EtcdCoordination
-        from seaweedq.coordination.etcd.transport import Access
+        from seaweedq.coordination.etcd import EtcdCoordination
+        from seaweedq.coordination.etcd_transport import Access
     except ModuleNotFoundError:
         raise InvalidRequest(
             f"coordination={settings.coordination!r} needs etcd3: {install_command('etcd')}", field="coordination"

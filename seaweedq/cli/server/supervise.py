@@ -28,8 +28,8 @@ from seaweedq.cli.server.members import check_folder, check_members, homes, memb
 from seaweedq.cli.shared.common import counted
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
-from seaweedq.coordination.ended_lives import end_life, journals_of
 from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.membership import end_life, journals_of
 from seaweedq.errors import DataFolderInUse, SeaweedqError
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock

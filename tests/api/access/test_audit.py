@@ -15,7 +15,7 @@ from seaweedq.broker.audit.topic import GIVE_UP_S, AuditTopic
 from seaweedq.broker.rpc.peer_sessions import Refusal
 from seaweedq.broker.rpc.peer_sessions import refused as refused_peer
 from seaweedq.broker.topics.catalog import layout_of
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
+from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.errors import SeaweedqError, StoreUnavailable, TopicConflict, Unavailable
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.settings import Settings

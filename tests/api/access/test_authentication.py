@@ -35,8 +35,8 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import PrincipalRecord, TokenRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     Forbidden,
     MethodNotAllowed,

@@ -17,10 +17,9 @@ from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import DeadLetterBatch
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.window import HELD
-from seaweedq.coordination.records.cursor_form import packed, unpacked
-from seaweedq.coordination.records.seek_plan import Sought, cursor_after
-from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.packed_forms import SegmentSeek, cursor_after, pack_cursor, unpack_cursor
+from seaweedq.coordination.records import CursorRecord, HeldLease
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BelowRetention, CoordinationUnavailable, Unavailable
 from tests.support import privates
 from tests.support.brokers import inside
@@ -500,7 +499,7 @@ def test_a_checkpoint_has_the_batch_only_while_its_ack_is_on_its_way() -> None:
             cursor.delivery.begin_ack(np.array([0, 2]))
         record = cursor.changed(7)
         assert record is not None
-        after = SegmentCursor(Versioned.new(unpacked(packed(record))))
+        after = SegmentCursor(Versioned.new(unpack_cursor(pack_cursor(record))))
         after.take_over(0, 9, 0.0)
         assert after.delivery.dead_letters.begun() == DeadLetterBatch("~letter.b.1", 40, (0, 2))
         assert after.delivery.dead_letters.all().tolist() == [0, 1, 2]
@@ -519,7 +518,7 @@ def test_a_batch_stays_in_a_record_that_its_reasons_do_not_fit_into() -> None:
     cursor.delivery.dead_letters.sent = sent = DeadLetterBatch("~letter.b.1", 0, tuple(range(1, 2_000, 20)))
     record = cursor.changed(7)
     assert record is not None
-    after = SegmentCursor(Versioned.new(unpacked(packed(record))))
+    after = SegmentCursor(Versioned.new(unpack_cursor(pack_cursor(record))))
     after.take_over(0, 9, 0.0)
     assert after.delivery.dead_letters.begun() == sent
     assert 100 < len(after.delivery.dead_letters.all()) < 2_000
@@ -533,7 +532,7 @@ def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
     dying = HeldLease("", "", 0.0, ((3, 4),), ("rejected", "why"))
     held = (HeldLease("mine", "c", 9.0, ((2, 3),)), dying)
     before = CursorRecord(7, 2, delivered_to=5, held=held)
-    kept, moved = (cursor_after(Sought(0, 9, to), 8, before) for to in (None, 0))
+    kept, moved = (cursor_after(SegmentSeek(0, 9, to), 8, before) for to in (None, 0))
     assert kept is not None
     assert moved is not None
     assert (kept.held, moved.held) == ((dying,), ())

@@ -16,8 +16,8 @@ from seaweedq.broker.rpc.transport import Relayed
 from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.cluster import BrokerRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import BrokerRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until

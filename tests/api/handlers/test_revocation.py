@@ -17,10 +17,10 @@ import pytest
 from seaweedq.access.tokens import draw
 from seaweedq.broker.broker import Broker
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.coordination.etcd.backend import EtcdCoordination
-from seaweedq.coordination.etcd.transport import Access
+from seaweedq.coordination.etcd import EtcdCoordination
+from seaweedq.coordination.etcd_transport import Access
 from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from seaweedq.storage.memory import MemoryStore
 from tests.support import privates
 from tests.support.brokers import inside

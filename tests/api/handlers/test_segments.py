@@ -8,8 +8,8 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records.topics import TombstoneRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TombstoneRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
 from tests.support.brokers.reshaped import at, make, replace

@@ -20,8 +20,8 @@ from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.access.view import AccessView
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
-from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import PrincipalRecord, TokenRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.support.tiers import examples
 
 NAMES, TOKENS = ("*", "a", "b"), tuple(f"{number:016x}" for number in range(6))

@@ -13,7 +13,7 @@ from seaweedq.broker.load.reports import Reports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore

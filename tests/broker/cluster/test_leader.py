@@ -21,8 +21,8 @@ from seaweedq.broker.recovery.replay import Left, Place, Remaining, Replay, Repl
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Entry, Put
-from seaweedq.coordination.records.topics import TopicConfig
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import StoreUnavailable, Unavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock

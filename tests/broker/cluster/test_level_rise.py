@@ -14,11 +14,10 @@ from seaweedq.broker.cluster.level_rise import COMPARED, JoinGuard, LevelRise
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import ClusterLevel
-from seaweedq.coordination.interface import Entry, Put
+from seaweedq.coordination.interface import Entry, Put, read_all
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.roster import Roster
-from seaweedq.coordination.transactions import read_all
 from seaweedq.errors import CoordinationUnavailable, LevelConflict, LevelMismatch, NeedsLevel, UnfitStore
 from seaweedq.failpoints import using
 from seaweedq.storage.identity import known_identity

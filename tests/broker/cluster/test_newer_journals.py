@@ -17,7 +17,7 @@ from seaweedq.broker.recovery.journal_recovery import RequestedRecoveries
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, PeerTooOld, Unavailable
 from seaweedq.formats import Level, needs_newer
 from seaweedq.journal.disk import Disk

@@ -11,7 +11,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.periodic_tasks import LATE_S, LateFiles
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
 from tests.support import privates
 from tests.support.brokers import inside

@@ -13,7 +13,7 @@ from seaweedq.broker.cluster.own_revocations import OwnRevocations
 from seaweedq.broker.cluster.suspicion_rules import EXEMPT_S, HELD_S
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import running

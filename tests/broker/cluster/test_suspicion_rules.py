@@ -18,7 +18,7 @@ from seaweedq.broker.cluster.suspicion_rules import (
     revoker_of,
     suspects,
 )
-from seaweedq.coordination.records.cluster import BrokerRecord
+from seaweedq.coordination.records import BrokerRecord
 
 ANSWERED, LEAVES, REFUSED, FAILED = Outcome.ANSWERED, Outcome.LEAVES, Outcome.REFUSED, Outcome.FAILED
 

@@ -21,7 +21,7 @@ from seaweedq.broker.publish.publisher import Producer, PublishResult
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import CoordinationUnavailable, NotReady, SequenceOutOfOrder, TopicBeingDeleted, TopicNotFound
 from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.segments.keyhash import hash_key

@@ -13,7 +13,7 @@ from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.imports.record_store import ImportId
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import PartlyTaken, Unavailable
 from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.settings import Settings

@@ -11,8 +11,8 @@ from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.open_segment import BufferedRows
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
 

@@ -8,7 +8,7 @@ from seaweedq.balancer.load import SegmentLoad
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.load.meters import LoadReport
 from seaweedq.broker.load.reports import Reports
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
 
 RATES = (100.0,) * 4

@@ -15,9 +15,8 @@ from seaweedq.broker.publish.forwarder import IDENTITIES, KEPT, Identities
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.coordination.records.cluster import JournalRecord
-from seaweedq.coordination.records.topics import TopicConfig
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import JournalRecord, TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.segments.rows import rows_of_singles

@@ -23,8 +23,8 @@ from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.topics.catalog import Routing, Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.signal import Signal
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.chain import Chain

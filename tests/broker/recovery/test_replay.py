@@ -23,9 +23,8 @@ from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Page
-from seaweedq.coordination.records.cluster import JournalRecord
-from seaweedq.coordination.records.topics import TopicConfig
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import JournalRecord, TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalDamaged
 from seaweedq.journal.interface import Claim
 from seaweedq.segments.chain import Chain

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.formats import Level
 from seaweedq.journal.disk import Disk

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.reshape.change_requests import stage
-from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, ask, at, make, records, refused

@@ -9,7 +9,7 @@ import pytest
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers import inside
 from tests.support.brokers.changing import ask, at, make, records, refused

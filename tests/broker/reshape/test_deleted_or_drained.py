@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate

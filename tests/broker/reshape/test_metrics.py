@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.broker.reshape.reshaper import BOUNDS_S, Counters, kind_of
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records.topics import Intent, Successor
+from seaweedq.coordination.records import Intent, Successor
 from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, ask, at, make, records
 from tests.support.brokers.in_process_cluster import in_loop, until

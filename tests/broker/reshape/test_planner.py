@@ -6,7 +6,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.reshape import planner
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.segments.rows import Single
 from tests.support.brokers import inside

@@ -16,8 +16,8 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor, TopicConfig
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
 from tests.support import privates
 from tests.support.brokers import inside

@@ -16,8 +16,8 @@ from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Holder, SegmentLocks
 from seaweedq.clock import Clock, SystemIds
-from seaweedq.coordination.records.topics import Intent, Successor, TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Intent, Successor, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.levels import HIGHEST

@@ -11,7 +11,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.recovery import replay as recover
 from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records.topics import Intent, TopicConfig
+from seaweedq.coordination.records import Intent, TopicConfig
 from seaweedq.errors import Fenced
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind

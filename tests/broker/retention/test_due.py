@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles, due, wants_empty_entries
-from seaweedq.coordination.records.topics import RetentionPolicy
+from seaweedq.coordination.records import RetentionPolicy
 from seaweedq.segments.entry import EntryName
 
 NOW_US = 10**10

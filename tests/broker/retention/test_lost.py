@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.retention.restored_coordination_repair import OFFSETS, SEQUENCES
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.failpoints import using
 from seaweedq.storage.retention_marks import mark_round
 from tests.support.brokers import inside

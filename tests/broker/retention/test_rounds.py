@@ -12,8 +12,8 @@ from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.topics import Counter, TopicConfig
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Counter, TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
 from seaweedq.storage.retention_marks import newest_round

@@ -13,9 +13,9 @@ from seaweedq.broker.retention.segment_removal import near_ancestors
 from seaweedq.broker.streams.topic_streams import Positions
 from seaweedq.client.core.table import ReadOptions, plan_table
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.topics import SegmentRecord, TombstoneRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import read_all
+from seaweedq.coordination.records import SegmentRecord, TombstoneRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BelowRetention, InvalidPositions, NotOwner
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder

@@ -9,10 +9,9 @@ import pytest
 
 from seaweedq.broker.retention.subscription_expiry import SubscriptionExpiry
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.topics import Counter
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import Put, read_all
+from seaweedq.coordination.records import Counter
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import using
 from tests.support import privates
 from tests.support.brokers import inside

@@ -23,7 +23,7 @@ from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.broker.rpc.transport import is_refused
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import SeaweedqError, Unavailable
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from seaweedq.broker.rpc.peer_keys import PeerKeys, RootKeys, framed, hkdf, stretch
-from seaweedq.coordination.records.cluster import BrokerRecord
+from seaweedq.coordination.records import BrokerRecord
 from tests.support.brokers.peer_keys import keys_of
 
 RECORD = BrokerRecord("http://b1:8080", "b1", 1_000, "zone", peer_url="https://b1:8443", lowest=1, highest=4)

@@ -22,11 +22,9 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.cluster import JournalRecord
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import JournalRecord, SubscriptionRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     CoordinationUnavailable,
     NeedsNewerBroker,

@@ -21,8 +21,8 @@ from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import UNKNOWN, Leases
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease, SubscriptionRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import CursorRecord, HeldLease, SubscriptionRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalUnavailable, NotReady, SeaweedqError
 from seaweedq.segments.frames import Frame
 from tests.support.brokers import inside

@@ -18,7 +18,7 @@ from seaweedq.broker.subscriptions.delivery import MAX_ATTEMPTS, REJECTED, Segme
 from seaweedq.broker.subscriptions.leases import Asker
 from seaweedq.broker.subscriptions.policy import PullLimits, Rules
 from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD, Window
-from seaweedq.coordination.records.seek_plan import Sought, cursor_after
+from seaweedq.coordination.packed_forms import SegmentSeek, cursor_after
 from tests.support.brokers.drawn_states import drawn
 from tests.support.delivery_steps import recorded_steps
 from tests.support.tiers import examples
@@ -381,7 +381,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         self.epoch += 1
         to = None if to is None else min(to, model.end)
-        record = cursor_after(Sought(0, model.end, to), self.epoch, before)
+        record = cursor_after(SegmentSeek(0, model.end, to), self.epoch, before)
         assert record or before.acked_to == model.end
         for offset, one in model.ones.items():
             one.lease, one.consumer, one.before, one.due_s = 0, 0, 0, inf

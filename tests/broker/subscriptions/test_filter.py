@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions.policy import left_out
 from seaweedq.broker.subscriptions.pulling import Pull
-from seaweedq.coordination.records.subscriptions import MessageFilter
+from seaweedq.coordination.records import MessageFilter
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single, rows_of_singles
 from tests.support import privates

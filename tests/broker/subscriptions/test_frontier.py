@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.segment_index import starts_at
-from seaweedq.coordination.records.topics import SegmentRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.versioned import Versioned
 
 REPLACE = st.tuples(st.just("replace"), st.integers(0, 9), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2))
 STEPS = st.lists(

@@ -10,7 +10,7 @@ import pytest
 
 from seaweedq.broker.subscriptions import cursor_store
 from seaweedq.coordination import keys
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import read_all
 from seaweedq.failpoints import using
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop

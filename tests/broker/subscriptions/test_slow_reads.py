@@ -9,7 +9,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.read.readable_segments import RemoteSegment
 from seaweedq.broker.subscriptions.pulling import Pull
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import offsets, publish, subscribe
 from tests.support.brokers.in_process_cluster import in_loop

@@ -11,8 +11,8 @@ import pytest
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records.subscriptions import CursorRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process import Gate

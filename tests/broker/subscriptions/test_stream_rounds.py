@@ -19,7 +19,7 @@ from seaweedq.broker.subscriptions.acking import Refusal, Selection
 from seaweedq.broker.subscriptions.leases import Position
 from seaweedq.broker.subscriptions.pulling import Leasing, Pull
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
+from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.errors import JournalUnavailable, LeaseOfAnother, NeedsNewerBroker
 from seaweedq.segments.rows import Single
 from tests.support.brokers import inside

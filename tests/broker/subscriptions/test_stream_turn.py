@@ -14,8 +14,8 @@ from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Leases, Position, Streams, parse_lease
 from seaweedq.broker.subscriptions.policy import FEW, PullLimits, Rules
 from seaweedq.broker.subscriptions.stream_turn import NewLease, Resend, next_turn
-from seaweedq.coordination.records.subscriptions import CursorRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.versioned import Versioned
 
 
 class Frontier:

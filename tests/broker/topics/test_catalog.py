@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
-from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 
 CONFIG = TopicConfig(format="json", schema=None, key_field=None, initial_segments=1)
 

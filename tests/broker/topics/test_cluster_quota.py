@@ -9,7 +9,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics import cluster_quota
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import SeaweedqError, TooManySegments, TooManyTopics
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import held, make_topic, running

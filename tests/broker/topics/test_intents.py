@@ -16,10 +16,9 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.intents import MAX_PARTS, MAX_SUCCESSORS, Transaction
 from seaweedq.broker.topics.invariants import broken_by, broken_in_topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import check_transaction
+from seaweedq.coordination.interface import Compare, Put, check_transaction
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, SeaweedqError, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tile, tiles_key_space
 from tests.support.brokers.stored import record_of

@@ -11,11 +11,10 @@ from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.invariants import broken_in_topic, check_writes
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Delete, Put
+from seaweedq.coordination.interface import Compare, Delete, Put, read_all
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.topics import Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import SeaweedqError
 from seaweedq.segments.keyrange import KEY_SPACE, tile
 

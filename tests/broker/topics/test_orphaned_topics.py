@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.topics.orphaned_topics import TOPICS, find_orphaned_topics
-from seaweedq.coordination.records.cluster import BrokerRecord, JournalRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.records import BrokerRecord, JournalRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 
 LIVING = BrokerRecord("http://b", "b", 0)
 

@@ -12,8 +12,8 @@ import pytest
 
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Holder, SegmentLocks
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import StoreUnavailable
 from tests.support import privates
 from tests.support.brokers import inside

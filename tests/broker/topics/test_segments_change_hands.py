@@ -8,7 +8,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Fenced, JournalUnavailable, TopicBeingDeleted
 from seaweedq.segments.frames import Frame
 from tests.support import privates

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.topics import topic_admin as topics
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 

@@ -13,7 +13,7 @@ import pytest
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log import reader as read
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import StoreUnavailable, TopicBeingDeleted
 from seaweedq.storage.memory import MemoryStore
 from tests.support import privates

@@ -7,7 +7,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.interface import Change
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import TopicConfig
 from tests.support.brokers import inside
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process_cluster import InLoop, in_loop

@@ -14,14 +14,11 @@ from seaweedq.broker.topics.cluster_quota import Counts
 from seaweedq.broker.topics.intents import Ended, Opened, commit, finish, intent_of, plan, undo
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Compare, Coordination, Entry, Put
+from seaweedq.coordination.interface import Change, Compare, Coordination, Entry, Put, read_all
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.cluster import ClusterRecord
-from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig, TopicRecord
-from seaweedq.coordination.records.uploads import ImportRecord
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.records import ClusterRecord, ImportRecord, SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.levels import DRAFT
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support import privates

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.cluster import (
+from seaweedq.coordination.records import (
     BrokerRecord,
 )
-from seaweedq.coordination.records.versioned import Versioned
-from seaweedq.coordination.unreadable import NOTED
+from seaweedq.coordination.versioned import NOTED, Versioned
 from seaweedq.levels import DRAFT
 from tests.support.brokers import inside
 from tests.support.tiers import later

@@ -19,9 +19,8 @@ from seaweedq.broker.uploads.message_payloads import CLAIMS, MAX_CLAIMS, Payload
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.uploads import ImportRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import ImportRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     BadRequest,
     CoordinationUnavailable,

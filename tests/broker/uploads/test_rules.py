@@ -17,9 +17,8 @@ from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.rules import Step, step
 from seaweedq.clock import SystemClock
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.uploads import UploadRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TopicConfig, TopicRecord, UploadRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UploadConflict
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part

@@ -11,8 +11,8 @@ from seaweedq.broker.uploads.broker_urls import key_of
 from seaweedq.broker.uploads.records import clear_folder
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records.topics import Counter, TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import Counter, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     Forbidden,
     NotReady,

@@ -16,8 +16,8 @@ from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.broker.uploads.rules import id_of, incarnation_of
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers.stored import record_of
 from tests.support.tiers import examples
 from tests.support.uploads.upload_steps import PART, check, put, sweep

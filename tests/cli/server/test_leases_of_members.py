@@ -11,8 +11,8 @@ from seaweedq.clock import SystemClock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Put
-from seaweedq.coordination.records.cluster import BrokerRecord, JournalRecord, RevocationRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import BrokerRecord, JournalRecord, RevocationRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.journal.home_folder import IDENTITY_FILE

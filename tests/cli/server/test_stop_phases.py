@@ -20,7 +20,7 @@ from seaweedq.cli.server.http_server import HttpServer
 from seaweedq.cli.server.stop_signals import SIGNALS, StopDeadline, StopSignals
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
 from tests.support import privates

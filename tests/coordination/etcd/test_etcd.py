@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
+from seaweedq.coordination.etcd import Access, EtcdCoordination
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.errors import CoordinationUnavailable
 from tests.support.processes.broker_process import free_port

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.coordination.etcd.key_space import BEHIND_ALL, KeySpace
+from seaweedq.coordination.etcd import BEHIND_ALL, KeySpace
 
 SPACES = st.sampled_from(["", "seaweedq/", "ü", "\U0010ffff"]).map(KeySpace)
 TEXTS = st.text(st.sampled_from("a/0ä\U0001f600\U0010ffff") | st.characters(codec="utf-8"), max_size=4)

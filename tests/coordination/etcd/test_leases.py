@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
+from seaweedq.coordination.etcd import Access, EtcdCoordination
 from seaweedq.coordination.interface import Change, Put
 from tests.support.processes.etcd_service import EtcdServer
 

@@ -20,22 +20,22 @@ def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_choice_does_not_reach_child_processes() -> None:
-    program = f"import os, seaweedq.coordination.etcd.rpc as e; print(os.environ.get({NAME!r}))"
+    program = f"import os, seaweedq.coordination.etcd_transport as e; print(os.environ.get({NAME!r}))"
     assert run(program).stdout == "None\n"
     assert run(program, **{NAME: "upb"}).stdout == "upb\n"
 
 
 def test_a_protobuf_that_was_there_before_is_named() -> None:
     before = "from google.protobuf.internal import api_implementation as a; print(a.Type())\n"
-    done = run(f"{before}import seaweedq.coordination.etcd.rpc")
+    done = run(f"{before}import seaweedq.coordination.etcd_transport")
     assert done.stdout == "upb\n"
     assert "ImportError: protobuf was imported with its implementation 'upb' before" in done.stderr
     assert f"set {NAME}=python in the environment" in done.stderr
-    assert run(f"{before}import seaweedq.coordination.etcd.rpc", **{NAME: "python"}).returncode == 0
+    assert run(f"{before}import seaweedq.coordination.etcd_transport", **{NAME: "python"}).returncode == 0
 
 
 def test_a_missing_package_is_named() -> None:
-    done = run("import sys; sys.modules['etcd3'] = None; import seaweedq.coordination.etcd.rpc")
+    done = run("import sys; sys.modules['etcd3'] = None; import seaweedq.coordination.etcd_transport")
     assert install_command("etcd") in done.stderr
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
-from seaweedq.coordination.membership import BrokerIdentity, Membership
-from seaweedq.coordination.thread_loop import Aside
+from seaweedq.coordination.etcd import Access, EtcdCoordination
+from seaweedq.coordination.membership import Aside, BrokerIdentity, Membership
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
-from seaweedq.coordination.interface import Change, Put, WatchLost
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.etcd import Access, EtcdCoordination
+from seaweedq.coordination.interface import Change, Put, WatchLost, read_all
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.relay import Relay
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import CURSORS
-from seaweedq.coordination.records.cursor_form import MAX_BYTES
-from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
-from seaweedq.coordination.records.versioned import NOTHING, Versioned
+from seaweedq.coordination.packed_forms import CURSOR_MAX_BYTES
+from seaweedq.coordination.records import CursorRecord, HeldLease
+from seaweedq.coordination.versioned import NOTHING, Versioned
 from seaweedq.errors import NeedsNewerBroker
 from tests.support.brokers.stored import record_of
 
@@ -52,7 +52,7 @@ def test_the_largest_cursor_is_small_and_keeps_every_ack() -> None:
     acked = {offset for offset in range(1, 100_000) if draw.random() < 0.5}
     attempts = {offset: draw.randint(2, 65_535) for offset in range(100_000) if offset not in acked}
     record = msgspec.structs.replace(_record(0, acked, attempts), held=LEASES)
-    assert len(_stored(record)) <= MAX_BYTES
+    assert len(_stored(record)) <= CURSOR_MAX_BYTES
     found = record_of(CURSORS, _stored(record))
     assert (found.acked, found.held) == (record.acked, record.held)
     assert 0 < len(found.attempts) < len(attempts)
@@ -73,7 +73,7 @@ def test_what_nobody_began_is_kept_before_all_other_attempts() -> None:
     attempts = {**dict.fromkeys(range(0, 20_000, 3), 2), 19_999: 7, **unbegun}
     stored = _stored(_record(0, {1, 4}, attempts))
     found = {int(offset): count for offset, count in record_of(CURSORS, stored).attempts.items()}
-    assert len(stored) <= MAX_BYTES
+    assert len(stored) <= CURSOR_MAX_BYTES
     assert {offset: count for offset, count in found.items() if not count} == unbegun
     assert found == attempts
 
@@ -84,7 +84,7 @@ def test_the_lowest_attempts_go_where_all_is_too_much() -> None:
     acked = set(rng.sample(range(100_000), 50_000))
     stored = _stored(_record(0, acked, attempts))
     found = {int(offset): count for offset, count in record_of(CURSORS, stored).attempts.items()}
-    assert len(stored) <= MAX_BYTES
+    assert len(stored) <= CURSOR_MAX_BYTES
     assert {n for n, count in found.items() if not count} == {n for n, count in attempts.items() if not count}
     assert set(found.values()) == {0, 60_000}
     assert list(found) == sorted(found)

@@ -8,9 +8,17 @@ import pytest
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Entry
-from seaweedq.coordination.records.topics import FlushPolicy, Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
-from seaweedq.coordination.records.uploads import ImportedSegment, ImportRecord
-from seaweedq.coordination.records.versioned import NOTHING, Versioned
+from seaweedq.coordination.records import (
+    FlushPolicy,
+    ImportedSegment,
+    ImportRecord,
+    Intent,
+    SegmentRecord,
+    Successor,
+    TopicConfig,
+    TopicRecord,
+)
+from seaweedq.coordination.versioned import NOTHING, Versioned
 
 INTENT = Intent(5, "planned", (0,), (Successor(5, 0, 10), Successor(6, 10, 20)))
 SEGMENT = SegmentRecord(0, 20, "open", (), (), "b", None, 1, intent=INTENT)

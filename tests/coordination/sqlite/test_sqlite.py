@@ -13,8 +13,7 @@ import pytest
 
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination, boot_id
-from seaweedq.coordination.sqlite.database import FILE
+from seaweedq.coordination.sqlite import FILE, EmbeddedCoordination, boot_id
 from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
 from tests.support import privates
 
@@ -22,7 +21,7 @@ PRELUDE = """
 import asyncio, sys
 from pathlib import Path
 from seaweedq.clock import SystemClock
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from seaweedq.coordination.interface import Compare, Put
 
 coordination = EmbeddedCoordination(Path(sys.argv[1]), SystemClock(), busy_s=20)

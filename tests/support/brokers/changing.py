@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from seaweedq.broker.broker import Broker
-from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig
+from seaweedq.coordination.records import SegmentRecord, TopicConfig
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Entry
-from seaweedq.coordination.records.topics import SegmentRecord
-from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.versioned import Unreadable
 from tests.support.paths import ROOT
 
 END = "[*]"

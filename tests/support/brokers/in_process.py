@@ -15,8 +15,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.subscriptions import SubscriptionRecord
-from seaweedq.coordination.records.topics import TopicConfig
+from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
 from seaweedq.segments.rows import Single
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore

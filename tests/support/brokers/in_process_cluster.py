@@ -19,8 +19,8 @@ from seaweedq.broker.rpc.client import Peers, Request
 from seaweedq.broker.rpc.transport import Headers, Relayed, Secured
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.cluster import ClusterRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import ClusterRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore

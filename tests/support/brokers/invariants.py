@@ -3,9 +3,8 @@
 from seaweedq.broker.subscriptions.cursor import broken_by
 from seaweedq.broker.topics.invariants import broken_in_topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.records.topics import SegmentRecord
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.interface import Coordination, read_all
+from seaweedq.coordination.records import SegmentRecord
 from tests.support.brokers.stored import record_of
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
-from seaweedq.coordination.thread_loop import Aside, StartAside
+from seaweedq.coordination.membership import Aside, StartAside
 from seaweedq.journal.disk import Disk
 from tests.support.brokers.simulated_loop import SimulatedLoop
 

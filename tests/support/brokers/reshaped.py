@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig
+from seaweedq.coordination.records import SegmentRecord, TopicConfig
 from seaweedq.errors import NotOwner
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, until

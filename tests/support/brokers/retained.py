@@ -12,8 +12,8 @@ from seaweedq.broker.retention.retention import Retention
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Put
-from seaweedq.coordination.records.topics import StartRecord, TopicConfig
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import StartRecord, TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.entry import EntryName, segment_folder
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside

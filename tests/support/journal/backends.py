@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from seaweedq.clock import SystemClock
-from seaweedq.coordination.records.cluster import JournalRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import StoreUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_backend import FileJournals

@@ -5,7 +5,7 @@ import msgspec
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from tests.support.processes.broker_process import BrokerProcess
 
 

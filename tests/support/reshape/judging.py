@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.invariants import broken_in_topic
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.storage.memory import MemoryStore

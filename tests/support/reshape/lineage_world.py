@@ -11,7 +11,7 @@ import pyarrow as pa
 from seaweedq.broker.publish.batch_split import Batch, Slice, locate, split
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.routing import Bounds
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.producers import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination.records.topics import SegmentRecord
+from seaweedq.coordination.records import SegmentRecord
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.reshape.upheaval import Upheaval

@@ -10,7 +10,7 @@ from typing import Any
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.topics import SegmentRecord, TopicConfig
+from seaweedq.coordination.records import SegmentRecord, TopicConfig
 from seaweedq.errors import CoordinationUnavailable, DataFolderInUse, SeaweedqError
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside

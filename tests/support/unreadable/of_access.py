@@ -5,8 +5,8 @@ from typing import Any
 from seaweedq.access.tokens import digest_of
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.access import PrincipalRecord, TokenRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import PrincipalRecord, TokenRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.unreadable.world import Case, World

@@ -6,7 +6,7 @@ import pytest
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete
-from seaweedq.coordination.records.cluster import (
+from seaweedq.coordination.records import (
     BrokerRecord,
     JournalRecord,
     LeaderRecord,

@@ -4,7 +4,7 @@ from typing import Any
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers import inside
 from tests.support.unreadable.world import Case, T, World, pulled_until_refused
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from seaweedq.broker.topics.cluster_quota import Counts
 from seaweedq.coordination import keys
-from seaweedq.coordination.records.topics import Counter, CreationRecord, StartRecord, TombstoneRecord
+from seaweedq.coordination.records import Counter, CreationRecord, StartRecord, TombstoneRecord
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until

@@ -4,11 +4,11 @@ from typing import Any
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records.cluster import (
+from seaweedq.coordination.records import (
+    ImportRecord,
     SecretRecord,
 )
-from seaweedq.coordination.records.uploads import ImportRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.versioned import Versioned
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.unreadable.world import Case, T, World

@@ -11,11 +11,11 @@ import httpx
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records.cluster import (
+from seaweedq.coordination.records import (
     JournalRecord,
+    TopicConfig,
 )
-from seaweedq.coordination.records.topics import TopicConfig
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.versioned import Versioned
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until

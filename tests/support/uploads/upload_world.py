@@ -17,8 +17,8 @@ from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records.topics import TopicConfig, TopicRecord
-from seaweedq.coordination.records.versioned import Versioned
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BadRequest, InvalidUpload
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part, SignedRequest

@@ -1,30 +1,36 @@
-"""The stored form of a cursor, within MAX_BYTES, since etcd refuses requests of more than 1.5 MB.
+"""The stored form of a cursor, within CURSOR_MAX_BYTES, since etcd refuses requests of more than 1.5 MB.
 
 Acks are packed as a bit for each offset from `acked_to` on, attempts as the offsets that were not delivered just once
 with their counts. Attempts are a hint, so the lowest of them go if the record would be too large; but what was leased
 and never begun (0) stays, since an offset that is not named was delivered once: with `max_attempts` 1 it would die
 unseen. If such offsets are too many to be named they are bits. The leases with the most runs go if the record would
 still be too large.
+
+The plan of a seek: the offset at which each segment's cursor begins in the epoch of the seek. Pure.
+
+It covers all segments that exist; new ones begin at 0, as always. In a subscription's record it is packed, since a
+cluster may have 100,000 segments, and etcd refuses requests of more than 1.5 MB.
 """
 
 import zlib
 from base64 import b64decode, b64encode
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from seaweedq.coordination.records.subscriptions import CursorRecord, HeldLease
+from seaweedq.coordination.records import CursorRecord, HeldLease
 
 Array = np.ndarray[Any, np.dtype[Any]]
-MAX_BYTES = 64 * 1024
+CURSOR_MAX_BYTES = 64 * 1024
 _FIXED_BYTES = 1024  # for all but acks, attempts and leases
 _LEASES_BYTES = 16 * 1024  # are left for leases, at least
-_PACKED_BYTES = MAX_BYTES - _FIXED_BYTES - _LEASES_BYTES
+_PACKED_BYTES = CURSOR_MAX_BYTES - _FIXED_BYTES - _LEASES_BYTES
 
 
-class _Packed(msgspec.Struct, array_like=True):
+class _PackedCursor(msgspec.Struct, array_like=True):
     """`acked` has a bit for each offset from `acked_to` on, most significant first. `offsets` (uint32, counted from
     `acked_to`) and `counts` (uint16), both little-endian, are the attempts. `unbegun`, as `acked`, has those of 0 where
     they are too many for that."""
@@ -35,10 +41,10 @@ class _Packed(msgspec.Struct, array_like=True):
     unbegun: bytes = b""
 
 
-_packed = msgspec.msgpack.Decoder(_Packed)
+_CURSOR = msgspec.msgpack.Decoder(_PackedCursor)
 
 
-def packed(record: CursorRecord) -> CursorRecord:
+def pack_cursor(record: CursorRecord) -> CursorRecord:
     """Returns the stored form of a cursor."""
     text = ""
     if record.acked or record.attempts:
@@ -49,12 +55,12 @@ def packed(record: CursorRecord) -> CursorRecord:
     return replace(record, held=_smallest(record.held, len(text))) if record.held else record
 
 
-def unpacked(record: CursorRecord) -> CursorRecord:
+def unpack_cursor(record: CursorRecord) -> CursorRecord:
     """Returns the cursor that a stored form holds. Raises ValueError for a form that cannot be read."""
     if record.packed is None:
         return record
     try:
-        found = _packed.decode(zlib.decompress(b64decode(record.packed, validate=True)))
+        found = _CURSOR.decode(zlib.decompress(b64decode(record.packed, validate=True)))
     except (zlib.error, msgspec.DecodeError) as error:
         raise ValueError(f"its packed acks cannot be read: {error}") from error
     bits = np.unpackbits(np.frombuffer(found.acked, np.uint8)).astype(np.int8)
@@ -105,7 +111,7 @@ def _bits(record: CursorRecord) -> bytes:
 def _smallest(held: tuple[HeldLease, ...], used: int) -> tuple[HeldLease, ...]:
     """Returns the leases that fit beside `used` bytes, a batch of dead letters and then those of the fewest runs first:
     the messages of the others are delivered again at once."""
-    room, kept = MAX_BYTES - _FIXED_BYTES - used, []
+    room, kept = CURSOR_MAX_BYTES - _FIXED_BYTES - used, []
     for one in sorted(held, key=lambda one: (not (one.dying and one.name), len(one.runs))):
         room -= len(msgspec.json.encode(one)) + 1
         if room < 0:
@@ -120,3 +126,42 @@ def _highest(attempts: dict[str, int], most: int) -> dict[str, int]:
         return attempts
     kept = sorted(attempts, key=lambda offset: (-attempts[offset], int(offset)))[:most]
     return {offset: attempts[offset] for offset in sorted(kept, key=int)}
+
+
+PLAN_MAX_BYTES = 1024 * 1024
+
+
+class SegmentSeek(NamedTuple):
+    """A segment in a seek: its end at that time, and the offset to go on at; None: where the cursor is."""
+
+    segment: int
+    end: int
+    to: int | None
+
+
+_PLAN = msgspec.msgpack.Decoder(list[SegmentSeek])
+
+
+def pack_plan(plan: Sequence[SegmentSeek]) -> str:
+    """Returns the stored form of a plan."""
+    return b64encode(zlib.compress(msgspec.msgpack.encode(plan))).decode()
+
+
+def unpack_plan(text: str) -> list[SegmentSeek]:
+    """Returns the plan of a stored form. Raises ValueError for one that cannot be read."""
+    try:
+        return _PLAN.decode(zlib.decompress(b64decode(text, validate=True)))
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise ValueError(f"the plan of a seek cannot be read: {error}") from error
+
+
+def cursor_after(one: SegmentSeek, epoch: int, before: CursorRecord | None) -> CursorRecord | None:
+    """Returns the cursor with which the epoch of a seek begins; None where the one before may stay, or was written in
+    that epoch already. Leases end; attempts, and what is dying, stay where the cursor does."""
+    old = before or CursorRecord(0, 0)
+    if old.epoch >= epoch or (old.acked_to >= one.end and one.to in (None, old.acked_to)):
+        return None
+    if one.to is not None:
+        old = CursorRecord(epoch, one.to, delivered_to=one.to)
+    dying = tuple(one for one in old.held if one.dying)
+    return msgspec.structs.replace(old, epoch=epoch, held=dying, sought_below=one.end)

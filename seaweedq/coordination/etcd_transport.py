@@ -1,4 +1,9 @@
-"""Calls to an etcd cluster: endpoints, TLS, tokens, timeouts, and the meaning of its errors. Knows nothing of keys.
+"""The messages of etcd's gRPC interface, as the etcd3 package has generated them. No other module imports protobuf.
+
+They are older than today's protobuf, which accepts them only in its pure Python implementation. The first import of
+protobuf selects the implementation for the whole process: so it is selected here, before that, for this process only.
+
+Calls to an etcd cluster: endpoints, TLS, tokens, timeouts, and the meaning of its errors. Knows nothing of keys.
 
 Each endpoint has a channel of its own, and one endpoint is current. When it fails to answer, or has not answered for
 SLOW_S, the next one becomes current. A call is repeated there only if it may happen twice. Calls run in gRPC's threads
@@ -6,6 +11,10 @@ and return to the calling loop, whichever it is; nothing here ever blocks a loop
 """
 
 import asyncio
+import importlib
+import os
+import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,8 +23,38 @@ from typing import Any
 
 import grpc
 
-from seaweedq.coordination.etcd.rpc import rpc
 from seaweedq.errors import CoordinationUnavailable
+from seaweedq.extras import install_command
+
+CHOICE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+CHOOSER = "google.protobuf.internal.api_implementation"
+
+
+def load_messages() -> Any:
+    """Imports the generated module. Raises ModuleNotFoundError without etcd3, ImportError if protobuf was imported
+    before."""
+    if CHOOSER in sys.modules and (chosen := sys.modules[CHOOSER].Type()) != "python":
+        raise ImportError(
+            f"protobuf was imported with its implementation {chosen!r} before coordination on etcd could choose "
+            f"'python': set {CHOICE}=python in the environment of this process"
+        )
+    before = os.environ.get(CHOICE)
+    os.environ[CHOICE] = "python"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return importlib.import_module("etcd3.etcdrpc.rpc_pb2")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"coordination on etcd needs more packages: {install_command('etcd')}") from error
+    finally:
+        if before is None:
+            del os.environ[CHOICE]
+        else:
+            os.environ[CHOICE] = before
+
+
+rpc = load_messages()
+
 
 Metadata = tuple[tuple[str, str], ...]
 WATCH = "/etcdserverpb.Watch/Watch"

@@ -4,18 +4,25 @@ Write-ahead log with synchronous=FULL: a commit is one fsync. Every step that wr
 first read on, so that its comparisons still hold when it writes. It reads the clock inside the transaction, so no
 process can read the clock later and commit before. The log always keeps its newest revision, which is the store's. To
 be used from one thread.
+
+Coordination for the processes of one machine, on one SQLite file, with nothing to install.
+
+All SQL runs in one thread. The clock must be the same for all processes of a boot (CLOCK_BOOTTIME is).
 """
 
+import asyncio
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from seaweedq.clock import Clock
+from seaweedq.concurrency.pools import Pool
 from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Page, Put, WatchLost
-from seaweedq.coordination.polling import Changes
+from seaweedq.coordination.polling import Changes, PollingCoordination
 from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
 from seaweedq.formats import Format
 
@@ -256,3 +263,44 @@ def _holds(db: sqlite3.Connection, compare: Compare) -> bool:
 
 def _lives(db: sqlite3.Connection, lease: int) -> bool:
     return db.execute("SELECT 1 FROM leases WHERE lease = ?", (lease,)).fetchone() is not None
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class EmbeddedCoordination(PollingCoordination):
+    """Coordination in the file `path`, created at first use; its folder must exist, on a disk of this machine.
+
+    `poll_s`: how late a watch may see a commit of another process. `log_limit`: how many revisions watches reach back.
+    `busy_s`: how long a step waits for other processes before CoordinationUnavailable.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        poll_s: float = 0.05,
+        log_limit: int = 10_000,
+        busy_s: float = 2.0,
+        boot: str | None = None,
+    ) -> None:
+        super().__init__(Database(path, clock, boot_id() if boot is None else boot, log_limit, busy_s), poll_s)
+        self.thread = Pool("coordination", 1)
+
+    async def close(self) -> None:
+        """As Coordination."""
+        await super().close()
+        self.thread.shutdown(wait=False)
+
+    async def _run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, partial(step, *args, **kwargs))
+
+
+def boot_id() -> str:
+    """Returns the id of this boot of the machine; empty if the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,470 @@
+"""The records of principals and tokens. A later version may add members that narrow a right only by the level of the
+cluster: an earlier one would keep them, and not heed them.
+
+The records of the cluster: its identity and level, its brokers with what is suspected of them, journals, secret.
+
+The records of topics and of their segments.
+
+The records of subscriptions and of their cursors.
+
+The records of uploads, and of imports of what was uploaded, in the values of coordination's keys.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from seaweedq import levels
+from seaweedq.access.grants import Grant
+from seaweedq.access.limits import NO_LIMITS, Limits
+
+
+class PrincipalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A principal: what it may do, and how much. `uid` is drawn when it is created: tokens name it, so that none counts
+    for another principal that gets the same name later."""
+
+    uid: str
+    grants: tuple[Grant, ...]
+    created_us: int
+    disabled: bool = False
+    limits: Limits = NO_LIMITS
+
+
+class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A token: the SHA-256 of its text, and the principal that it stands for.
+
+    `parent` is the token from which it was issued: it counts only as long as that one does. `grants` narrow it further.
+    `issuer` is the principal that issued it, and `note` a text of that one's; both are for people.
+    """
+
+    digest: str
+    principal: str
+    uid: str
+    created_us: int
+    issuer: str = ""
+    expires_us: int | None = None
+    grants: tuple[Grant, ...] | None = None
+    parent: str | None = None
+    note: str = ""
+
+
+class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The id of the cluster and, once the store's identity exists, the id of that store; the store's `_cluster.json`
+    must match both.
+
+    A broker that joins must read `level`; forms are written at `written`, which follows it. `draft` is the draft number
+    of the forms (levels.DRAFT).
+    """
+
+    cluster: str
+    store: str = ""
+    level: int = 1
+    written: int = 1
+    draft: int = 0
+
+    @staticmethod
+    def new(cluster: str, level: int) -> "ClusterRecord":
+        """Returns the record of a cluster that begins at a level, and whose store is not known yet."""
+        return ClusterRecord(cluster, level=level, written=level, draft=levels.DRAFT)
+
+
+class BrokerRecord(msgspec.Struct, frozen=True):
+    """A living broker: its URL, its given name, its zone. One that is `starting` (its recovery may take long) or
+    `draining` gets no new segments.
+
+    It reads the levels from `lowest` to `highest`. `version` is for people. `lease_s` is the time of its lease as
+    it was granted; 0: the broker does not say. One that is `spared` lost its last lease while it lived, and is not
+    suspected for a while (broker/cluster/suspecting). `peer_url` is where brokers call it, if not at `url`; `proofs`
+    show that it knows the cluster's secret (broker/rpc/peer_keys).
+    """
+
+    url: str
+    name: str
+    started_us: int
+    zone: str = ""
+    draining: bool = False
+    starting: bool = False
+    lowest: int = 1
+    highest: int = 1
+    version: str = ""
+    lease_s: float = 0.0
+    spared: bool = False
+    peer_url: str = ""
+    proofs: tuple[str, ...] = ()
+
+    @property
+    def takes_more(self) -> bool:
+        """Tells whether it may get segments and subscriptions."""
+        return not self.starting and not self.draining
+
+
+class SuspicionRecord(msgspec.Struct, frozen=True):
+    """One broker's report that another one, which had answered it at this URL, refuses connections there."""
+
+    url: str
+
+
+class RevocationRecord(msgspec.Struct, frozen=True):
+    """The mark of a broker whose lease was ended early, or is about to be: the broker may go on as if it had one for
+    `lease_s` after that. `by` is the broker that ends it, `reporters` are those that suspect it; without them it does
+    not read the cluster's level."""
+
+    by: str
+    reporters: tuple[str, ...]
+    lease_s: float
+
+
+class LeaderRecord(msgspec.Struct, frozen=True):
+    """The id of the broker that leads."""
+
+    broker: str
+
+
+class JournalRecord(msgspec.Struct, frozen=True):
+    """The place of a broker's journal: which kind of backend has it, and the id of the broker's home folder (`place`),
+    whose lock the broker held.
+
+    `path` is that folder, where the backend needs it. `recovered`: the broker is dead, and its journal has been
+    replayed; only the journal's content is still to be removed. The broker reads the levels from `lowest` to `highest`.
+    `needs_newer`: no broker that lives reads the journal, as far as the leader knows. `left`: the
+    broker is dead, and all of its journal has been replayed but what it holds of these topics, since a record of theirs
+    could not be read.
+    """
+
+    kind: str
+    place: str
+    path: str = ""
+    recovered: bool = False
+    lowest: int = 1
+    highest: int = 1
+    needs_newer: bool = False
+    left: tuple[str, ...] | None = None
+
+
+class SecretRecord(msgspec.Struct, frozen=True):
+    """A key that all brokers share, in hex."""
+
+    secret: str
+
+
+class CreationRecord(msgspec.Struct, frozen=True):
+    """A topic's creation in progress: the creating broker, the number of ids it allocated, and for whom (as in the
+    topic's record)."""
+
+    broker: str
+    count: int
+    creator: str | UnsetType = UNSET
+
+
+class FlushPolicy(msgspec.Struct, frozen=True):
+    """When a tail becomes a file, in bytes and seconds; None is the broker's own setting."""
+
+    max_bytes: int | None = None
+    min_bytes: int | None = None
+    max_age_s: float | None = None
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The bounds of what is kept, by age and by size of the topic; None is no bound.
+
+    `keep_unread`: these two never take what a subscription has not acked. `delete_read`: what all of at least one have
+    acked goes. `grace_s`: how long files stay behind that; None is the brokers' setting.
+    """
+
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+    keep_unread: bool = False
+    delete_read: bool = False
+    grace_s: float | None = None
+
+    @property
+    def takes(self) -> bool:
+        """Tells whether it takes anything."""
+        return self.max_age_s is not None or self.max_bytes is not None or self.delete_read
+
+
+class TopicConfig(msgspec.Struct, frozen=True):
+    """The configuration that users set. `schema` is Iceberg's schema JSON, of typed topics alone; `scaling` is the
+    balancer's policy.
+
+    `columns` is the Arrow schema made of `schema`, encoded, so that a broker need not parse `schema` at start.
+    `max_payload_bytes` lowers the setting of that name. `ndjson`: lines of NDJSON are values unless a
+    request says otherwise; where it is left out they are messages. `limits` bound what all who use
+    the topic do together.
+    """
+
+    format: Literal["json", "bytes", "typed"] = "json"
+    schema: dict[str, Any] | None = None
+    key_field: str | None = None
+    initial_segments: int = 1
+    scaling: dict[str, Any] = {}
+    flush: FlushPolicy = FlushPolicy()
+    retention: RetentionPolicy = RetentionPolicy()
+    columns: str | None = None
+    max_payload_bytes: int | None = None
+    ndjson: Literal["bare"] | UnsetType = UNSET
+    limits: Limits | UnsetType = UNSET
+
+    @property
+    def lines_are_bare(self) -> bool:
+        """Tells whether a line of NDJSON is itself the value, unless a request says otherwise."""
+        return self.ndjson == "bare"
+
+
+class TopicRecord(msgspec.Struct, frozen=True):
+    """A topic. Its incarnation tells it from earlier topics of the same name. `creator` is the uid of the principal
+    that created it, to whose limits it counts; it is not there where nobody in particular did."""
+
+    incarnation: int
+    state: Literal["active", "deleting"]
+    config: TopicConfig
+    created_us: int
+    creator: str | UnsetType = UNSET
+
+
+class Successor(msgspec.Struct, frozen=True):
+    """A planned segment: its id, its range [low, high), and the broker that should own it, if that lives then."""
+
+    id: int
+    low: int
+    high: int
+    owner: str | None = None
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A plan to seal the open `segments`, in the order of their ranges, and to open `successors` in their place.
+
+    `id` is that of the first successor. The records of all its segments contain the same intent.
+    """
+
+    id: int
+    state: Literal["planned", "committed"]
+    segments: tuple[int, ...]
+    successors: tuple[Successor, ...]
+
+
+class SegmentRecord(msgspec.Struct, frozen=True):
+    """A segment: the key range [low, high), lineage, state, owner (a broker id), and the end once it is sealed.
+
+    `cuts` are the inner bounds of the parts of its range that have producer tables of their own.
+    """
+
+    low: int
+    high: int
+    state: Literal["open", "sealed"]
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    owner: str | None
+    end_offset: int | None
+    created_us: int
+    sealed_us: int | None = None
+    cuts: tuple[int, ...] = ()
+    intent: Intent | None = None
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Returns the low ends of the parts of its range."""
+        return (self.low, *self.cuts)
+
+
+class StartRecord(msgspec.Struct, frozen=True):
+    """The start of a segment: retention has removed the rows below `offset`, which are those of the entries before
+    `sequence`. It never falls.
+
+    `raised` has the sequence and the time, in microseconds since 1970, of each raise whose files may still be there.
+    The files before `deleted` were deleted, of a topic with payloads; it was looked which payloads went with those
+    before `looked`. `emptied`: the segment is sealed, and all its entries are before `sequence`; `offset` is its end.
+    """
+
+    sequence: int
+    offset: int
+    raised: tuple[tuple[int, int], ...] = ()
+    deleted: int = 0
+    looked: int = 0
+    emptied: bool = False
+
+
+class TombstoneRecord(msgspec.Struct, frozen=True):
+    """The memory of a segment that retention has removed: what its record said, and when it went, by the store's
+    clock. A reader that stands at `end_offset` goes on with the successors, each from 0; one below it has lost rows."""
+
+    low: int
+    high: int
+    end_offset: int
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    created_us: int
+    sealed_us: int
+    removed_us: int
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """The next unused segment id, or incarnation."""
+
+    next: int
+
+
+class RewindRecord(msgspec.Struct, frozen=True):
+    """The last subscription of a topic that was created or sought. Its key changes with each: whoever goes by what
+    subscriptions have acked compares the revision, since there may be more subscriptions than one transaction
+    compares."""
+
+    subscription: str
+
+
+MAX_IN_FLIGHT = 10_000
+
+
+class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The messages that a subscription delivers: those whose key begins with `key_prefix`, and that have all `headers`
+    with these values."""
+
+    key_prefix: str | None = None
+    headers: dict[str, str] = {}
+
+
+class SeekRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last seek of a subscription, which began `epoch`; `ids` are the names of the last ones, the newest at the
+    end, and `asked` has a digest of where to each of them went, so that a name is not used for another place.
+
+    `plan` says where the cursors of that epoch begin (coordination/packed_forms). It is there until all of them
+    are written: until then nothing is delivered, and nobody acks.
+    """
+
+    epoch: int
+    ids: tuple[str, ...] = ()
+    plan: str | None = None
+    asked: Mapping[str, str] = {}
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A subscription's configuration and state; `epoch` rises with each seek and each change of dispatcher.
+
+    `dispatcher` is the broker that delivered its messages last; as long as that broker lives, no other one delivers.
+    `backoff_s` are the delays after the first, second, ... failed delivery. With `expires_after_s`, somebody used it at
+    `used_us` or later (broker/retention/subscription_expiry). `creator` is the principal that created it, or has named
+    its `dead_letter_topic` since, and `creator_uid` the `uid` of that one: its dead letters go out with the rights of
+    that one, and not of another that got the name later. The admin has no uid.
+    """
+
+    mode: Literal["ordered", "shared", "keyed"]
+    start: str | dict[str, str]
+    ack_deadline_s: float
+    max_attempts: int
+    dead_letter_topic: str | None
+    created_us: int
+    epoch: int
+    state: Literal["creating", "active", "deleting"] = "active"
+    dispatcher: str | None = None
+    backoff_s: tuple[float, ...] = ()
+    max_in_flight: int = MAX_IN_FLIGHT
+    filter: MessageFilter | None = None
+    expires_after_s: float | None = None
+    paused: bool = False
+    seek: SeekRecord | None = None
+    used_us: int = 0
+    creator: str | None = None
+    creator_uid: str | None = None
+
+    @property
+    def is_seeking(self) -> bool:
+        """Tells whether its cursors are not yet those of its last seek."""
+        return self.seek is not None and self.seek.plan is not None
+
+
+class HeldLease(msgspec.Struct, frozen=True, array_like=True):
+    """The messages that a resigning dispatcher had leased to `consumer` under a name: runs of offsets, for the seconds
+    that were left. One without name and consumer is a delay, which is a lease of nobody's; with `dying` (the reason,
+    and what was said of it) its messages are given up, and their dead letters not yet known to be durable. One with
+    `dying` and a name is a batch of these that may have been published, under that identity; others have these too."""
+
+    name: str
+    consumer: str
+    left_s: float
+    runs: tuple[tuple[int, int], ...]
+    dying: tuple[str, str] | None = None
+
+
+class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A subscription's progress in a segment: acked below `acked_to`, and in the half-open intervals `acked` beyond it.
+
+    `attempts` counts the deliveries of unacked offsets (as strings) that were not delivered just once; offsets from
+    `delivered_to` on were never delivered. `held` are the leases of a resigning dispatcher, which are valid for the
+    very next epoch alone, and what is dying, which is in every checkpoint. `sought_below`: offsets below it may have
+    been delivered before a seek, so acks that came late from there say nothing. The stored form holds `acked` and
+    `attempts` in `packed` (coordination/packed_forms).
+    """
+
+    epoch: int
+    acked_to: int
+    acked: tuple[tuple[int, int], ...] = ()
+    attempts: dict[str, int] = {}
+    delivered_to: int = 0
+    packed: str | None = None
+    held: tuple[HeldLease, ...] = ()
+    sought_below: int = 0
+
+
+class UploadRecord(msgspec.Struct, frozen=True):
+    """An upload: the object `name`, `size` bytes of `content_type`, and their SHA-256 as the client states it (hex).
+
+    `checked` is the digest that the object was found to have. `parts` is the store's id of a multipart upload, whose
+    parts have `part_bytes` bytes, except the last one. A removed upload is `cleared` once its object was deleted.
+    docs/internals/by-reference.md has the states.
+    """
+
+    name: str
+    size: int
+    content_type: str
+    sha256: str | None
+    created_us: int
+    expires_us: int
+    state: Literal["open", "imported", "published", "removed"] = "open"
+    checked: str | None = None
+    parts: str | None = None
+    part_bytes: int | None = None
+    cleared: bool = False
+
+
+class ImportedSegment(msgspec.Struct, frozen=True):
+    """The rows of an import in a segment: their number, and the first and last offset; other rows may lie between."""
+
+    segment: int
+    first_offset: int
+    last_offset: int
+    count: int
+
+
+class ImportProblem(msgspec.Struct, frozen=True):
+    """The reason why an import failed: the slug of an error, its detail and fields."""
+
+    slug: str
+    detail: str
+    fields: dict[str, Any] = {}
+
+
+class ImportRecord(msgspec.Struct, frozen=True):
+    """An import of the object `name` (`size` bytes, `sha256`). `broker` works on it; None: no broker does.
+
+    `started_us`, of the cluster's time, is that of rows that have none, and the one from which lifetimes count; with
+    `max_message_bytes` it makes rows a function of the file, and `batch_rows` does the same for batches. `rows` is
+    known once the file was checked; the first `rows_done` are durable. docs/internals/by-reference.md has the states.
+    """
+
+    format: Literal["parquet", "ndjson", "arrow"]
+    bare: bool
+    name: str
+    size: int
+    sha256: str
+    started_us: int
+    expires_us: int
+    max_message_bytes: int
+    batch_rows: int
+    broker: str | None
+    state: Literal["checking", "running", "done", "failed"] = "checking"
+    rows: int | None = None
+    rows_done: int = 0
+    segments: tuple[ImportedSegment, ...] = ()
+    problem: ImportProblem | None = None
