@@ -7,12 +7,10 @@ from random import Random
 
 from benchmarks.placement import HOSTS, TARGET_S, best_s
 from benchmarks.result import Result
-from seaweedq.balancer.columns import Segment, TopicId
-from seaweedq.balancer.histogram import BINS
-from seaweedq.balancer.load import SegmentLoad, costs
-from seaweedq.balancer.placement import SegmentId, assign, moves
+from seaweedq.balancer.load import BINS, SegmentLoad, costs
+from seaweedq.balancer.placement import SegmentId, TopicId, assign, moves
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.balancer.scaling import decide
+from seaweedq.balancer.scaling import Segment, decide
 from seaweedq.segments.keyrange import tile
 
 SIZES, LIMIT, TOPIC = (1_000, 3_000, 10_000, 30_000, 100_000), 64, 10

@@ -1,21 +1,101 @@
-"""The key space's history of one hour: what the segments of all topics have taken, in bounded memory.
+"""The rows of the key space's history: what one segment has taken in one stretch of time, and how rows become fewer.
+
+Whatever is merged, sums of messages and bytes stay: a merged row has the union of the ranges and times, and the hot key
+of the largest share. One of several segments has the number SEVERAL.
+
+The key space's history of one hour: what the segments of all topics have taken, in bounded memory.
 
 A *column* is a stretch of time, and has a row for each segment that took something in it; an idle segment costs
 nothing. Columns are as long as their writer makes them. Where all of them need more than the limit, the oldest two of
 the shortest ones become one, so that what is long ago is coarser than what is new; a column of too many rows merges
-neighbours in the key space (balancer/history_rows). So neither the number of segments nor time can exceed the limit,
+neighbours in the key space (balancer/history). So neither the number of segments nor time can exceed the limit,
 and no merge loses a message. Knows no clock.
+
+The history of one topic as cells: rectangles of time and key range, at most so many as are asked for. Pure.
+
+Where there are more, they become coarser in time and in the key space in turn, as a picture of them would be. Sums of
+messages and bytes stay.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from seaweedq.balancer.columns import TopicId
-from seaweedq.balancer.history_rows import NO_HASH, ROW, Rows, by_segment, capped, grouped
-from seaweedq.balancer.placement import SegmentId
-from seaweedq.segments.keyrange import KeyRange
+from seaweedq.balancer.placement import SegmentId, TopicId
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+
+ROW = np.dtype(
+    [
+        ("topic", np.int32),
+        ("segment", np.int64),
+        ("low", np.int32),
+        ("high", np.int32),
+        ("begin_ms", np.int32),  # since the beginning of the column
+        ("end_ms", np.int32),
+        ("messages", np.int64),
+        ("size_bytes", np.int64),
+        ("hot_hash", np.int32),
+        ("hot_share", np.float32),
+    ]
+)
+SEVERAL, NO_HASH = -1, -1
+Rows = npt.NDArray[np.void]
+Key = npt.NDArray[np.int64]
+_LOWEST, _HIGHEST, _SUMS = ("low", "begin_ms"), ("high", "end_ms"), ("messages", "size_bytes")
+
+
+def grouped(rows: Rows, keys: Sequence[Key]) -> tuple[Rows, Key]:
+    """Returns one row for all rows that have the same keys, in the order of the keys, of which the last counts most;
+    and the place of one of those rows for each."""
+    if not len(rows):
+        return rows, np.empty(0, np.int64)
+    order = np.lexsort((-rows["hot_share"], *keys))  # so that the first row of a group has its hottest key
+    differs = np.zeros(len(rows), bool)
+    differs[0] = True
+    for key in keys:
+        sorted_key = key[order]
+        differs[1:] |= sorted_key[1:] != sorted_key[:-1]
+    starts = np.flatnonzero(differs)
+    rows = rows[order]
+    found = rows[starts]
+    for names, reduce in ((_LOWEST, np.minimum), (_HIGHEST, np.maximum), (_SUMS, np.add)):
+        for name in names:
+            found[name] = reduce.reduceat(rows[name], starts)
+    least, most = (reduce.reduceat(rows["segment"], starts) for reduce in (np.minimum, np.maximum))
+    found["segment"] = np.where(least == most, least, SEVERAL)
+    return found, order[starts]
+
+
+def by_segment(rows: Rows) -> list[Key]:
+    """Returns the keys that tell segments apart, and the ranges of several."""
+    return [whole(rows[name]) for name in ("high", "low", "segment", "topic")]
+
+
+def capped(rows: Rows, most: int) -> Rows:
+    """Returns at most so many rows: neighbours in the key space are merged, and where more topics remain than that,
+    those with the fewest messages are left out."""
+    while len(rows) > most:
+        halved = _halved(rows)
+        if len(halved) == len(rows):
+            return rows[np.argsort(-rows["messages"], kind="stable")[:most]]
+        rows = halved
+    return rows
+
+
+def _halved(rows: Rows) -> Rows:
+    rows = rows[np.lexsort((rows["begin_ms"], rows["low"], rows["topic"]))]
+    at = np.arange(len(rows))
+    first = np.searchsorted(rows["topic"], rows["topic"])  # of the topic's rows
+    return grouped(rows, [(at - first) // 2, whole(rows["topic"])])[0]
+
+
+def whole(values: npt.NDArray[np.generic]) -> Key:
+    """Returns numbers as keys."""
+    return values.astype(np.int64)
+
 
 LIMIT_BYTES = 32 * 1024 * 1024
 KEPT_US = 3_600_000_000
@@ -147,3 +227,82 @@ class History:
             return
         there = set(np.unique(np.concatenate([column.rows["topic"] for column in self._columns])).tolist())
         self._topics = {topic: number for topic, number in self._topics.items() if number in there}
+
+
+FINE_BANDS, ROUGH_BANDS, ROUGH_COLUMNS = 256, 16, 60  # of a picture, and of a small one
+
+
+class Cell(msgspec.Struct, array_like=True, frozen=True):
+    """The messages of a range of keys that one segment, or several neighbours (`segment` is None), took in a time."""
+
+    begin_us: int
+    end_us: int
+    low: int
+    high: int
+    segment: int | None
+    messages: int
+    size_bytes: int
+    hot_key: tuple[int, float] | None = None
+
+
+def cells(columns: Sequence[Column], most: int) -> list[Cell]:
+    """Returns the cells of columns that have one topic's rows, in the order of time and key range."""
+    if not columns:
+        return []
+    begin_us = columns[0].begin_us // 1000 * 1000
+    rows, column = _together(columns)
+    return [_cell(one, begin_us) for one in _fewer(rows, column, most).tolist()]
+
+
+def _together(columns: Sequence[Column]) -> tuple[Rows, Key]:
+    """Returns all rows, with times since the beginning of the first column, and the number of the column of each."""
+    found = []
+    for one in columns:
+        rows = one.rows.copy()
+        for name in ("begin_ms", "end_ms"):
+            rows[name] += one.begin_us // 1000 - columns[0].begin_us // 1000
+        found.append(rows)
+    counts = [len(rows) for rows in found]
+    return np.concatenate(found) if found else np.empty(0, ROW), np.repeat(np.arange(len(columns)), counts)
+
+
+def _fewer(rows: Rows, column: Key, most: int) -> Rows:
+    bands = FINE_BANDS
+    if len(rows) > most:  # so many columns at least must become one, so that they are sorted once and not often
+        ends = min(len(rows), 2 * FINE_BANDS * (int(column.max()) + 1))
+        column = column >> max(0, (ends // most).bit_length() - 1)
+        rows, column = _merged(rows, column, bands)
+    while len(rows) > most and (bands > 1 or column.max() > 0):
+        columns = int(column.max()) + 1
+        if columns == 1 or (columns <= ROUGH_COLUMNS and bands > ROUGH_BANDS):
+            bands = bands // 2
+        else:
+            column = column // 2
+        rows, column = _merged(rows, column, bands)
+    return rows[np.lexsort((rows["segment"], rows["low"], rows["begin_ms"]))]
+
+
+def _merged(rows: Rows, column: Key, bands: int) -> tuple[Rows, Key]:
+    """Returns one row for what is of one column and one segment, or lies within one of so many equal parts of the key
+    space; and the columns of these rows."""
+    low, high = whole(rows["low"]), whole(rows["high"])
+    first, last = low * bands // KEY_SPACE, (high - 1) * bands // KEY_SPACE
+    segment = whole(rows["segment"])
+    several = bands + segment.max(initial=0) + 1 + low  # a row of several is alone by its range
+    part = np.where(first == last, first, np.where(segment == SEVERAL, several, bands + segment))
+    rows, places = grouped(rows, [column * (part.max(initial=0) + 1) + part])
+    return rows, column[places]
+
+
+def _cell(row: tuple[int, ...], begin_us: int) -> Cell:
+    _, segment, low, high, begin_ms, end_ms, messages, size_bytes, hot_hash, hot_share = row
+    return Cell(
+        begin_us + begin_ms * 1000,
+        begin_us + end_ms * 1000,
+        low,
+        high,
+        None if segment == SEVERAL else segment,
+        messages,
+        size_bytes,
+        None if hot_hash == NO_HASH else (hot_hash, hot_share),
+    )

@@ -1,16 +1,173 @@
-"""The load of one segment: the owner's meter, and the report of it to the leader. Knows no policy."""
+"""Rates: how much of something arrives per second, as moving averages over several windows. Owns their arithmetic
+alone.
+
+An average begins at zero, as if all time before had been idle. That is the *plain* value: for a new segment it rises
+slowly, so that a short burst counts little. Divided by the weight of the observed time it is the *corrected* value, the
+best estimate of the segment's rate.
+
+The distribution of a segment's load over its key range: a histogram of key hashes, and the hottest hashes. Both
+decay.
+
+Their input is samples: some hashes, and the weight that they represent (messages or bytes, as the caller counts). Both
+use constant memory. They know no rate.
+
+The load of one segment: the owner's meter, and the report of it to the leader. Knows no policy.
+"""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from math import exp, expm1
 from typing import Annotated
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
-from seaweedq.balancer.histogram import BINS, HotKeys, KeyHistogram
 from seaweedq.balancer.placement import SegmentId
-from seaweedq.balancer.rates import IDLE, WINDOWS_S, Averages, Rate, corrected, higher, joined, weight
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.row_hashes import Hashes
+
+WINDOWS_S = (10.0, 60.0, 600.0, 1200.0)
+
+Averages = tuple[float, ...]
+"""One per window, each per second."""
+
+IDLE: Averages = (0.0,) * len(WINDOWS_S)
+
+
+class Rate:
+    """The plain averages of a count, and their peaks, which decay."""
+
+    __slots__ = ("peaks", "per_s")
+
+    def __init__(self) -> None:
+        self.per_s = self.peaks = IDLE
+
+    def add(self, count: int, passed_s: float, cool_down_s: float) -> None:
+        """Adds the count since the last call, as if it had arrived evenly. Peaks decay with the cool-down."""
+        passed_s = max(passed_s, 1e-6)  # what comes at once counts as well
+        if not count and self.peaks is IDLE:
+            return
+        now = count / passed_s
+        self.per_s = tuple(
+            [now + (before - now) * kept for before, kept in zip(self.per_s, _kept(passed_s), strict=True)]
+        )
+        self.peaks = higher(self.per_s, self.peaks, passed_s, cool_down_s)
+
+
+def weight(observed_s: float, window_s: float) -> float:
+    """Returns how much of an average was observed, from 0 to 1."""
+    return -expm1(-observed_s / window_s)
+
+
+def corrected(plain: Averages, observed_s: float) -> Averages:
+    """Returns the averages over the observed time alone; zero if nothing was observed."""
+    if observed_s <= 0:
+        return IDLE
+    return tuple([average / weight(observed_s, window_s) for average, window_s in zip(plain, WINDOWS_S, strict=True)])
+
+
+def joined(earlier: Averages, later: Averages, observed_s: float) -> Averages:
+    """Returns the plain averages over two periods; the later lasted `observed_s` and began when the earlier ended."""
+    return tuple([old * kept + new for old, new, kept in zip(earlier, later, _kept(observed_s), strict=True)])
+
+
+def higher(now: Averages, peaks: Averages, passed_s: float, cool_down_s: float) -> Averages:
+    """Returns the peaks at a later time. They decay to half in 1.4 cool-downs, so that a load that recurs within one
+    cool-down is remembered until then."""
+    kept = exp(-passed_s / (2 * cool_down_s))
+    return tuple([max(new, old * kept) for new, old in zip(now, peaks, strict=True)])
+
+
+@lru_cache(maxsize=16)  # all segments of a broker are sampled at once
+def _kept(passed_s: float) -> Averages:
+    """Returns the share of the averages that remains after that time."""
+    return tuple([exp(-passed_s / window_s) for window_s in WINDOWS_S])
+
+
+BINS = 64
+COUNTERS = 16
+OVER_S = 60.0
+"""A sample of this age counts as 1/e."""
+
+
+class KeyHistogram:
+    """The weight of each of `BINS` equal parts of a key range."""
+
+    __slots__ = ("_bins", "_low", "_size")
+
+    def __init__(self, key_range: KeyRange) -> None:
+        self._low = key_range.low
+        self._size = len(key_range)
+        self._bins = np.zeros(BINS)
+
+    def add(self, hashes: Hashes, weight: float) -> None:
+        """Adds hashes that represent `weight` together; those outside the range do not count."""
+        at = (hashes.astype(np.int64) - self._low) * BINS // self._size
+        at = at[(at >= 0) & (at < BINS)]
+        if len(at):
+            self._bins += np.bincount(at, minlength=BINS) * (weight / len(hashes))
+
+    def add_keyless(self, weight: float) -> None:
+        """Adds rows without a key: they are spread evenly."""
+        self._bins += weight / BINS
+
+    def forget(self, passed_s: float) -> None:
+        """Decays the weights by the seconds passed."""
+        self._bins *= exp(-passed_s / OVER_S)
+
+    @property
+    def bins(self) -> tuple[float, ...]:
+        """Returns the weights; all zero before the first sample."""
+        return tuple(self._bins.tolist())
+
+
+class HotKeys:
+    """The hottest hashes, by `COUNTERS` counters (Misra and Gries, 1982), to which a sample is added as a whole
+    (Agarwal et al., Mergeable Summaries, 2012).
+
+    A counter is never too high, and too low by at most 1 / (COUNTERS + 1) of the weight. So no hash looks hot unless it
+    is.
+    """
+
+    __slots__ = ("_counts", "_hashes", "_weight")
+
+    def __init__(self) -> None:
+        self._hashes: Hashes = np.empty(0, np.int32)
+        self._counts: npt.NDArray[np.float64] = np.empty(0)
+        self._weight = 0.0
+
+    def add(self, hashes: Hashes, weight: float) -> None:
+        """Adds hashes that represent `weight` together."""
+        if not len(hashes):
+            return
+        self._weight += weight
+        each = np.full(len(hashes), weight / len(hashes))
+        found, at = np.unique(np.concatenate([self._hashes, hashes]), return_inverse=True)
+        counts: npt.NDArray[np.float64] = np.bincount(at, np.concatenate([self._counts, each])).astype(np.float64)
+        if len(found) > COUNTERS:
+            counts -= np.partition(counts, -COUNTERS - 1)[-COUNTERS - 1]
+        self._hashes, self._counts = found[counts > 0], counts[counts > 0]
+
+    def add_keyless(self, weight: float) -> None:
+        """Adds rows without a key: each has a hash of its own."""
+        self._weight += weight
+
+    def forget(self, passed_s: float) -> None:
+        """Decays the counters by the seconds passed."""
+        kept = exp(-passed_s / OVER_S)
+        self._counts *= kept
+        self._weight *= kept
+
+    def hottest(self) -> tuple[int | None, float]:
+        """Returns the hottest hash and its share of the weight, at most 1; of equal ones the lowest. None and 0 without
+        any."""
+        if not len(self._hashes):
+            return None, 0.0
+        at = int(self._counts.argmax())
+        return int(self._hashes[at]), min(float(self._counts[at]) / self._weight, 1.0)
+
 
 MESSAGE_BYTES = 168
 """A message costs a broker about as much as this number of bytes: 200,000 messages per second as 32 MiB."""

@@ -20,6 +20,8 @@ from operator import itemgetter
 
 import mmh3
 
+TopicId = tuple[str, int]
+"""Topic, incarnation."""
 SegmentId = tuple[str, int, int]
 """Topic, incarnation, segment."""
 

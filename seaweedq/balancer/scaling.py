@@ -1,4 +1,11 @@
-"""Decides which segments to split and to merge: pure, over the open segments of all topics, without I/O, clock or
+"""The open segments of all topics as columns, so that a hundred thousand are judged at once. Decides nothing.
+
+Cuts a key range so that the parts have equal load. Owns the arithmetic; knows neither rates nor policies.
+
+Load counts as even within a bin of the histogram, except for the hottest hash, which is a step. If the hottest hash has
+more than a part's share, the range is cut on both sides of it, as near as whole hashes allow.
+
+Decides which segments to split and to merge: pure, over the open segments of all topics, without I/O, clock or
 randomness.
 
 The rules are Pravega's (its auto-scaling by the rates of a segment), but a split halves the load instead of the range.
@@ -10,19 +17,174 @@ decisions out.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from seaweedq.balancer.columns import Columns, Flags, Floats, Segment, TopicId
-from seaweedq.balancer.cutting import Cut, cut
-from seaweedq.balancer.load import MESSAGE_BYTES, SegmentLoad
-from seaweedq.balancer.placement import Host, SegmentId, spread
+from seaweedq.balancer.load import MESSAGE_BYTES, WINDOWS_S, Averages, SegmentLoad
+from seaweedq.balancer.placement import Host, SegmentId, TopicId, spread
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.balancer.rates import WINDOWS_S, Averages
+from seaweedq.segments.keyrange import KeyRange
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_UNKNOWN = SegmentLoad()
+_NO_POLICY = ScalingPolicy(enabled=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An open segment, `age_s` seconds after its creation. Its load is None if its owner, if any, did not report it.
+
+    A locked segment is left alone. It `becomes` this number of segments: a fraction for each segment of a merge.
+    """
+
+    id: SegmentId
+    range: KeyRange
+    owner: str
+    age_s: float
+    load: SegmentLoad | None
+    locked: bool = False
+    becomes: float = 1.0
+
+
+class Columns:
+    """One row per segment, ordered by topic and range; and one per topic, to which `topic` of a segment's row points.
+
+    `free` segments may be changed: known, not locked, of a topic that scales, at a broker that accepts segments.
+    `plain` and `rate` are by window, as multiples of the target, `rate` corrected. `amounts`, also corrected, are per
+    second: messages and bytes, by window.
+    """
+
+    def __init__(
+        self, segments: Sequence[Segment], policies: Mapping[TopicId, ScalingPolicy], hosts: Sequence[Host]
+    ) -> None:
+        topics, topic = _numbered(segment.id[:2] for segment in segments)
+        low = _ints(segment.range.low for segment in segments)
+        order = np.lexsort((low, topic))
+        self.segments = [segments[at] for at in order.tolist()]
+        self.topic = topic[order]
+        self.low = low[order]
+        self.high = _ints(segment.range.high for segment in self.segments)
+        self.age_s = _floats(segment.age_s for segment in self.segments)
+        self._count(len(topics))
+        self._set_policies([policies.get(each, _NO_POLICY) for each in topics])
+        self.loads = [segment.load or _UNKNOWN for segment in self.segments]
+        self._set_rates()
+        takers = {host.broker for host in hosts if not host.draining}
+        free = (s.load is not None and not s.locked and s.owner in takers for s in self.segments)
+        self.free: Flags = np.fromiter(free, bool, len(segments)) & self.enabled[self.topic]
+
+    def _count(self, topics: int) -> None:
+        """Counts the least and the most segments that the topics can have once the current changes have ended."""
+        becomes = _floats(segment.becomes for segment in self.segments)
+        self.least = np.bincount(self.topic, np.minimum(becomes, 1.0), topics)
+        self.most = np.bincount(self.topic, np.maximum(becomes, 1.0), topics)
+
+    def _set_policies(self, policies: Sequence[ScalingPolicy]) -> None:
+        self.enabled: Flags = np.array([policy.enabled for policy in policies], bool)
+        self.min_segments = _ints(policy.min_segments for policy in policies)
+        self.max_segments = _ints(policy.max_segments for policy in policies)
+        self.cool_down_s = _floats(policy.cool_down_s for policy in policies)
+        self._targets: Floats = np.array([(p.target_messages_per_s, p.target_bytes_per_s) for p in policies], float)
+
+    def _set_rates(self) -> None:
+        self.observed_s = _floats(load.observed_s for load in self.loads)
+        self.hot_share = _floats(0.0 if load.hottest is None else load.hot_share for load in self.loads)
+        amounts = _by_window((load.messages_per_s, load.bytes_per_s) for load in self.loads)
+        known_s = np.maximum(self.observed_s, 1.0)  # what came in less says nothing
+        self.amounts: Floats = amounts / -np.expm1(-known_s[:, None, None] / np.array(WINDOWS_S))
+        self.plain = self.relative(amounts, self.topic)
+        self.rate = self.relative(self.amounts, self.topic)
+
+    def peaks(self, rows: Ints) -> Floats:
+        """Returns plain peaks per second: messages and bytes, by window."""
+        loads = [self.loads[row] for row in rows.tolist()]
+        return _by_window((load.messages_peaks, load.bytes_peaks) for load in loads)
+
+    def relative(self, amounts: Floats, topic: Ints) -> Floats:
+        """Returns, by window, the multiple of the topics' targets: of messages or bytes, whichever is more."""
+        multiples: Floats = (amounts / self._targets[topic][:, :, None]).max(axis=1)
+        return multiples
+
+
+def _numbered(keys: Iterable[TopicId]) -> tuple[list[TopicId], Ints]:
+    """Returns the distinct keys in order, and the index of each key among them."""
+    given = list(keys)
+    distinct = sorted(set(given))
+    places = {key: at for at, key in enumerate(distinct)}
+    return distinct, _ints(map(places.__getitem__, given))
+
+
+def _by_window(pairs: Iterable[tuple[Averages, Averages]]) -> Floats:
+    flat = chain.from_iterable(chain.from_iterable(pairs))
+    return _floats(flat).reshape(-1, 2, len(WINDOWS_S))
+
+
+def _ints(values: Iterable[int]) -> Ints:
+    return np.fromiter(values, np.int64)
+
+
+def _floats(values: Iterable[float]) -> Floats:
+    return np.fromiter(values, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The cut points of a range, strictly rising within it, and each part's share of the load; the shares add up to
+    1."""
+
+    points: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+def cut(key_range: KeyRange, parts: int, bins: tuple[float, ...], hottest: int | None, hot_share: float) -> Cut:
+    """Cuts a range of two or more hashes into `parts`, or fewer if hashes are too few or too hot, but at least two.
+
+    `bins` are the weights of equal parts of the range; without any weight the load counts as even. The hash `hottest`,
+    if there is one, has `hot_share` of the load.
+    """
+    edges, load = _load_up_to(key_range, bins, hottest, hot_share)
+    wanted = np.arange(1, parts) / parts
+    exact = np.interp(wanted, load, edges)
+    below, above = np.floor(exact), np.ceil(exact)
+    nearer_above = np.interp(above, edges, load) - wanted < wanted - np.interp(below, edges, load)
+    points = np.unique(np.clip(np.where(nearer_above, above, below), key_range.low + 1, key_range.high - 1))
+    shares = np.diff(np.interp(points, edges, load), prepend=0.0, append=1.0)
+    return Cut(tuple(points.astype(int).tolist()), tuple(shares.tolist()))
+
+
+def _load_up_to(
+    key_range: KeyRange, bins: tuple[float, ...], hottest: int | None, hot_share: float
+) -> tuple[Floats, Floats]:
+    """Returns rising positions in the range, and the share of the load below each: straight lines in between."""
+    weights = np.array(bins if any(bins) else (1.0,))
+    weights /= weights.sum()
+    firsts = -(-np.arange(len(weights) + 1) * len(key_range) // len(weights))  # hashes of the bins
+    edges = (key_range.low + firsts).astype(np.float64)
+    if hottest is None or hottest not in key_range:
+        return edges, _summed(weights)
+    at = (hottest - key_range.low) * len(weights) // len(key_range)
+    weights[at] = max(weights[at] - hot_share, 0.0)
+    rest = _summed(weights) * (1 - hot_share) if weights.any() else np.zeros(len(edges))
+    places = np.union1d(edges, (hottest, hottest + 1))
+    load = np.interp(places, edges, rest)
+    load[places > hottest] += hot_share if weights.any() else 1.0
+    return places, load
+
+
+def _summed(weights: Floats) -> Floats:
+    load: Floats = np.concatenate([[0.0], np.cumsum(weights)])
+    load /= load[-1]
+    return load
+
 
 SPLIT_OVER = np.array([5.0, 2.0, 1.0, np.inf])
 """Multiples of the target, by window: a flood splits at once, a slight excess only if it lasts."""

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.balancer.cutting import cut
-from seaweedq.balancer.histogram import BINS, HotKeys, KeyHistogram
+from seaweedq.balancer.load import BINS, HotKeys, KeyHistogram
+from seaweedq.balancer.scaling import cut
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 
 WHOLE = KeyRange(0, KEY_SPACE)

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.balancer.history import COLUMN_BYTES, LIMIT_BYTES, Column, History, Taken
-from seaweedq.balancer.history_cells import Cell, cells
-from seaweedq.balancer.history_rows import ROW
+from seaweedq.balancer.history import COLUMN_BYTES, LIMIT_BYTES, ROW, Cell, Column, History, Taken, cells
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 
 STEP_US = 10_000_000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.balancer.histogram import BINS, COUNTERS, OVER_S, HotKeys, KeyHistogram
+from seaweedq.balancer.load import BINS, COUNTERS, OVER_S, HotKeys, KeyHistogram
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 
 WHOLE = KeyRange(0, KEY_SPACE)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.balancer.rates import IDLE, WINDOWS_S, Rate, corrected, joined
+from seaweedq.balancer.load import IDLE, WINDOWS_S, Rate, corrected, joined
 
 COOL_DOWN_S = 600.0
 SAMPLES = st.lists(st.tuples(st.integers(0, 10**9), st.floats(0.01, 500)), min_size=1, max_size=20)

@@ -3,9 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from seaweedq.balancer.columns import Segment
 from seaweedq.balancer.placement import Host
-from seaweedq.balancer.scaling import Gather, Merge, Split
+from seaweedq.balancer.scaling import Gather, Merge, Segment, Split
 from seaweedq.segments.keyrange import KeyRange, tile
 from tests.support.balancer.scaled import HOSTS, LONG_S, POLICY, TOPIC, decided, load, row, segment
 

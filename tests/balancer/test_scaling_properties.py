@@ -7,11 +7,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.balancer.columns import Segment, TopicId
 from seaweedq.balancer.load import SegmentLoad, costs
-from seaweedq.balancer.placement import Host, SegmentId
+from seaweedq.balancer.placement import Host, SegmentId, TopicId
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.balancer.scaling import MAX_PARTS, Gather, HotKey, Merge, Plan, Split, decide
+from seaweedq.balancer.scaling import MAX_PARTS, Gather, HotKey, Merge, Plan, Segment, Split, decide
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 
 RATES = st.sampled_from([0.0, 0.0, 1.0, 20.0, 40.0, 90.0, 150.0, 700.0]) | st.floats(0, 1e4)

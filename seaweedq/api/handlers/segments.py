@@ -14,9 +14,8 @@ from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.openapi.document import TIME, Takes, described, integer, json_answer, schema_ref
 from seaweedq.api.parameters import DIGITS, MAX_NUMBER, check_name, moment, time_us, whole_number
 from seaweedq.api.services import RequestDep, given
-from seaweedq.balancer.history import KEPT_US
-from seaweedq.balancer.history_cells import Cell
-from seaweedq.balancer.rates import WINDOWS_S, Averages
+from seaweedq.balancer.history import KEPT_US, Cell
+from seaweedq.balancer.load import WINDOWS_S, Averages
 from seaweedq.balancer.scaling import Measure
 from seaweedq.broker.load import FoundHistory, Histories, Observed
 from seaweedq.broker.read import ClusterTime, Position, TopicPositions

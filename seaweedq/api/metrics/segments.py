@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import counter, gauge, histogram
-from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.balancer.load import WINDOWS_S
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.reshape import KINDS, Reshaper
 from seaweedq.broker.retention import REASONS, Retention

@@ -8,10 +8,9 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from seaweedq.balancer.columns import Segment, TopicId
-from seaweedq.balancer.placement import Move, SegmentId
+from seaweedq.balancer.placement import Move, SegmentId, TopicId
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Split, decide
+from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Segment, Split, decide
 from seaweedq.broker.cluster.rebalancer import Rebalancer, hosts_of
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.load.meters import policy_of, segment_of

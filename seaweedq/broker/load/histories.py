@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from seaweedq.balancer.history import History, Taken
-from seaweedq.balancer.history_cells import Cell, cells
+from seaweedq.balancer.history import Cell, History, Taken, cells
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.scaling import HotKey
 from seaweedq.broker.context import ClusterView

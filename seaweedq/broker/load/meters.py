@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from seaweedq.balancer.columns import Segment
-from seaweedq.balancer.load import LoadMeter, SegmentLoad, costs
+from seaweedq.balancer.load import WINDOWS_S, Averages, LoadMeter, SegmentLoad, costs
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
-from seaweedq.balancer.rates import WINDOWS_S, Averages
+from seaweedq.balancer.scaling import Segment
 from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment
 from seaweedq.broker.rpc.messages import Count
 from seaweedq.broker.topics.catalog import Catalog, Topic

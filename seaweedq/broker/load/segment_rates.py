@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from seaweedq.balancer.load import SegmentLoad
+from seaweedq.balancer.load import IDLE, Averages, SegmentLoad
 from seaweedq.balancer.placement import Host
-from seaweedq.balancer.rates import IDLE, Averages
 from seaweedq.balancer.scaling import NearestSplit, hot_keys, nearest_split
 from seaweedq.broker.load.meters import policy_of, segment_of
 from seaweedq.broker.topics.catalog import Topic

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.balancer.load import WINDOWS_S
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.open_segment import BufferedRows
 from seaweedq.broker.topics.catalog import Topic

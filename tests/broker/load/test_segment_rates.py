@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.balancer.load import WINDOWS_S
 from seaweedq.balancer.scaling import HotKey
 from seaweedq.segments.keyhash import hash_key
 from tests.support.brokers import inside

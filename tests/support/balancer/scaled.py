@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from seaweedq.balancer.columns import Segment
 from seaweedq.balancer.load import SegmentLoad, costs
 from seaweedq.balancer.placement import Host
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.balancer.scaling import Plan, decide
+from seaweedq.balancer.scaling import Plan, Segment, decide
 from seaweedq.segments.keyrange import KeyRange, tile
 
 TOPIC = ("t", 0)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from seaweedq.balancer.columns import Segment
 from seaweedq.balancer.load import LoadMeter, SegmentLoad, costs
 from seaweedq.balancer.placement import Host, SegmentId, moves
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Split, decide
+from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Segment, Split, decide
 from seaweedq.segments.keyrange import KeyRange, tile, tiles_key_space
 
 TARGET = 1000
