@@ -49,9 +49,8 @@ from seaweedq.broker.reshape.reshaping import Reshaping
 from seaweedq.broker.retention.retaining import Retaining
 from seaweedq.broker.retention.topic_deletion import TopicDeletion, refuse_more
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.peer_keyring import Addresses, PeerKeyring, secrets_of
+from seaweedq.broker.rpc.peer_keyring import Addresses, PeerKeyring, PeerVerifier, secrets_of
 from seaweedq.broker.rpc.peer_keys import MakeKeys, make_keys
-from seaweedq.broker.rpc.peer_verifier import PeerVerifier
 from seaweedq.broker.service import Service
 from seaweedq.broker.streams.streaming import Streaming
 from seaweedq.broker.subscriptions.dead_lettering import DeadLettering

@@ -13,7 +13,7 @@ from seaweedq import errors
 from seaweedq.api.app import Application
 from seaweedq.api.problems import CONTENT_TYPE, EVERY_S, STATUS, InsideLog, problem, responses, unexpected
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.rpc.client import ErrorMessage
+from seaweedq.broker.rpc.messages import ErrorMessage
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.etcd import EtcdCoordination
 from seaweedq.coordination.etcd_transport import Access
@@ -140,7 +140,7 @@ async def test_an_address_is_inside(act, tmp_path: Path, monkeypatch: pytest.Mon
     address = f"127.0.0.1:{(port := free_port())}"
     with pytest.raises(Unavailable) as caught:
         await act(address, tmp_path)
-    error = ErrorMessage.of(caught.value).error()  # as another broker passes it on
+    error = ErrorMessage.from_error(caught.value).error()  # as another broker passes it on
     assert str(error) == str(caught.value)
     assert str(port) in str(error), "the log has it"
     _, _, content = problem(error)

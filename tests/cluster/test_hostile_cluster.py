@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome, encode
+from seaweedq.broker.rpc.messages import ForwardFrame, ForwardHeader, Outcome, encode_forward
 from seaweedq.broker.rpc.peer_keys import PeerKeys
 from seaweedq.coordination import keys
 from seaweedq.segments.layout import Format, Layout
@@ -129,7 +129,7 @@ def rows(columns: int = 0, count: int = 3) -> bytes:
 
 
 def forward(header: ForwardHeader, payload: bytes) -> bytes:
-    return encode([ForwardFrame(header, payload)])
+    return encode_forward([ForwardFrame(header, payload)])
 
 
 @pytest.mark.usefixtures("survives")

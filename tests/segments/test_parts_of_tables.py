@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.broker.publish.batch_split import locate, split, split_again
-from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.broker.topics.routing import Bounds
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.levels import HIGHEST

@@ -14,9 +14,8 @@ from seaweedq import levels
 from seaweedq.balancer.load import SegmentLoad
 from seaweedq.broker.load.meters import LoadReport
 from seaweedq.broker.read.segment_reads import SegmentRows
-from seaweedq.broker.rpc import forward_frames
-from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage
-from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
+from seaweedq.broker.rpc import messages
+from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, ErrorMessage, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.errors import NotOwner
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot
@@ -81,7 +80,7 @@ def metadata() -> EntryMetadata:
 
 
 def calls() -> dict[str, Any]:
-    """Calls between brokers, each in hex by its name, and the slugs of errors."""
+    """Calls between brokers, each in hex by its name."""
     segment = ("flights", 1, 3)
     load = SegmentLoad(observed_s=3.0)
     found: dict[str, Any] = {
@@ -92,14 +91,14 @@ def calls() -> dict[str, Any]:
         "BrokerStatus": BrokerStatus(5, 6, 7, 8, 9.5, 10.5, 11.5),
         "LoadReport": LoadReport([(segment, load)], [(("flights", 1, 4), 2.0)], [(9, 2, 30)]),
         "SegmentRows": SegmentRows(9, [(7, 1, b"rows")]),
-        "Outcome": forward_frames.Outcome(3, 7, True),
-        "ErrorMessage": ErrorMessage.of(NotOwner("said", owner="b2.6a", inside="inside")),
+        "Outcome": messages.Outcome(3, 7, True),
+        "ErrorMessage": ErrorMessage.from_error(NotOwner("said", owner="b2.6a", inside="inside")),
     }
     rows = ROWS.serialize()
-    header = forward_frames.ForwardHeader("flights", 1, 3, 0, 1, "~forward.b1.5f.3.0", 4, 5, rows.size)
-    forward = forward_frames.encode([forward_frames.ForwardFrame(header, rows)])
+    header = messages.ForwardHeader("flights", 1, 3, 0, 1, "~forward.b1.5f.3.0", 4, 5, rows.size)
+    forward = messages.encode_forward([messages.ForwardFrame(header, rows)])
     encoded = {name: msgspec.msgpack.encode(one).hex() for name, one in found.items()}
-    return encoded | {"forward": bytes(forward).hex(), "slugs": sorted(KNOWN_TO_ALL)}
+    return encoded | {"forward": bytes(forward).hex()}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Tells requests of this cluster's brokers from those of clients (broker/rpc/peer_verifier), once for each request: the
+"""Tells requests of this cluster's brokers from those of clients (broker/rpc/peer_keyring), once for each request: the
 number of a stamp is taken by the first look.
 
 It also tells the port for brokers from the one for clients: at the first nobody else is answered, at the second no

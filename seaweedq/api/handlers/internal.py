@@ -67,11 +67,11 @@ class InternalServer:
             if self._peers.authenticated(request):
                 return await self._answer(name, request)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Answer(422, _encode(ErrorMessage.of(UnreadableBody(str(error)))))
+            return Answer(422, _encode(ErrorMessage.from_error(UnreadableBody(str(error)))))
         except (PeerRefused, RouteNotFound):
             raise
         except SeaweedqError as error:
-            return Answer(409, _encode(ErrorMessage.of(error)))
+            return Answer(409, _encode(ErrorMessage.from_error(error)))
         raise Forbidden("only brokers of this cluster may call /internal")
 
     async def _answer(self, name: str, request: Request) -> Answer:

@@ -17,9 +17,8 @@ from contextlib import suppress
 
 from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
 from seaweedq.broker.cluster.suspicion_rules import Outcome, PeerHealth, may_be_suspected, reporters_needed
-from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.client import Peers, is_refused
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
-from seaweedq.broker.rpc.transport import is_refused
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Delete, Put

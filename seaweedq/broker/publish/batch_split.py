@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from seaweedq.broker.log.group_commit import EncodedRows
-from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.broker.topics.routing import Bounds
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import NotOwner

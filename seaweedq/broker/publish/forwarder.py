@@ -22,8 +22,8 @@ import pyarrow as pa
 from seaweedq.broker.log.group_commit import EncodedRows
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.local_append import LocalAppender, untaken
-from seaweedq.broker.rpc.client import ErrorMessage, Peers
-from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome, encode
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.messages import ErrorMessage, ForwardFrame, ForwardHeader, Outcome, encode_forward
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
@@ -147,7 +147,7 @@ class _Link:
     async def _fly(self, taken: Sequence[_Sent]) -> None:
         error: Exception = Unavailable("a forward was broken off", inside=self._url)
         try:
-            body = encode([frame for frame, _ in taken])
+            body = encode_forward([frame for frame, _ in taken])
             outcomes = _outcomes.decode(await self._peers.post(self._url, "publish", body, self._timeout_s))
             for (_, future), outcome in zip(taken, outcomes, strict=False):
                 if outcome.trouble:
@@ -205,7 +205,7 @@ class ForwardReceiver:
             rows = await asyncio.to_thread(_read, frame, segment) if in_thread else _read(frame, segment)
             return await self._local.append(segment, header.part, rows, frame.sequences, deadline)
         except SeaweedqError as error:
-            return Outcome(trouble=ErrorMessage.of(error))
+            return Outcome(trouble=ErrorMessage.from_error(error))
 
     async def _opened(self, header: ForwardHeader, deadline: Deadline) -> OpenSegment:
         async def opened() -> OpenSegment:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from seaweedq.broker.log.group_commit import Append, EncodedRows, GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
-from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.producers import OF_PRINCIPAL, OURS, Duplicate, New, OutOfOrder, Sequences

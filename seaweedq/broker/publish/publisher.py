@@ -18,7 +18,7 @@ from seaweedq.broker.log.open_segment import InFlight
 from seaweedq.broker.publish.batch_split import AppendedRows, Batch, Slice, locate, split
 from seaweedq.broker.publish.local_append import LocalAppender, PendingAppend, in_time, judge, unknown
 from seaweedq.broker.publish.remote_append import FailedRows, RemoteAppender, Results
-from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.routing import Bounds

@@ -23,7 +23,7 @@ from seaweedq.broker.publish.batch_split import AppendedRows, Batch, Slice, is_w
 from seaweedq.broker.publish.forwarder import Forwarder, Identities
 from seaweedq.broker.publish.local_append import LocalAppender, in_time, unknown, untaken
 from seaweedq.broker.rpc.client import ask_while
-from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome
+from seaweedq.broker.rpc.messages import ForwardFrame, ForwardHeader, Outcome
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock

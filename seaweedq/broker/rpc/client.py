@@ -1,4 +1,7 @@
-"""Calls to other brokers over HTTP: below /internal, and whole requests of clients that are handed on (relayed).
+"""Requests to other brokers over HTTP, each sent once, on connections that are kept open. Nothing here knows who may
+ask for what (broker/rpc/client).
+
+Calls to other brokers over HTTP: below /internal, and whole requests of clients that are handed on (relayed).
 
 Every one carries the stamp of a session (broker/rpc/peer_sessions); there is no other way in. A refusal comes before
 the other broker does anything, so the request is sent again in another session. A broker that does not answer is
@@ -15,14 +18,17 @@ has begun at that URL; calls that are under way do not mind.
 """
 
 import asyncio
+import errno
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from seaweedq.broker.rpc.messages import ErrorMessage
 from seaweedq.broker.rpc.peer_keyring import Address, Addresses, PeerKeyring
+from seaweedq.broker.rpc.peer_keys import Secured
 from seaweedq.broker.rpc.peer_sessions import (
     HELLO_HEADER,
     STAMP_HEADER,
@@ -33,10 +39,100 @@ from seaweedq.broker.rpc.peer_sessions import (
     Welcome,
     accepted,
 )
-from seaweedq.broker.rpc.transport import Headers, Relayed, Secured, Transport
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import NotOwner, NotReady, PeerRefused, PeerTooOld, SeaweedqError, Unavailable, by_slug
+from seaweedq.errors import NotOwner, NotReady, PeerRefused, PeerTooOld, SeaweedqError, Unavailable
+
+if TYPE_CHECKING:
+    import aiohttp  # a tenth of the time of a start, and a broker that is alone never needs it
+
+CONNECT_S = 2.0
+_NOT_REPEATED = {"POST", "PATCH"}  # methods that aiohttp sends once
+NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
+Headers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """Another broker's answer to a client's request."""
+
+    status: int
+    headers: Headers
+    body: bytes = field(repr=False)
+
+
+async def _once(request: "aiohttp.ClientRequest", send: "aiohttp.ClientHandlerType") -> "aiohttp.ClientResponse":
+    """Sends a request once. Of methods that it takes for idempotent aiohttp repeats those that got no answer on a
+    connection that was kept open; the repeat of a DELETE that worked is answered 404, and nobody could know why."""
+    import aiohttp
+
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise  # is not repeated
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientError(f"{type(error).__name__} {error}".rstrip()) from error
+
+
+def is_refused(error: Unavailable) -> bool:
+    """Tells whether a call got no answer because the other machine refused the connection: nobody listens there."""
+    cause = error.__cause__
+    inner = getattr(cause, "os_error", cause)  # of aiohttp's error, which may stand for several addresses
+    return isinstance(inner, OSError) and inner.errno == errno.ECONNREFUSED
+
+
+class Transport:
+    """The connections of one broker. `trust` returns the context that checks brokers at https URLs."""
+
+    def __init__(self, trust: Callable[[], ssl.SSLContext] | None) -> None:
+        self._trust = trust
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float, secured: Secured | None = None
+    ) -> Relayed:
+        """Sends a request. Raises Unavailable where no answer came."""
+        import aiohttp
+        from yarl import URL
+
+        if self._session is not None and self._session.closed:
+            raise Unavailable("the broker is stopping")
+        total = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
+        try:
+            async with self._client().request(
+                method,
+                URL(url, encoded=True),  # as it is: a stamp covers it
+                data=body,
+                headers=headers,
+                timeout=total,
+                allow_redirects=False,  # a redirect must not lead the request elsewhere
+                ssl=secured.context if secured else self._trust() if self._trust else True,
+                server_hostname=secured.name if secured else None,
+                middlewares=() if method in _NOT_REPEATED else (_once,),
+            ) as response:
+                return Relayed(response.status, dict(response.headers), await response.read())
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            said = f"{type(error).__name__} {error}".rstrip()
+            raise Unavailable(
+                "another broker does not answer; try again", inside=f"{url} does not answer: {said}"
+            ) from error
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _client(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
+        if self._session is None:
+            # No limit: long polls that are handed on must not keep acks waiting; clients' own connections bound them.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, use_dns_cache=True)
+            self._session = aiohttp.ClientSession(
+                connector=connector, auto_decompress=False, skip_auto_headers=NOT_ADDED
+            )
+        return self._session
+
 
 Greet = Callable[[Address, Hello], Awaitable[Welcome]]
 
@@ -116,41 +212,7 @@ HELLO_S = 5.0
 HELLO_PATH = "/internal/hello"
 ATTEMPTS = 3  # of one request: each behind another refusal, which comes before anything is done
 FORBIDDEN, NOT_FOUND = 403, 404
-_FIRST_SLUGS = """
-bad-request chain-damaged client-error connection-failed coordination-unavailable damaged data-folder-in-use fenced
-forbidden internal invalid-import invalid-messages invalid-name invalid-request invalid-upload journal-damaged
-journal-unavailable message-too-large method-not-allowed not-found not-owner not-ready offset-out-of-range
-overloaded partly-taken payload-not-found payload-too-large request-timeout request-too-large segment-conflict
-segment-not-found sequence-out-of-order server-problem store-unavailable subscription-exists subscription-not-found
-too-many-uploads topic-being-deleted topic-exists topic-not-found unavailable unfit-store unreadable-body
-unreadable-request unsupported-content-type unsupported-encoding upload-conflict upload-expired upload-incomplete
-upload-mismatch upload-not-found
-"""
-KNOWN_TO_ALL = frozenset(_FIRST_SLUGS.split())  # the slugs of level 1
 T = TypeVar("T")
-
-
-class ErrorMessage(msgspec.Struct, array_like=True):
-    """An error between brokers. `slug` is known to all versions; the error's own one is `exact`."""
-
-    slug: str
-    detail: str
-    fields: dict[str, Any]
-    inside: str = ""
-    exact: str = ""
-
-    @staticmethod
-    def of(error: SeaweedqError) -> "ErrorMessage":
-        """Returns the message for an error."""
-        kinds = [kind for kind in type(error).__mro__ if issubclass(kind, SeaweedqError)]
-        known = next(kind.slug for kind in kinds if kind.slug in KNOWN_TO_ALL)
-        return ErrorMessage(known, error.detail, dict(error.fields), error.inside, error.slug)
-
-    def error(self) -> SeaweedqError:
-        """Returns the error of the message."""
-        known = by_slug()
-        kind = known.get(self.exact) or known.get(self.slug, Unavailable)
-        return kind(self.detail, inside=self.inside, **self.fields)
 
 
 class WrongSecret(Unavailable):

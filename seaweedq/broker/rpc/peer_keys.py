@@ -12,8 +12,10 @@ others see which of their own secrets that broker takes, and one that takes none
 import asyncio
 import hashlib
 import hmac
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from seaweedq.coordination.records import BrokerRecord
 
@@ -88,6 +90,13 @@ class PeerKeys:
     def shared(self, broker: str, record: BrokerRecord) -> RootKeys | None:
         """Returns the first of these keys that a broker's record proves to be the broker's, too."""
         return next((one for one in self.roots if one.is_proven(broker, record)), None)
+
+
+class Secured(NamedTuple):
+    """TLS of a connection to a port for brokers: the context, and the name that the other side must show."""
+
+    context: ssl.SSLContext
+    name: str
 
 
 async def make_keys(secrets: Sequence[str], cluster: str) -> PeerKeys:

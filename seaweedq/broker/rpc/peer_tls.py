@@ -43,8 +43,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from seaweedq.broker.rpc.peer_keys import PeerKeys, RootKeys
-from seaweedq.broker.rpc.transport import Secured
+from seaweedq.broker.rpc.peer_keys import PeerKeys, RootKeys, Secured
 from seaweedq.clock import Ids
 
 SEED_BYTES, TAG_BYTES, SERIAL_BYTES = 48, 8, 16

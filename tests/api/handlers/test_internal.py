@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.rpc.client import Request
+from seaweedq.broker.rpc.client import Relayed, Request
 from seaweedq.broker.rpc.peer_keyring import PeerKeyring, secrets_of
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER
-from seaweedq.broker.rpc.transport import Relayed
 from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put

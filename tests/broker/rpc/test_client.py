@@ -18,9 +18,8 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.rpc import client
-from seaweedq.broker.rpc.client import Peers, Request, ask_while
+from seaweedq.broker.rpc.client import Peers, Request, ask_while, is_refused
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
-from seaweedq.broker.rpc.transport import is_refused
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig

@@ -17,8 +17,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from seaweedq.broker.rpc.client import Secured
 from seaweedq.broker.rpc.peer_tls import SEED_BYTES, Authority, PeerTls, private_key
-from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import SystemIds
 from tests.support.brokers.peer_keys import keys_of
 from tests.support.chaos.clocks import ABSENT, library

@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.rpc.client import HELLO_PATH, Peers
+from seaweedq.broker.rpc.client import HELLO_PATH, Peers, Secured
 from seaweedq.broker.rpc.peer_keyring import Address, Addresses, PeerKeyring, secrets_of
 from seaweedq.broker.rpc.peer_keys import PeerKeys
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, Covered, Hello, Outgoing, Welcome, accepted
-from seaweedq.broker.rpc.transport import Secured
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.roster import Roster

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seaweedq.broker.publish.batch_split import Batch, Slice, locate, split
-from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.broker.topics.routing import Bounds
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.levels import HIGHEST
