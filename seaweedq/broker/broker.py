@@ -27,16 +27,14 @@ from seaweedq.broker.access.admin_token import AdminToken
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.audit.audit import Audit, mode_of
 from seaweedq.broker.audit.topic import AuditTopic
-from seaweedq.broker.cluster.following import Following
-from seaweedq.broker.cluster.identity import check_secret, cluster_of
+from seaweedq.broker.cluster.joining import Following, check_secret, cluster_of
 from seaweedq.broker.cluster.leadership import Leadership
-from seaweedq.broker.cluster.own_revocations import OwnRevocations
-from seaweedq.broker.cluster.suspecting import Suspecting
+from seaweedq.broker.cluster.suspecting import OwnRevocations, Suspecting
 from seaweedq.broker.context import Context
 from seaweedq.broker.context import Readiness as Readiness
 from seaweedq.broker.imports.importing import Importing, UploadClaims
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
-from seaweedq.broker.load.loads import Load
+from seaweedq.broker.load.histories import Load
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget

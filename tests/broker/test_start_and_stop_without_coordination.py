@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.cluster.following import Following
+from seaweedq.broker.cluster.joining import Following
 from seaweedq.broker.cluster.leader import Leader
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.recovery.journal_registration import JournalRegistration

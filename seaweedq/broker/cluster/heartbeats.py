@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
-from seaweedq.broker.cluster.suspicion_rules import Outcome, PeerHealth, may_be_suspected, reporters_needed
+from seaweedq.broker.cluster.revoker import SuspicionReports
+from seaweedq.broker.cluster.suspicion_rules import PeerHealth, ProbeOutcome, may_be_suspected, reporters_needed
 from seaweedq.broker.rpc.client import Peers, is_refused
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.clock import Clock
@@ -123,20 +123,20 @@ class Prober:
                 logger.exception("could not ask whether broker %s is there", broker)
                 await asyncio.sleep(AGAIN_S)
 
-    async def _ask(self, broker: str, url: str, hold_s: float) -> Outcome:
+    async def _ask(self, broker: str, url: str, hold_s: float) -> ProbeOutcome:
         since_s = self._clock.monotonic_s() + hold_s
         try:
             found = await self._peers.call(url, "greet", GreetCall(hold_s), Greeting, hold_s + ANSWER_S)
         except Unavailable as error:
-            return Outcome.REFUSED if is_refused(error) else Outcome.FAILED
+            return ProbeOutcome.REFUSED if is_refused(error) else ProbeOutcome.FAILED
         except SeaweedqError:
-            return Outcome.FAILED
+            return ProbeOutcome.FAILED
         if found.broker != broker:  # another life, or another broker: nothing is known of this one
-            return Outcome.FAILED
+            return ProbeOutcome.FAILED
         if found.leaving:
-            return Outcome.LEAVES
+            return ProbeOutcome.LEAVES
         self._on_time(broker, found.now_us, since_s)
-        return Outcome.ANSWERED
+        return ProbeOutcome.ANSWERED
 
     async def _report(self, broker: str, url: str) -> None:
         known = self._roster.brokers.get(broker)

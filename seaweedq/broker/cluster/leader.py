@@ -25,8 +25,8 @@ from functools import partial
 
 from seaweedq import levels
 from seaweedq.balancer.placement import SegmentId
+from seaweedq.broker.cluster.balancing import Rebalancer
 from seaweedq.broker.cluster.periodic_tasks import PeriodicTask
-from seaweedq.broker.cluster.rebalancer import Rebalancer
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.recovery.journal_recovery import ANSWER_S, JournalRecovery
 from seaweedq.broker.recovery.replay import Remaining

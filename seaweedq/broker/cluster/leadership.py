@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 from seaweedq.access.accounts import Accounts
-from seaweedq.broker.cluster.autoscaler import Autoscaler
+from seaweedq.broker.cluster.balancing import Autoscaler, Rebalancer
 from seaweedq.broker.cluster.leader import Leader, Recoveries
-from seaweedq.broker.cluster.level_rise import LevelRise
+from seaweedq.broker.cluster.level_upgrade import LevelRise
 from seaweedq.broker.cluster.limit_split import LimitSplit
-from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, LateFiles, PeriodicTask
-from seaweedq.broker.cluster.rebalancer import Rebalancer
-from seaweedq.broker.cluster.upload_sweep import UploadSweep
+from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, LateFiles, PeriodicTask, UploadSweep
 from seaweedq.broker.context import Context
-from seaweedq.broker.load.loads import Load
+from seaweedq.broker.load.histories import Load
 from seaweedq.broker.recovery.recovery import Recovery
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.retention.retaining import Retaining

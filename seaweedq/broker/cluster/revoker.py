@@ -1,4 +1,9 @@
-"""Ends the leases of brokers that enough others suspect, before their time.
+"""The reports of suspicion, and the marks of ended leases, as coordination has them: watched, so possibly behind.
+
+A mark is written before a lease is ended on suspicion (broker/cluster/revoker). As long as it is there, nobody
+dispatches in that broker's place (broker/subscriptions/assignment).
+
+Ends the leases of brokers that enough others suspect, before their time.
 
 Order of writes for a broker X: 1. One transaction puts the *mark* `revocations/X`. It compares the keys of X, of this
 broker and of the leader, and the reports, so all of that holds then. 2. X's lease is revoked, that very one to which
@@ -14,18 +19,57 @@ the end is certain: the parent of X, or the next owner of X's folder, removes it
 
 import asyncio
 import logging
+from collections.abc import Callable
 
-from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
 from seaweedq.broker.cluster.suspicion_rules import Verdict, may_be_suspected, revoker_of, suspects
 from seaweedq.broker.context import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election, leader_of
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
+from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
 from seaweedq.coordination.records import RevocationRecord
 from seaweedq.coordination.roster import NEVER
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.view import View
 from seaweedq.errors import Fenced, SeaweedqError
 from seaweedq.failpoints import reach
+
+
+class SuspicionReports:
+    """The reports on each broker (`by_broker`), by reporter, with their revisions; and the marks of `revoked` brokers.
+    `changed` is called after every change."""
+
+    def __init__(self, coordination: Coordination, changed: Callable[[], None]) -> None:
+        self.by_broker: dict[str, dict[str, int]] = {}
+        self.revoked: dict[str, Versioned[RevocationRecord]] = {}
+        self._changed = changed
+        view = View(coordination, [keys.SUSPICIONS.prefix(), keys.REVOCATIONS.prefix()], self._apply)
+        self.load = view.load
+        self.follow = view.follow
+
+    def _apply(self, change: Change) -> None:
+        if keys.SUSPICIONS.matches(change.key):
+            self._apply_report(change)
+        elif keys.REVOCATIONS.matches(change.key):
+            self._apply_mark(change)
+        self._changed()
+
+    def _apply_report(self, change: Change) -> None:
+        broker, reporter = keys.SUSPICIONS.parse(change.key)
+        reports = self.by_broker.setdefault(broker, {})
+        reports.pop(reporter, None)
+        if change.value is not None:
+            reports[reporter] = change.revision
+        if not reports:
+            del self.by_broker[broker]
+
+    def _apply_mark(self, change: Change) -> None:
+        (broker,) = keys.REVOCATIONS.parse(change.key)
+        self.revoked.pop(broker, None)
+        if change.value is not None:
+            found = keys.REVOCATIONS.read(Entry(change.key, change.value, change.revision))
+            if isinstance(found, Versioned):  # one that cannot be read stays for a newer leader
+                self.revoked[broker] = found
+
 
 LOOK_S = 0.5  # between two looks while something is suspected or marked
 logger = logging.getLogger(__name__)

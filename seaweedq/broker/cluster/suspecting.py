@@ -1,12 +1,60 @@
-"""Suspecting: finds brokers that seem dead, ends their leases, and tells others that this one lives."""
+"""The leases of this process that others ended while it lived: one for the process, over all lives of its broker.
+
+The next lives say so, and are not suspected for a while: where others cannot reach this broker although it lives (a
+wrong URL, a rule of a firewall, a sidecar that is not up), it would else begin a new life again and again.
+
+Suspecting: finds brokers that seem dead, ends their leases, and tells others that this one lives.
+"""
+
+import asyncio
+import logging
+from math import inf
 
 from seaweedq.broker.cluster.heartbeats import Prober, Responder
-from seaweedq.broker.cluster.own_revocations import OwnRevocations
-from seaweedq.broker.cluster.revoker import Revoker
-from seaweedq.broker.cluster.suspicion_reports import SuspicionReports
+from seaweedq.broker.cluster.revoker import Revoker, SuspicionReports
+from seaweedq.broker.cluster.suspicion_rules import EXEMPT_S
 from seaweedq.broker.context import Context
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
+from seaweedq.clock import Clock
+from seaweedq.coordination.membership import Membership
+from seaweedq.errors import CoordinationUnavailable
+
+AGAIN_S = 1.0
+logger = logging.getLogger(__name__)
+
+
+class OwnRevocations:
+    """How often it happened (`count`), and how long lives are exempt from suspicion."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.count = 0
+        self._clock = clock
+        self._last_s = -inf
+
+    def note(self) -> str:
+        """Notes that a lease was ended while this broker lived. Returns that as the end of a line of the log."""
+        self.count += 1
+        self._last_s = self._clock.monotonic_s()
+        return f"; others did that while it lived, so it is not suspected for {EXEMPT_S:g} s"
+
+    @property
+    def exempt_s(self) -> float:
+        """Returns how long this broker is still exempt from suspicion; 0 if it is not."""
+        return max(0.0, self._last_s + EXEMPT_S - self._clock.monotonic_s())
+
+    async def end_exemption(self, membership: Membership) -> None:
+        """Lets a life be suspected again, once its exemption is over. It never ends, as no task of a life."""
+        while left_s := self.exempt_s:
+            await asyncio.sleep(left_s)
+        said = False
+        while not said:
+            try:
+                said = await membership.end_exemption()
+            except CoordinationUnavailable as error:
+                logger.info("this broker does not say yet that it may be suspected: %s", error)
+            await asyncio.sleep(AGAIN_S)
+        await asyncio.Event().wait()
 
 
 class Suspecting(Service):

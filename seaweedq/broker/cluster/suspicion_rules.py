@@ -20,7 +20,7 @@ EXEMPT_S = 600.0  # a broker is not suspected after its lease was ended while it
 AGAIN_S, LONGEST_S = 1.0, 30.0
 
 
-class Outcome(Enum):
+class ProbeOutcome(Enum):
     """The outcome of asking a broker whether it is there."""
 
     ANSWERED = "it is that broker"
@@ -48,13 +48,13 @@ class PeerHealth:
     refusals: int = 0
     failures: int = 0
 
-    def after(self, outcome: Outcome) -> "PeerHealth":
+    def after(self, outcome: ProbeOutcome) -> "PeerHealth":
         """Returns what it holds after an outcome."""
-        if self.stage is Stage.LEAVING or outcome is Outcome.LEAVES:
+        if self.stage is Stage.LEAVING or outcome is ProbeOutcome.LEAVES:
             return PeerHealth(Stage.LEAVING)
-        if outcome is Outcome.ANSWERED:
+        if outcome is ProbeOutcome.ANSWERED:
             return PeerHealth(Stage.KNOWN)
-        refusals = self.refusals + 1 if outcome is Outcome.REFUSED else 0
+        refusals = self.refusals + 1 if outcome is ProbeOutcome.REFUSED else 0
         stage = Stage.DOUBTED if refusals < REFUSALS else Stage.SUSPECTED
         if self.stage is Stage.STRANGER:
             stage, refusals = Stage.STRANGER, 0

@@ -5,6 +5,8 @@ Every RECORD_S the messages and bytes since the last time become a column. A seg
 came, also over a move, and of one that was sealed meanwhile up to its end; so nothing is counted twice, and nothing of
 a segment is left out that was known before. Bytes of what no owner reported are estimated by those before. Nothing is
 stored: a broker that begins to lead begins anew, and so does one whose wall clock went back.
+
+Load: what the segments of this broker carry, what those of all brokers do, and the history that the leader keeps.
 """
 
 import asyncio
@@ -16,10 +18,11 @@ import msgspec
 from seaweedq.balancer.history import Cell, History, Taken, cells
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.scaling import HotKey
-from seaweedq.broker.context import ClusterView
-from seaweedq.broker.load.reports import Counted, Reports
+from seaweedq.broker.context import ClusterView, Context
+from seaweedq.broker.load.meters import Counted, Loads, Reports
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import HistoryCall
+from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
@@ -31,7 +34,7 @@ from seaweedq.segments.keyrange import KeyRange
 RECORD_S = 10.0
 MS_US = 1_000
 BREATH = 1_000  # segments between two turns of other tasks
-HotKeys = Callable[[], Mapping[SegmentId, HotKey]]
+FindHotKeys = Callable[[], Mapping[SegmentId, HotKey]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class _Known:
 class HistoryRecorder:
     """The history that this broker records while it leads. `hot` are the segments not split because of one key."""
 
-    def __init__(self, catalog: Catalog, reports: Reports, election: Election, hot: HotKeys, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, reports: Reports, election: Election, hot: FindHotKeys, clock: Clock) -> None:
         self.history: History | None = None
         self._catalog = catalog
         self._reports = reports
@@ -208,3 +211,18 @@ def _found(leader: str, history: History, call: HistoryCall) -> FoundHistory:
     begin_us, end_us = history.begin_us, history.end_us
     columns = history.of((call.topic, call.incarnation), call.since_us, call.until_us)
     return FoundHistory(leader, begin_us, end_us, cells(columns, call.cells))
+
+
+class Load(Service):
+    """The meters of this broker (`loads`), the `reports` of all of them, and the histories. `hot` returns the keys that
+    the autoscaler found hot."""
+
+    def __init__(self, context: Context, hot: FindHotKeys) -> None:
+        self.loads = Loads(context.catalog, context.broker, context.clock)
+        self.reports = Reports(context.catalog, context.roster, context.peers, context.broker, self.loads)
+        self.recorder = HistoryRecorder(context.catalog, self.reports, context.election, hot, context.clock)
+        self.histories = Histories(context.view, context.election, self.recorder, context.peers)
+
+    async def run(self) -> Tasks:
+        """Reads the meters."""
+        return {"loads": self.loads.run()}

@@ -3,11 +3,17 @@
 Rows are counted when they become durable, and metered once a second. Hashes are taken of a few rows that are still in
 the tail then, so their cost does not grow with the traffic. What was not observed counts as unknown, and not as idle:
 else a broker that got a segment a moment ago would look as if it had room for more.
+
+Rates of segments that their owner reports to observers, and keys too hot to be split. Decides nothing.
+
+It reports what the owner itself has seen: of a segment that was moved, the rows since then.
+
+The loads of all brokers' segments, as the leader knows them from reports.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,15 +22,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from seaweedq.balancer.load import WINDOWS_S, Averages, LoadMeter, SegmentLoad, costs
-from seaweedq.balancer.placement import SegmentId
+from seaweedq.balancer.load import IDLE, WINDOWS_S, Averages, LoadMeter, SegmentLoad, costs
+from seaweedq.balancer.placement import Host, SegmentId
 from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
-from seaweedq.balancer.scaling import Segment
+from seaweedq.balancer.scaling import NearestSplit, Segment, hot_keys, nearest_split
 from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment
+from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import Count
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.segment_index import Records
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.roster import Roster
 from seaweedq.errors import InvalidRequest
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.row_hashes import hash_keys
@@ -231,3 +240,114 @@ def _places(rows: int) -> tuple[pa.Array, npt.NDArray[np.intp]]:
     """Chooses which of so many rows are looked at. Returns them, and as how many each counts."""
     chosen, counts = np.unique((_PLACES * rows).astype(np.intp), return_counts=True)
     return pa.array(chosen), counts
+
+
+class Observed(msgspec.Struct, array_like=True, frozen=True):
+    """The rates of an open segment a second, by window, corrected. `hot_key` is the hash, with its share (0 to 1), of
+    the one key because of which an overloaded segment is not split. `nearest` is None where the topic does not split by
+    itself; `is_full` tells that it has as many segments as it may have."""
+
+    messages_per_s: Averages = IDLE
+    bytes_per_s: Averages = IDLE
+    hot_key: tuple[int, float] | None = None
+    nearest: NearestSplit | None = None
+    is_full: bool = False
+
+
+def observed(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int) -> dict[int, Observed]:
+    """Returns the rates of the segments of a topic that have these loads, by number."""
+    hot, policy = _hot(topic, records, loads, now_us), policy_of(topic)
+    is_full = sum(known.record.state == "open" for known in records.values()) >= policy.max_segments
+    return {
+        number: Observed(
+            load.corrected_messages_per_s,
+            load.corrected_bytes_per_s,
+            hot.get(number),
+            nearest_split(load, policy) if policy.enabled else None,
+            is_full,
+        )
+        for number, load in loads.items()
+    }
+
+
+def _hot(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int) -> dict[int, tuple[int, float]]:
+    name = (topic.name, topic.record.incarnation)
+    busy = {number: load for number, load in loads.items() if any(load.messages_peaks) and number in records}
+    segments = [segment_of((*name, number), records[number].record, load, now_us) for number, load in busy.items()]
+    hosts = [Host(owner) for owner in dict.fromkeys(segment.owner for segment in segments)]
+    found = hot_keys(segments, {name: policy_of(topic)}, hosts)
+    return {plan.segment[2]: (plan.hash, plan.share) for plan in found}
+
+
+CALL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The end of a segment, as its owner reported it, and the messages and bytes that this owner has taken since it
+    opened the segment."""
+
+    owner: str
+    end: int
+    messages: int
+    size_bytes: int
+
+    @property
+    def mean_bytes(self) -> float:
+        """Returns the bytes of a message."""
+        return self.size_bytes / self.messages if self.messages else 0.0
+
+
+class Reports:
+    """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` are those of the
+    brokers that answered, whose names are in `answered`; `counted` are the counts of their segments that have had any
+    message.
+
+    The observations of a segment's earlier owner still count: neither a move nor a death makes its load unknown. So
+    `costs` also has the last known ones of segments that nobody reports now.
+    """
+
+    def __init__(self, catalog: Catalog, roster: Roster, peers: Peers, broker: str, own: Loads) -> None:
+        self.loads: dict[SegmentId, SegmentLoad] = {}
+        self.costs: dict[SegmentId, float] = {}
+        self.answered: set[str] = set()
+        self.counted: dict[SegmentId, Counted] = {}
+        self._catalog = catalog
+        self._roster = roster
+        self._peers = peers
+        self._broker = broker
+        self._own = own
+        self._owners: dict[SegmentId, str] = {}
+        self._earlier: dict[SegmentId, SegmentLoad] = {}  # observed by earlier owners
+        self._last: dict[SegmentId, SegmentLoad] = {}  # of each segment that is still there
+
+    async def ask(self) -> None:
+        """Asks all living brokers."""
+        urls = {broker: known.record.url for broker, known in self._roster.brokers.items() if broker != self._broker}
+        asked = (self._peers.call(url, "load", None, LoadReport, CALL_S) for url in urls.values())
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        reports = {broker: a for broker, a in zip(urls, answers, strict=True) if isinstance(a, LoadReport)}
+        reports[self._broker] = self._own.report()
+        loads: dict[SegmentId, SegmentLoad] = {}
+        for broker, report in reports.items():
+            for segment, load in report.all().items():
+                loads[segment] = self._joined(segment, broker, load)
+        self.answered = set(reports)
+        told = ((broker, *each) for broker, report in reports.items() for each in report.counted())
+        self.counted = {segment: Counted(broker, *counts) for broker, segment, counts in told}
+        known = loads.keys() | {one for owner in self._catalog.owners() for one in self._catalog.owned_by(owner)}
+        self._last = {segment: load for segment, load in (self._last | loads).items() if segment in known}
+        self.loads, self.costs = loads, costs(self._last)
+        self._owners = {segment: owner for segment, owner in self._owners.items() if segment in known}
+        self._earlier = {segment: load for segment, load in self._earlier.items() if segment in known}
+
+    def _joined(self, segment: SegmentId, owner: str, load: SegmentLoad) -> SegmentLoad:
+        before = self._owners.get(segment)
+        if before not in (None, owner) and (last := self._last.get(segment)):
+            self._earlier[segment] = last
+        self._owners[segment] = owner
+        earlier = self._earlier.get(segment)
+        if earlier is None:
+            return load
+        topic = self._catalog.find(segment[0])
+        return load.following(earlier, policy_of(topic).cool_down_s) if topic else load

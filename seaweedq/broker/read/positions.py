@@ -13,8 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from seaweedq.broker.context import ClusterView
-from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.load.segment_rates import Observed, observed
+from seaweedq.broker.load.meters import Loads, Observed, observed
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Reader

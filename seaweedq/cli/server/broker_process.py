@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import typer
 
 from seaweedq.broker.broker import Broker, ProcessContext
-from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.cli.server.backends import open_coordination, open_store

@@ -7,9 +7,9 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.cluster.identity import cluster_of
-from seaweedq.broker.cluster.rebalancer import Rebalancer
-from seaweedq.broker.load.reports import Reports
+from seaweedq.broker.cluster.balancing import Rebalancer
+from seaweedq.broker.cluster.joining import cluster_of
+from seaweedq.broker.load.meters import Reports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.memory import MemoryCoordination

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from seaweedq import levels
-from seaweedq.broker.cluster.identity import cluster_of
-from seaweedq.broker.cluster.level_rise import COMPARED, JoinGuard, LevelRise
+from seaweedq.broker.cluster.joining import cluster_of
+from seaweedq.broker.cluster.level_upgrade import COMPARED, JoinGuard, LevelRise
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import ClusterLevel
@@ -218,7 +218,7 @@ async def test_it_waits_a_lease_also_where_it_finds_nobody_to_keep_out(
     async def sleep(seconds: float) -> None:
         slept.extend([seconds] if seconds else [])
 
-    monkeypatch.setattr("seaweedq.broker.cluster.level_rise.asyncio.sleep", sleep)
+    monkeypatch.setattr("seaweedq.broker.cluster.level_upgrade.asyncio.sleep", sleep)
     with crash_at("level.announced"):
         await world.rise.rise(2)
     await world.look()

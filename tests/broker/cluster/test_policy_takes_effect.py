@@ -34,7 +34,7 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(decide(*asked))
         return found[-1]
 
-    monkeypatch.setattr("seaweedq.broker.cluster.autoscaler.decide", noted)
+    monkeypatch.setattr("seaweedq.broker.cluster.balancing.decide", noted)
     return found
 
 

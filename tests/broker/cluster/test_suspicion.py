@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.cluster.suspicion_rules import EXEMPT_S, HELD_S
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from seaweedq.broker.cluster.suspicion_rules import (
     APART_S,
     LONGEST_S,
-    Outcome,
     PeerHealth,
+    ProbeOutcome,
     Stage,
     Verdict,
     may_be_suspected,
@@ -20,10 +20,15 @@ from seaweedq.broker.cluster.suspicion_rules import (
 )
 from seaweedq.coordination.records import BrokerRecord
 
-ANSWERED, LEAVES, REFUSED, FAILED = Outcome.ANSWERED, Outcome.LEAVES, Outcome.REFUSED, Outcome.FAILED
+ANSWERED, LEAVES, REFUSED, FAILED = (
+    ProbeOutcome.ANSWERED,
+    ProbeOutcome.LEAVES,
+    ProbeOutcome.REFUSED,
+    ProbeOutcome.FAILED,
+)
 
 
-def health(outcomes: Sequence[Outcome]) -> PeerHealth:
+def health(outcomes: Sequence[ProbeOutcome]) -> PeerHealth:
     """What is held after these."""
     found = PeerHealth()
     for outcome in outcomes:
@@ -51,13 +56,13 @@ def living(*names: str) -> dict[str, BrokerRecord]:
     ],
 )
 def test_three_refused_connections_of_a_broker_that_answered_are_reported(
-    outcomes: list[Outcome], suspected: bool
+    outcomes: list[ProbeOutcome], suspected: bool
 ) -> None:
     assert health(outcomes).is_suspect is suspected
 
 
-@given(st.lists(st.sampled_from(Outcome)))
-def test_a_report_rests_on_an_answer_and_on_the_last_three_being_refused(outcomes: list[Outcome]) -> None:
+@given(st.lists(st.sampled_from(ProbeOutcome)))
+def test_a_report_rests_on_an_answer_and_on_the_last_three_being_refused(outcomes: list[ProbeOutcome]) -> None:
     found = health(outcomes)
     is_due = outcomes[-3:] == [REFUSED] * 3 and ANSWERED in outcomes and LEAVES not in outcomes
     assert found.is_suspect is is_due

@@ -6,8 +6,7 @@ import pytest
 
 from seaweedq.balancer.load import SegmentLoad
 from seaweedq.balancer.placement import SegmentId
-from seaweedq.broker.load.meters import LoadReport
-from seaweedq.broker.load.reports import Reports
+from seaweedq.broker.load.meters import LoadReport, Reports
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
 

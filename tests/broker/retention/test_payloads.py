@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.broker.cluster.upload_sweep import UploadSweep
+from seaweedq.broker.cluster.periodic_tasks import UploadSweep
 from seaweedq.broker.retention import payloads as retained_payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put

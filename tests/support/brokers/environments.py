@@ -1,7 +1,7 @@
 """The environment of a broker in a test's own process, with peers and a machine that a test may replace."""
 
 from seaweedq.broker.broker import ProcessContext
-from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.cli.server.journals import journal_setup

@@ -14,7 +14,7 @@ import httpx
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.rpc.client import Headers, Peers, Relayed, Request, Secured
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put

@@ -8,17 +8,16 @@ from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.audit.audit import Audit
 from seaweedq.broker.audit.topic import AuditTopic
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.cluster.autoscaler import Autoscaler
+from seaweedq.broker.cluster.balancing import Autoscaler
 from seaweedq.broker.cluster.heartbeats import Prober, Responder
 from seaweedq.broker.cluster.leader import Leader
-from seaweedq.broker.cluster.level_rise import LevelRise
+from seaweedq.broker.cluster.level_upgrade import LevelRise
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.revoker import Revoker
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.load.histories import Histories
-from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.load.reports import Reports
+from seaweedq.broker.load.meters import Loads, Reports
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit

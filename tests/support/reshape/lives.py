@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import httpx
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.cluster.own_revocations import OwnRevocations
+from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.errors import DataFolderInUse, Unavailable
 from seaweedq.failpoints import using
 from seaweedq.journal import file_backend

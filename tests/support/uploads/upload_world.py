@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-from seaweedq.broker.cluster.upload_sweep import UploadSweep
+from seaweedq.broker.cluster.periodic_tasks import UploadSweep
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.broker_urls import BrokerUrls, LinkKeys
 from seaweedq.broker.uploads.records import UploadRecords

@@ -7,6 +7,10 @@ the same segments. Secrets are compared by the proofs in brokers' records, and b
 Order of writes where both are new: 1. the store's object of the level (storage/level_marks), 2. coordination's key,
 which has the level from the beginning, 3. the store's identity, with the id in the key, 4. the store's own id into the
 key. A start goes on wherever an earlier one, or another at the same time, was cut off.
+
+Following: the views of the cluster that this broker keeps, each loaded once and then watched.
+
+A member follows them from before its recovery on, until it leaves.
 """
 
 import asyncio
@@ -14,7 +18,10 @@ import logging
 from contextlib import suppress
 
 from seaweedq import levels
+from seaweedq.broker.cluster.level_upgrade import JoinGuard
+from seaweedq.broker.context import Context
 from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.service import Service, Tasks
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import check_level, read_cluster
@@ -128,3 +135,25 @@ def _another_secret(who: str) -> InvalidRequest:
     return InvalidRequest(
         f"{who} another cluster_secret than this one; give all brokers the same", field="cluster_secret"
     )
+
+
+class Following(Service):
+    """Follows level, brokers, topics and principals. The `guard` keeps out brokers that do not read the level."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.guard = JoinGuard(context.coordination, context.level, context.roster)
+
+    async def run(self) -> Tasks:
+        """Loads the views, and follows them."""
+        level, roster, catalog = self._context.level, self._context.roster, self._context.catalog
+        callers = self._context.callers
+        revisions = [await view.load() for view in (level, roster, catalog, callers.view)]
+        return {
+            "cluster level": level.follow(revisions[0]),
+            "guard of the level": self.guard.run(),
+            "roster": roster.follow(revisions[1]),
+            "catalog": catalog.follow(revisions[2]),
+            "principals and tokens": callers.view.follow(revisions[3]),
+            "rights of those who wait": callers.look_often(self._context.membership.valid),
+        }
