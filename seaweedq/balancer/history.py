@@ -1,20 +1,13 @@
-"""The rows of the key space's history: what one segment has taken in one stretch of time, and how rows become fewer.
+"""The key space's history of one hour, in bounded memory, and its picture as cells. Knows no clock.
 
-Whatever is merged, sums of messages and bytes stay: a merged row has the union of the ranges and times, and the hot key
-of the largest share. One of several segments has the number SEVERAL.
+A *column* is a stretch of time, and has a row for each segment that took messages in it; an idle segment costs nothing.
+Columns are as long as their writer makes them. When all of them need more than the limit, the oldest two of the
+shortest ones become one, so the past is coarser than the present; a column of too many rows merges neighbours in the
+key space. So neither the number of segments nor time can exceed the limit.
 
-The key space's history of one hour: what the segments of all topics have taken, in bounded memory.
-
-A *column* is a stretch of time, and has a row for each segment that took something in it; an idle segment costs
-nothing. Columns are as long as their writer makes them. Where all of them need more than the limit, the oldest two of
-the shortest ones become one, so that what is long ago is coarser than what is new; a column of too many rows merges
-neighbours in the key space (balancer/history). So neither the number of segments nor time can exceed the limit,
-and no merge loses a message. Knows no clock.
-
-The history of one topic as cells: rectangles of time and key range, at most so many as are asked for. Pure.
-
-Where there are more, they become coarser in time and in the key space in turn, as a picture of them would be. Sums of
-messages and bytes stay.
+No merge loses a message: a merged row has the sums, the union of the ranges and times, and the hot key of the largest
+share. A row of several segments has the number SEVERAL. Cells are rectangles of time and key range, at most as many as
+a reader wants: they become coarser in time and in the key space in turn, as a picture of them would be.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,6 +38,12 @@ SEVERAL, NO_HASH = -1, -1
 Rows = npt.NDArray[np.void]
 Key = npt.NDArray[np.int64]
 _LOWEST, _HIGHEST, _SUMS = ("low", "begin_ms"), ("high", "end_ms"), ("messages", "size_bytes")
+LIMIT_BYTES = 32 * 1024 * 1024
+KEPT_US = 3_600_000_000
+TOPIC_BYTES, COLUMN_BYTES = 512, 1024  # what one of each takes beside its rows
+LEAST_COLUMNS = 24  # that always fit
+_LONGEST_MS = 2**31 - 1
+FINE_BANDS, ROUGH_BANDS, ROUGH_COLUMNS = 256, 16, 60  # of a picture, and of a small one
 
 
 def grouped(rows: Rows, keys: Sequence[Key]) -> tuple[Rows, Key]:
@@ -95,13 +94,6 @@ def _halved(rows: Rows) -> Rows:
 def whole(values: npt.NDArray[np.generic]) -> Key:
     """Returns numbers as keys."""
     return values.astype(np.int64)
-
-
-LIMIT_BYTES = 32 * 1024 * 1024
-KEPT_US = 3_600_000_000
-TOPIC_BYTES, COLUMN_BYTES = 512, 1024  # what one of each takes beside its rows
-LEAST_COLUMNS = 24  # that always fit
-_LONGEST_MS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +219,6 @@ class History:
             return
         there = set(np.unique(np.concatenate([column.rows["topic"] for column in self._columns])).tolist())
         self._topics = {topic: number for topic, number in self._topics.items() if number in there}
-
-
-FINE_BANDS, ROUGH_BANDS, ROUGH_COLUMNS = 256, 16, 60  # of a picture, and of a small one
 
 
 class Cell(msgspec.Struct, array_like=True, frozen=True):

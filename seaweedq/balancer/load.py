@@ -1,17 +1,11 @@
-"""Rates: how much of something arrives per second, as moving averages over several windows. Owns their arithmetic
-alone.
+"""The load of one segment: the owner's meter, and the report to the leader. Knows no policy.
 
-An average begins at zero, as if all time before had been idle. That is the *plain* value: for a new segment it rises
-slowly, so that a short burst counts little. Divided by the weight of the observed time it is the *corrected* value, the
-best estimate of the segment's rate.
+Rates are moving averages over several windows. An average begins at zero, as if all time before had been idle. That is
+the *plain* value: for a new segment it rises slowly, so that a short burst counts little. Divided by the weight of the
+observed time it is the *corrected* value, the best estimate of the segment's rate.
 
-The distribution of a segment's load over its key range: a histogram of key hashes, and the hottest hashes. Both
-decay.
-
-Their input is samples: some hashes, and the weight that they represent (messages or bytes, as the caller counts). Both
-use constant memory. They know no rate.
-
-The load of one segment: the owner's meter, and the report of it to the leader. Knows no policy.
+A histogram of key hashes and the hottest hashes tell how the load is distributed over the key range. Their input is
+samples: some hashes, and the weight that they represent. Both decay, and use constant memory.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,6 +28,17 @@ Averages = tuple[float, ...]
 """One per window, each per second."""
 
 IDLE: Averages = (0.0,) * len(WINDOWS_S)
+BINS = 64
+COUNTERS = 16
+OVER_S = 60.0
+"""A sample of this age counts as 1/e."""
+MESSAGE_BYTES = 168
+"""A message costs a broker about as much as this number of bytes: 200,000 messages per second as 32 MiB."""
+KNOWN_S = 10.0
+"""A segment that was observed for a shorter time counts as unknown."""
+_COST_WINDOW = WINDOWS_S.index(600.0)  # calm, so that little moves
+_Amount = Annotated[float, Meta(ge=0, le=1e18)]
+_Averages = Annotated[tuple[_Amount, ...], Meta(min_length=len(WINDOWS_S), max_length=len(WINDOWS_S))]
 
 
 class Rate:
@@ -84,12 +89,6 @@ def higher(now: Averages, peaks: Averages, passed_s: float, cool_down_s: float) 
 def _kept(passed_s: float) -> Averages:
     """Returns the share of the averages that remains after that time."""
     return tuple([exp(-passed_s / window_s) for window_s in WINDOWS_S])
-
-
-BINS = 64
-COUNTERS = 16
-OVER_S = 60.0
-"""A sample of this age counts as 1/e."""
 
 
 class KeyHistogram:
@@ -167,16 +166,6 @@ class HotKeys:
             return None, 0.0
         at = int(self._counts.argmax())
         return int(self._hashes[at]), min(float(self._counts[at]) / self._weight, 1.0)
-
-
-MESSAGE_BYTES = 168
-"""A message costs a broker about as much as this number of bytes: 200,000 messages per second as 32 MiB."""
-KNOWN_S = 10.0
-"""A segment that was observed for a shorter time counts as unknown."""
-_COST_WINDOW = WINDOWS_S.index(600.0)  # calm, so that little moves
-
-_Amount = Annotated[float, Meta(ge=0, le=1e18)]
-_Averages = Annotated[tuple[_Amount, ...], Meta(min_length=len(WINDOWS_S), max_length=len(WINDOWS_S))]
 
 
 class SegmentLoad(msgspec.Struct, frozen=True, array_like=True):

@@ -1,11 +1,4 @@
-"""The open segments of all topics as columns, so that a hundred thousand are judged at once. Decides nothing.
-
-Cuts a key range so that the parts have equal load. Owns the arithmetic; knows neither rates nor policies.
-
-Load counts as even within a bin of the histogram, except for the hottest hash, which is a step. If the hottest hash has
-more than a part's share, the range is cut on both sides of it, as near as whole hashes allow.
-
-Decides which segments to split and to merge: pure, over the open segments of all topics, without I/O, clock or
+"""Decides which segments to split and to merge: pure, over the open segments of all topics, without I/O, clock or
 randomness.
 
 The rules are Pravega's (its auto-scaling by the rates of a segment), but a split halves the load instead of the range.
@@ -13,7 +6,10 @@ Splits and merges do not alternate, since a split requires at least twice the lo
 rates, which start anew at every successor.
 
 Segments that are locked, of unknown load, or at a broker that drains or is dead are left alone. The caller carries the
-decisions out.
+decisions out. Segments are columns of numbers, so that a hundred thousand are judged at once.
+
+A cut makes parts of equal load. Load counts as even within a bin of the histogram, except for the hottest hash, which
+is a step: if it has more than a part's share, the range is cut on both sides, as near as whole hashes allow.
 """
 
 from collections import defaultdict
@@ -37,6 +33,20 @@ Flags = npt.NDArray[np.bool_]
 
 _UNKNOWN = SegmentLoad()
 _NO_POLICY = ScalingPolicy(enabled=False)
+SPLIT_OVER = np.array([5.0, 2.0, 1.0, np.inf])
+"""Multiples of the target, by window: a flood splits at once, a slight excess only if it lasts."""
+MERGE_BELOW = 0.5
+"""A multiple of the target, for two segments together; and for their peaks, of the load that would split again."""
+HOT = 0.5
+"""The share of a segment's load that makes a hash hot: a split halves the load of a segment without a hot hash."""
+UNEVEN = 2.0
+"""How many times its share of the load, at the fewest segments, a merged segment may have."""
+IDLE = 0.05
+"""A multiple of the target: a segment below it is idle, and its share does not matter."""
+MAX_PARTS = 32
+YOUNG_S = 10.0
+"""A segment younger than this, or than the cool-down, is not split: too little is known of its rates."""
+Measure = Literal["messages_per_s", "bytes_per_s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +196,6 @@ def _summed(weights: Floats) -> Floats:
     return load
 
 
-SPLIT_OVER = np.array([5.0, 2.0, 1.0, np.inf])
-"""Multiples of the target, by window: a flood splits at once, a slight excess only if it lasts."""
-MERGE_BELOW = 0.5
-"""A multiple of the target, for two segments together; and for their peaks, of the load that would split again."""
-HOT = 0.5
-"""The share of a segment's load that makes a hash hot: a split halves the load of a segment without a hot hash."""
-UNEVEN = 2.0
-"""How many times its share of the load, at the fewest segments, a merged segment may have."""
-IDLE = 0.05
-"""A multiple of the target: a segment below it is idle, and its share does not matter."""
-MAX_PARTS = 32
-YOUNG_S = 10.0
-"""A segment younger than this, or than the cool-down, is not split: too little is known of its rates."""
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """Seals a segment; its successors begin at its own low end and at the points. `owners` has a broker for each."""
@@ -238,7 +233,6 @@ class HotKey:
 
 
 Plan = Split | Merge | Gather | HotKey
-Measure = Literal["messages_per_s", "bytes_per_s"]
 
 
 class NearestSplit(msgspec.Struct, array_like=True, frozen=True):

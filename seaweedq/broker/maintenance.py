@@ -14,7 +14,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.coordination.records import FlushPolicy
-from seaweedq.coordination.versioned import NOTED
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS
 from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import reach
 
@@ -44,7 +44,7 @@ class Maintenance(Service):
             "group commit": self._log.commit.run(),
             "ticks": self._tick_often(),
             "checkpoints": self._checkpoint_often(),
-            "unreadable records": NOTED.look_often(self._coordination),
+            "unreadable records": UNREADABLE_RECORDS.refresh_often(self._coordination),
         }
 
     async def put_away(self) -> bool:

@@ -1,15 +1,13 @@
-"""The keys of a cluster in etcd: they have a prefix, so that several clusters can share one etcd. Pure.
-
-One watch on etcd: one stream at a time; when it breaks, another begins after the last change that was yielded.
-
-A thread reads the stream and passes each answer to the loop; everything else happens in the loop. An answer never
-splits a transaction, since fragments are never requested. A change compacted before it was read is a gap: WatchLost.
-
-Coordination for clusters, on etcd 3.4 or newer: implements the interface with etcd's messages.
+"""Coordination for clusters, on etcd 3.4 or newer: implements the interface with etcd's messages.
 
 A key's revision is etcd's mod_revision, the store's is that of each answer's header. Reads are linearizable. A commit
 without an answer may have happened, or may still happen, and is never repeated here: the caller gets
-CoordinationUnavailable and reads again. Writes that must not arrive late compare revisions.
+CoordinationUnavailable and reads again. Writes that must not arrive late compare revisions. Keys have a prefix, so that
+several clusters can share one etcd.
+
+A watch has one stream at a time; when it breaks, another begins after the last change that was yielded. A thread reads
+the stream and passes each answer to the loop; everything else happens in the loop. An answer never splits a
+transaction, since fragments are never requested. A change compacted before it was read is a gap: WatchLost.
 """
 
 import asyncio
@@ -49,6 +47,11 @@ from seaweedq.coordination.interface import (
 
 FIRST = b"\0"
 BEHIND_ALL = b"\0"  # as the end of a range
+AHEAD = 16  # answers that wait for a slow reader; more wait in etcd
+RETRY_S = 0.2
+POLL_S = 0.005
+HEALS = SILENT | {grpc.StatusCode.CANCELLED}
+JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,6 @@ class KeySpace:
 def _end(prefix: bytes) -> bytes:
     """Returns the first key after all that begin with the prefix. UTF-8 has no byte 0xff, so the last byte can rise."""
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else BEHIND_ALL
-
-
-AHEAD = 16  # answers that wait for a slow reader; more wait in etcd
-RETRY_S = 0.2
-POLL_S = 0.005
-HEALS = SILENT | {grpc.StatusCode.CANCELLED}
 
 
 class WatchStream:
@@ -219,9 +216,6 @@ class Watch:
             self._transport.blame(endpoint)
         else:
             raise meaning(error, endpoint) from error
-
-
-JOIN_S = 5.0
 
 
 class EtcdCoordination:

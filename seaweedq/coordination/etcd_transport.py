@@ -1,9 +1,8 @@
-"""The messages of etcd's gRPC interface, as the etcd3 package has generated them. No other module imports protobuf.
+"""Calls to an etcd cluster: messages, endpoints, TLS, tokens, timeouts, the meaning of errors. Knows nothing of keys.
 
-They are older than today's protobuf, which accepts them only in its pure Python implementation. The first import of
-protobuf selects the implementation for the whole process: so it is selected here, before that, for this process only.
-
-Calls to an etcd cluster: endpoints, TLS, tokens, timeouts, and the meaning of its errors. Knows nothing of keys.
+The messages are those that the etcd3 package has generated. They are older than today's protobuf, which accepts them
+only in its pure Python implementation. The first import of protobuf selects the implementation for the whole process:
+so it is selected here, before that, for this process only. No other module imports protobuf.
 
 Each endpoint has a channel of its own, and one endpoint is current. When it fails to answer, or has not answered for
 SLOW_S, the next one becomes current. A call is repeated there only if it may happen twice. Calls run in gRPC's threads
@@ -28,6 +27,29 @@ from seaweedq.extras import install_command
 
 CHOICE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 CHOOSER = "google.protobuf.internal.api_implementation"
+Metadata = tuple[tuple[str, str], ...]
+WATCH = "/etcdserverpb.Watch/Watch"
+OPTIONS = (
+    # A dead connection is found by pings. etcd takes one each 5 s at most (--grpc-keepalive-min-time).
+    ("grpc.keepalive_time_ms", 5_500),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # without it gRPC 1.85 waits a minute whatever the line above says
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # it is the time limit of one attempt to connect
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+SLOW_S = 1.0
+SILENT = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+}
+STALE_TOKEN = ("invalid auth token", "revision of auth store is old")
 
 
 def load_messages() -> Any:
@@ -56,8 +78,6 @@ def load_messages() -> Any:
 rpc = load_messages()
 
 
-Metadata = tuple[tuple[str, str], ...]
-WATCH = "/etcdserverpb.Watch/Watch"
 # KeepAlive is a stream of both directions in etcd; one request and its one answer are a call like the others.
 METHODS = {
     rpc.RangeRequest: ("/etcdserverpb.KV/Range", rpc.RangeResponse),
@@ -67,27 +87,6 @@ METHODS = {
     rpc.LeaseRevokeRequest: ("/etcdserverpb.Lease/LeaseRevoke", rpc.LeaseRevokeResponse),
     rpc.AuthenticateRequest: ("/etcdserverpb.Auth/Authenticate", rpc.AuthenticateResponse),
 }
-OPTIONS = (
-    # A dead connection is found by pings. etcd takes one each 5 s at most (--grpc-keepalive-min-time).
-    ("grpc.keepalive_time_ms", 5_500),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.http2.ping_timeout_ms", 3_000),  # without it gRPC 1.85 waits a minute whatever the line above says
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # it is the time limit of one attempt to connect
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-)
-SLOW_S = 1.0
-SILENT = {
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.INTERNAL,
-}
-STALE_TOKEN = ("invalid auth token", "revision of auth store is old")
 
 
 class LeaseNotFound(Exception):

@@ -1,14 +1,14 @@
-"""The small key-value interface on which all coordination is built.
+"""The small key-value interface on which all coordination is built, and helpers over it.
 
 Keys are strings, values are bytes. Every key has the revision of its last change. A transaction compares revisions and
 applies all its writes or none. A key tied to a lease is deleted when the lease ends.
-
-Helpers around transactions, shared by the backends and their users.
 """
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+MAX_OPERATIONS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,6 @@ class Coordination(Protocol):
 
     async def close(self) -> None:
         """Closes connections and threads; watches end."""
-
-
-MAX_OPERATIONS = 128
 
 
 def check_transaction(compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> None:

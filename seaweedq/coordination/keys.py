@@ -37,7 +37,7 @@ from seaweedq.coordination.records import (
     TopicRecord,
     UploadRecord,
 )
-from seaweedq.coordination.versioned import NOTED, Unreadable, Versioned, unknown_in
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned, unknown_in
 
 T = TypeVar("T", bound=msgspec.Struct)
 Part = str | int
@@ -98,13 +98,13 @@ class KeyKind(Generic[T]):
         return msgspec.json.encode(held.unknown.merged(msgspec.json.decode(known))) if held.unknown else known
 
     def read(self, entry: Entry) -> Versioned[T] | Unreadable:
-        """Returns the record of an entry, with the entry's revision and the members that are not known. Where it cannot
-        be read, that is noted."""
+        """Returns the record of an entry, with the entry's revision and the members that are not known. If it cannot
+        be read, UNREADABLE_RECORDS has it."""
         found = self._read(entry)
         if isinstance(found, Unreadable):
-            NOTED.note(self.name, found, self.read)
-        elif NOTED:
-            NOTED.forget(entry.key)
+            UNREADABLE_RECORDS.add(self.name, found, self.read)
+        elif UNREADABLE_RECORDS:
+            UNREADABLE_RECORDS.forget(entry.key)
         return found
 
     def require(self, entry: Entry) -> Versioned[T]:

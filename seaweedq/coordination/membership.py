@@ -1,27 +1,21 @@
-"""The renewals of a lease: one is sent each `period_s`, whether the earlier ones have been answered or not.
-
-A coordination that answers late, but within the lease, then ends no lease: waiting for an answer before the next try
-adds up, and giving up after a part of the lease gives up answers that would come. An answer that takes as long as the
-lease counts for nothing, so no more renewals are under way than fit into a lease.
-
-A renewal that is missed (no answer, or a refusal that decides nothing) is counted and logged: the first one at once,
-then one line each TELL_S.
-
-Runs a coroutine on an event loop in a thread of its own, so that it continues while the caller's loop is blocked.
-
-A broker's membership: its lease, its key, and whether it may still act on them.
+"""A broker's membership: its lease, its key, and whether it may still act on them.
 
 The lease's age counts from *sending* the newest renewal that was answered, so this broker stops no later than
-coordination ends the lease. Where coordination grants a longer lease than `lease_s`, the grant counts. Renewal is a
+coordination ends the lease. If coordination grants a longer lease than `lease_s`, the grant counts. Renewal is a
 task of the broker's own event loop: a loop that is blocked for a whole lease answers no request either, so losing the
-lease is then right. In a cluster that would be costly: `aside` renews while the loop is blocked, for up to STALL_LEASES
-leases; a broker that hangs for good still loses its segments.
+lease is then right. In a cluster that would be costly: a thread renews while the loop is blocked, for up to
+STALL_LEASES leases; a broker that hangs for good still loses its segments.
 
-Ends the leases of brokers that are dead for certain: their process was seen to end, or their folder's lock is held.
+One renewal is sent each `period_s`, whether the earlier ones have been answered or not. A coordination that answers
+late, but within the lease, then ends no lease: waiting for an answer before the next try adds up, and giving up after a
+part of the lease gives up answers that would come. An answer that takes as long as the lease counts for nothing, so no
+more renewals are under way than fit into a lease. A renewal that is missed (no answer, or a refusal that decides
+nothing) is counted and logged: the first one at once, then one line each LOG_S.
 
-The end is certain, so nothing has to wait for a lease that such a broker might still believe in: the mark of an end on
-suspicion (broker/cluster/revoker) is removed. Order: 1. The lease is revoked, and from here nobody puts a mark, since
-that compares the broker's key. 2. The mark goes. A crash between them leaves a mark, which the leader removes later.
+The end of a broker is certain once its process was seen to end, or its folder's lock is held by another. Then nothing
+has to wait for a lease that it might still believe in, and `end_life` also removes its revocation
+(broker/cluster/revoker). Order: 1. The lease is revoked, and from here nobody writes a revocation, since that compares
+the broker's key. 2. The revocation goes. A crash between them leaves it, and the leader removes it later.
 """
 
 import asyncio
@@ -45,8 +39,11 @@ from seaweedq.failpoints import reach
 
 PERIOD_S = 1.0
 SENDINGS = 5  # at least, for each lease
-TELL_S = 10.0
+LOG_S = 10.0
 logger = logging.getLogger(__name__)
+POLL_S = 0.002
+STALL_LEASES = 6
+JOINS = 4  # attempts to write the key; a rise of the cluster's level makes two fail
 
 
 class Renewals:
@@ -59,8 +56,8 @@ class Renewals:
         self._holder = holder
         self._lease_s = lease_s
         self._renew = renew
-        self._told_s: float | None = None
-        self._told = 0
+        self._logged_s: float | None = None
+        self._logged = 0
 
     @property
     def period_s(self) -> float:
@@ -100,9 +97,9 @@ class Renewals:
     def _miss(self, why: str) -> None:
         self.missed += 1
         now_s = self._clock.monotonic_s()
-        if self._told_s is not None and now_s - self._told_s < TELL_S:
+        if self._logged_s is not None and now_s - self._logged_s < LOG_S:
             return
-        count, self._told, self._told_s = self.missed - self._told, self.missed, now_s
+        count, self._logged, self._logged_s = self.missed - self._logged, self.missed, now_s
         logger.warning("%d renewals of the lease of %s were missed; the last one: %s", count, self._holder, why)
 
 
@@ -112,9 +109,6 @@ async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
         task.cancel()
     if left:
         await asyncio.wait(left)
-
-
-POLL_S = 0.002
 
 
 class AsideWork(Protocol):
@@ -149,10 +143,6 @@ class Aside:
                 self._loop.run_until_complete(self._task)
         finally:
             self._loop.close()
-
-
-STALL_LEASES = 6
-JOINS = 4  # attempts to write the key; a rise of the cluster's level makes two fail
 
 
 def _nobody_asks() -> None:

@@ -1,15 +1,13 @@
-"""The stored form of a cursor, within CURSOR_MAX_BYTES, since etcd refuses requests of more than 1.5 MB.
+"""Packed forms of records that grow with their subjects, since etcd refuses requests of more than 1.5 MB. Pure.
 
-Acks are packed as a bit for each offset from `acked_to` on, attempts as the offsets that were not delivered just once
-with their counts. Attempts are a hint, so the lowest of them go if the record would be too large; but what was leased
-and never begun (0) stays, since an offset that is not named was delivered once: with `max_attempts` 1 it would die
-unseen. If such offsets are too many to be named they are bits. The leases with the most runs go if the record would
-still be too large.
+A cursor has at most CURSOR_MAX_BYTES. Acks are packed as a bit for each offset from `acked_to` on, attempts as the
+offsets that were not delivered just once with their counts. Attempts are a hint, so the lowest of them go if the record
+would be too large; but an offset that was leased and never begun (0) stays, since an offset that is not named was
+delivered once: with `max_attempts` 1 it would die unseen. If such offsets are too many to be named they are bits. The
+leases with the most runs go if the record would still be too large.
 
-The plan of a seek: the offset at which each segment's cursor begins in the epoch of the seek. Pure.
-
-It covers all segments that exist; new ones begin at 0, as always. In a subscription's record it is packed, since a
-cluster may have 100,000 segments, and etcd refuses requests of more than 1.5 MB.
+The plan of a seek has the offset at which each segment's cursor begins in the epoch of the seek. It covers all segments
+that exist, of which a cluster may have 100,000; new ones begin at 0, as always.
 """
 
 import zlib
@@ -28,6 +26,7 @@ CURSOR_MAX_BYTES = 64 * 1024
 _FIXED_BYTES = 1024  # for all but acks, attempts and leases
 _LEASES_BYTES = 16 * 1024  # are left for leases, at least
 _PACKED_BYTES = CURSOR_MAX_BYTES - _FIXED_BYTES - _LEASES_BYTES
+PLAN_MAX_BYTES = 1024 * 1024
 
 
 class _PackedCursor(msgspec.Struct, array_like=True):
@@ -126,9 +125,6 @@ def _highest(attempts: dict[str, int], most: int) -> dict[str, int]:
         return attempts
     kept = sorted(attempts, key=lambda offset: (-attempts[offset], int(offset)))[:most]
     return {offset: attempts[offset] for offset in sorted(kept, key=int)}
-
-
-PLAN_MAX_BYTES = 1024 * 1024
 
 
 class SegmentSeek(NamedTuple):

@@ -1,13 +1,8 @@
-"""The records of principals and tokens. A later version may add members that narrow a right only by the level of the
-cluster: an earlier one would keep them, and not heed them.
+"""The records in the values of coordination's keys (coordination/keys): principals and tokens; the cluster, its brokers
+and journals; topics and segments; subscriptions and cursors; uploads and imports.
 
-The records of the cluster: its identity and level, its brokers with what is suspected of them, journals, secret.
-
-The records of topics and of their segments.
-
-The records of subscriptions and of their cursors.
-
-The records of uploads, and of imports of what was uploaded, in the values of coordination's keys.
+Later versions may add members (coordination/versioned says which ones); an earlier one keeps them. A member that
+narrows a right is added only by the level of the cluster: an earlier version would keep it, and not heed it.
 """
 
 from collections.abc import Mapping
@@ -19,6 +14,8 @@ from msgspec import UNSET, UnsetType
 from seaweedq import levels
 from seaweedq.access.grants import Grant
 from seaweedq.access.limits import NO_LIMITS, Limits
+
+MAX_IN_FLIGHT = 10_000
 
 
 class PrincipalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -312,9 +309,6 @@ class RewindRecord(msgspec.Struct, frozen=True):
     compares."""
 
     subscription: str
-
-
-MAX_IN_FLIGHT = 10_000
 
 
 class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -1,13 +1,9 @@
-"""The embedded backend's state: one SQLite file that several processes of one machine share.
+"""Coordination for the processes of one machine, on one SQLite file that they share, with nothing to install.
 
 Write-ahead log with synchronous=FULL: a commit is one fsync. Every step that writes holds SQLite's write lock from its
 first read on, so that its comparisons still hold when it writes. It reads the clock inside the transaction, so no
-process can read the clock later and commit before. The log always keeps its newest revision, which is the store's. To
-be used from one thread.
-
-Coordination for the processes of one machine, on one SQLite file, with nothing to install.
-
-All SQL runs in one thread. The clock must be the same for all processes of a boot (CLOCK_BOOTTIME is).
+process can read the clock later and commit before. The log always keeps its newest revision, which is the store's. All
+SQL runs in one thread. The clock must be the same for all processes of a boot (CLOCK_BOOTTIME is).
 """
 
 import asyncio
@@ -49,6 +45,8 @@ PRAGMA user_version = {FILE.newest};
 """
 # Monotonic clocks start anew with the machine: a lease of another boot is over, as is one renewed in the future.
 ENDED = "SELECT lease FROM leases WHERE renewed_s + ttl_s <= :now OR renewed_s > :now OR boot <> :boot"
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Database:
@@ -263,10 +261,6 @@ def _holds(db: sqlite3.Connection, compare: Compare) -> bool:
 
 def _lives(db: sqlite3.Connection, lease: int) -> bool:
     return db.execute("SELECT 1 FROM leases WHERE lease = ?", (lease,)).fetchone() is not None
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class EmbeddedCoordination(PollingCoordination):

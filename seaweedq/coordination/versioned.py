@@ -1,20 +1,20 @@
-"""A record as it is stored: its revision, and the members of the stored JSON that this version does not know.
+"""A record as it is stored: its revision, and the members of the stored JSON that this version does not know; or a
+value that it cannot read.
 
 Brokers of several versions write the same records. A member that a later version has added would be erased by each
-write of an earlier one, so it is kept beside the record, and `KeyKind.encode` merges it back: also one of a nested
-object, and one of an item of a list, which is found again by its identity (IDENTITIES). It goes only with the object
+write of an earlier one, so it is kept beside the record, and `KeyKind.encode` merges it back: also a member of a nested
+object, and of an item of a list, which is found again by its identity (IDENTITIES). It goes only with the object
 that it was in: with an intent that ends, a segment that an import no longer names, a policy that is set to null.
 
 So a version may *add* a member only if that member stays true when a writer that does not know it changes all others.
-Any other change of a form changes it with the cluster's level: the record says `needs_level`, and brokers of lower
-levels treat it as unreadable (coordination/versioned). The members of cursors, intents and journals never stay true by
-themselves: they change with the level, always.
+Any other change of a form changes it with the cluster's level: the record says `needs_level`, and for brokers of lower
+levels it is unreadable. The members of cursors, intents and journals never stay true by themselves: they change with
+the level, always.
 
-Values that this version cannot read: of a later form (`needs_level`), or damaged.
-
-Nobody here writes in the place of one, or removes it, or guesses: whatever it describes is left as it is, and answers
-503 (NeedsNewerBroker), until a newer broker has written it back. NOTED has those that were met; like the log of a
-process, which says each of them once, it is one for the process.
+A value is unreadable if its form is later (`needs_level`), or it is damaged. Nobody here writes in its place, or
+removes it, or guesses: its subject is left as it is, and answers 503 (NeedsNewerBroker), until a newer broker has
+written the value back. UNREADABLE_RECORDS has those that were met; like the log of a process, which names each of them once,
+it is one for the process.
 """
 
 import asyncio
@@ -32,6 +32,8 @@ from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker
 
 T = TypeVar("T", bound=msgspec.Struct)
 IDENTITIES = ("id", "segment")  # the members by which a nested object is known, the first of them that it has
+REFRESH_S = 30.0
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,6 @@ class Versioned(Generic[T]):
         return replace(self, revision=revision)
 
 
-LOOK_S = 30.0
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """The value of a key that cannot be read, the revision of its last change, and the parts of the key by the names
@@ -150,8 +148,8 @@ class UnreadableRecords:
     def __bool__(self) -> bool:
         return bool(self._met)
 
-    def note(self, kind: str, found: Unreadable, read: Callable[[Entry], object]) -> None:
-        """Logs a record that is met for the first time. `read` notes or forgets it again."""
+    def add(self, kind: str, found: Unreadable, read: Callable[[Entry], object]) -> None:
+        """Logs a record that is met for the first time. `read` adds or forgets it again."""
         if found.key not in self._met:
             self._met[found.key] = kind, read
             logger.error("the record %s cannot be read by this broker and is left alone: %s", found.key, found.why)
@@ -169,14 +167,14 @@ class UnreadableRecords:
         """Returns the number of unreadable records of each kind."""
         return Counter(kind for kind, _ in self._met.values())
 
-    async def look_often(self, coordination: Coordination) -> None:
+    async def refresh_often(self, coordination: Coordination) -> None:
         """Reads the records again now and then, for ever: most of them nobody else reads unless he is asked."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(REFRESH_S)
             with suppress(CoordinationUnavailable):
-                await self.look(coordination)
+                await self.refresh(coordination)
 
-    async def look(self, coordination: Coordination) -> None:
+    async def refresh(self, coordination: Coordination) -> None:
         """Reads the records again once."""
         for key, (_, read) in list(self._met.items()):
             there = await coordination.get(key)
@@ -186,4 +184,4 @@ class UnreadableRecords:
                 read(there)
 
 
-NOTED = UnreadableRecords()
+UNREADABLE_RECORDS = UnreadableRecords()

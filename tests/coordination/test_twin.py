@@ -14,19 +14,6 @@ from seaweedq.coordination.sqlite import Database
 from tests.support.tiers import examples
 
 LOG_LIMIT = 4
-
-
-class Hands:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now_us(self) -> int:
-        return 0
-
-    def monotonic_s(self) -> float:
-        return self.seconds
-
-
 KEYS = st.sampled_from(["a", "a/1", "a/2", "b"])
 LEASES = st.integers(0, 4)
 REVISIONS = st.integers(0, 8)
@@ -46,6 +33,17 @@ STEPS = st.lists(
     | st.tuples(st.just("wait"), st.sampled_from([0.5, 1.0, 2.0])),
     max_size=25,
 )
+
+
+class Hands:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_us(self) -> int:
+        return 0
+
+    def monotonic_s(self) -> float:
+        return self.seconds
 
 
 def answer(engine: Engine, name: str, *args: Any) -> Any:

@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from seaweedq.api.metrics.families import counter, gauge
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.keys import CATALOGUE
-from seaweedq.coordination.versioned import NOTED
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS
 
 RENEWALS = counter(
     "seaweedq_lease_renewals_missed_total",
@@ -88,7 +88,7 @@ class ClusterMetrics:
         yield SEGMENTS.of(len(catalog.owned_by(membership.broker)))
         dead = (owner for owner in catalog.owners() if not roster.alive(owner))
         yield UNSERVED.of(sum(len(catalog.owned_by(owner)) for owner in dead))
-        met = NOTED.by_kind()
+        met = UNREADABLE_RECORDS.by_kind()
         yield UNREADABLE.by({kind.name: met[kind.name] for kind in CATALOGUE})
 
 

@@ -1,12 +1,8 @@
-"""Rebalancing: segments move between living brokers until their loads are about equal.
+"""Balancing: the leader moves segments until brokers' loads are about equal, splits hot segments and merges idle ones.
 
-`balancer/placement` decides in a thread, from the loads that owners report; the owner of a segment moves it
-(broker/topics/segment_mover). Nothing here matters for safety, and a move that fails costs nothing.
-
-Autoscaling: the leader has overloaded segments split, and idle neighbours merged.
-
-`balancer/scaling` decides in a thread, from the loads that owners report. A plan is written (broker/reshape/planner),
-and the owner carries it out. Nothing here matters for safety, and a plan that fails costs nothing.
+`balancer/placement` and `balancer/scaling` decide in a thread, from the loads that owners report. The owner of a
+segment moves it (broker/topics/segment_mover), or carries out a plan that is written first (broker/reshape/planner).
+Nothing here matters for safety, and a move or a plan that fails costs nothing.
 """
 
 import asyncio
@@ -38,6 +34,9 @@ GIVE_S = 30.0  # enough to flush a large tail
 SETTLED_S = 30.0  # a moved segment stays where it is for so long
 REST = 10  # no further plan for so many times the duration of the last one
 logger = logging.getLogger(__name__)
+PLANS = 64  # at most, in each round
+BREATH = 1_000  # segments between two turns of other tasks
+LATER_S = 20.0
 
 
 class Rebalancer:
@@ -106,11 +105,6 @@ def hosts_of(roster: Roster) -> list[Host]:
     brokers = sorted(roster.brokers)
     known = [roster.brokers[broker].record for broker in brokers]
     return [Host(broker, one.zone, not one.takes_more) for broker, one in zip(brokers, known, strict=True)]
-
-
-PLANS = 64  # at most, in each round
-BREATH = 1_000  # segments between two turns of other tasks
-LATER_S = 20.0
 
 
 class Autoscaler:

@@ -28,6 +28,10 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError, Unavailable
 
+ANSWER_S = 5.0
+AGAIN_S = 1.0
+logger = logging.getLogger(__name__)
+
 
 class Responder:
     """Answers for the broker `me`."""
@@ -48,11 +52,6 @@ class Responder:
                 async with asyncio.timeout(hold_s):
                     await self._leaving.wait()
         return Greeting(self._me, self._leaving.is_set(), self._clock.now_us())
-
-
-ANSWER_S = 5.0
-AGAIN_S = 1.0
-logger = logging.getLogger(__name__)
 
 
 class Prober:

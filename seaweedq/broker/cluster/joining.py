@@ -1,16 +1,12 @@
-"""Which store, coordination and secret belong together: looked at before this broker is seen by others.
+"""Joining: checks that store, coordination and secret belong together, then follows the views of the cluster.
 
 The store names the cluster, coordination names the store. So neither a second coordination over one store, nor a second
 store under one coordination can be begun by a setting that is wrong on one broker: both would have two truths about
 the same segments. Secrets are compared by the proofs in brokers' records, and by asking.
 
-Order of writes where both are new: 1. the store's object of the level (storage/level_marks), 2. coordination's key,
+Order of writes if both are new: 1. the store's object of the level (storage/level_marks), 2. coordination's key,
 which has the level from the beginning, 3. the store's identity, with the id in the key, 4. the store's own id into the
-key. A start goes on wherever an earlier one, or another at the same time, was cut off.
-
-Following: the views of the cluster that this broker keeps, each loaded once and then watched.
-
-A member follows them from before its recovery on, until it leaves.
+key. A start goes on from the place at which an earlier one, or another at the same time, was cut off.
 """
 
 import asyncio

@@ -45,6 +45,10 @@ from seaweedq.invariants import InvariantViolated
 
 MARGIN_S = 5.0
 logger = logging.getLogger(__name__)
+PAGE = 40  # segments in a transaction: twice that, their new owners and four more comparisons stay below 128
+GIVES = 4  # transactions at a time: publishes to the first segments would hold up those behind them
+ROUND_S = 1.0
+FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
 
 
 class Recoveries:
@@ -119,12 +123,6 @@ class Recoveries:
         if journal and journal.record.needs_newer != (other is None):
             put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(journal.replace(needs_newer=other is None)))
             await self._coordination.commit([Compare(put.key, journal.revision)], [put])
-
-
-PAGE = 40  # segments in a transaction: twice that, their new owners and four more comparisons stay below 128
-GIVES = 4  # transactions at a time: publishes to the first segments would hold up those behind them
-ROUND_S = 1.0
-FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,16 @@
-"""Periodic tasks of the leader. They run beside its rounds, each at most once at a time: no round waits for one.
+"""Periodic tasks of the leader, and its sweeps. They run beside its rounds, each at most once at a time.
 
-Here are those that need little: abandoned deletions of topics are continued, backends of journals delete what dead
-brokers have left and nobody needs any more, and files that came late are swept. A put that was under way when its
-broker was cut off may land minutes later. The ids of its segment are never used again, so no broker reads it. But
-readers of the whole directory do, and after the topic's name was taken again they see rows of the old topic among those
-of the new one. So the folders of a name are swept each time for LATE_S after its topic went; the hourly sweep removes
-what comes later, or while another broker leads.
+Abandoned deletions of topics are continued, and backends of journals delete the rests of dead brokers.
 
-The leader's sweep of uploads: removes those that were not published in time or only imported, and what removals that
-were cut off have left.
+Late files: a put that was under way when its broker was cut off may land minutes later. The ids of its segment are
+never used again, so no broker reads it. But readers of the whole directory do, and after the topic's name was taken
+again they see rows of the old topic among those of the new one. So the folders of a name are swept each time for LATE_S
+after its topic went; the hourly sweep removes files that come later, or while another broker leads.
 
-It reads a page of records at a time, and does for each what broker/uploads/rules' `step` says. Each change compares the
-record's revision and the leader's key, so a publish that was faster keeps its payload. The next pass continues behind a
-record that failed.
+Uploads: the sweep removes those that were not published in time or only imported, and the rests of removals that were
+cut off. It reads a page of records at a time, and does for each what broker/uploads/rules' `step` says. Each change
+compares the record's revision and the leader's key, so a publish that was faster keeps its payload. The next pass
+continues behind a record that failed.
 """
 
 import asyncio
@@ -39,6 +37,8 @@ from seaweedq.storage.interface import PayloadStore
 DELETION_S = 5.0  # the leader continues a deletion that has not ended for so long
 DELETIONS = 4
 logger = logging.getLogger(__name__)
+LATE_S = 600.0
+PAGE = 200
 
 
 class PeriodicTask:
@@ -120,9 +120,6 @@ class JournalSweep:
         return {keys.BROKERS.parse(e.key)[0] for e in brokers} | {keys.JOURNALS.parse(e.key)[0] for e in journals}
 
 
-LATE_S = 600.0
-
-
 class LateFiles:
     """The names whose topics went lately. `sweep` removes the files of the dead ids of some names."""
 
@@ -144,9 +141,6 @@ class LateFiles:
         self._gone_s = {name: at_s for name, at_s in self._gone_s.items() if now_s - at_s < LATE_S}
         if self._gone_s:
             await self._sweep(self._gone_s.keys())
-
-
-PAGE = 200
 
 
 class UploadSweep:

@@ -1,20 +1,17 @@
-"""The reports of suspicion, and the marks of ended leases, as coordination has them: watched, so possibly behind.
+"""Ends the leases of brokers that enough others suspect, before their time; and the view of reports and revocations.
 
-A mark is written before a lease is ended on suspicion (broker/cluster/revoker). As long as it is there, nobody
-dispatches in that broker's place (broker/subscriptions/assignment).
-
-Ends the leases of brokers that enough others suspect, before their time.
-
-Order of writes for a broker X: 1. One transaction puts the *mark* `revocations/X`. It compares the keys of X, of this
+Order of writes for a broker X: 1. One transaction puts the record `revocations/X`. It compares the keys of X, of this
 broker and of the leader, and the reports, so all of that holds then. 2. X's lease is revoked, that very one to which
 its key was tied; X's key goes with it. Now ranges are recovered, and given to others, at once: X is fenced
 (broker/recovery), whether it lives or not. 3. Once X's key has been away for the time of X's lease, by the clock of
-whoever leads then, the leader removes the mark. Only then may another broker dispatch in X's place: X's answers rest on
-its lease, which X keeps in sight from the sending of its last renewal on, and that was sent before 2.
+the leader of that time, the leader removes the record. Only then may another broker dispatch in X's place
+(broker/subscriptions/assignment): X's answers rest on its lease, which X keeps in sight from the sending of its last
+renewal on, and that was sent before 2.
 
-A crash between 1 and 2 leaves a mark, and a broker that lives. The mark stays until that one is gone: the revocation
-may be under way, and come late. One behind 2 leaves 3 to the next leader, who waits anew. A mark is missing only where
-the end is certain: the parent of X, or the next owner of X's folder, removes it (coordination/membership).
+A crash between 1 and 2 leaves a revocation, and a broker that lives. The revocation stays until that broker is gone:
+the end of its lease may be under way, and come late. A crash behind 2 leaves 3 to the next leader, who waits anew. A
+revocation is missing only if the end is certain: the parent of X, or the next owner of X's folder, removes it
+(coordination/membership).
 """
 
 import asyncio
@@ -32,6 +29,9 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import Fenced, SeaweedqError
 from seaweedq.failpoints import reach
+
+LOOK_S = 0.5  # between two looks while something is suspected or marked
+logger = logging.getLogger(__name__)
 
 
 class SuspicionReports:
@@ -69,10 +69,6 @@ class SuspicionReports:
             found = keys.REVOCATIONS.read(Entry(change.key, change.value, change.revision))
             if isinstance(found, Versioned):  # one that cannot be read stays for a newer leader
                 self.revoked[broker] = found
-
-
-LOOK_S = 0.5  # between two looks while something is suspected or marked
-logger = logging.getLogger(__name__)
 
 
 class Revoker:

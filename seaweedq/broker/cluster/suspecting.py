@@ -1,9 +1,8 @@
-"""The leases of this process that others ended while it lived: one for the process, over all lives of its broker.
+"""Suspecting: finds brokers that seem dead, ends their leases, and tells others that this one lives.
 
-The next lives say so, and are not suspected for a while: where others cannot reach this broker although it lives (a
-wrong URL, a rule of a firewall, a sidecar that is not up), it would else begin a new life again and again.
-
-Suspecting: finds brokers that seem dead, ends their leases, and tells others that this one lives.
+A process counts the leases that others ended while it lived, over all lives of its broker. The next lives say so, and
+are not suspected for a while: if others cannot reach this broker although it lives (a wrong URL, a rule of a firewall,
+a sidecar that is not up), it would else begin a new life again and again.
 """
 
 import asyncio

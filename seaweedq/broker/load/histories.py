@@ -2,11 +2,9 @@
 asks the leader for it.
 
 Every RECORD_S the messages and bytes since the last time become a column. A segment's offsets say how many messages
-came, also over a move, and of one that was sealed meanwhile up to its end; so nothing is counted twice, and nothing of
-a segment is left out that was known before. Bytes of what no owner reported are estimated by those before. Nothing is
-stored: a broker that begins to lead begins anew, and so does one whose wall clock went back.
-
-Load: what the segments of this broker carry, what those of all brokers do, and the history that the leader keeps.
+came, also over a move, and of a segment that was sealed meanwhile up to its end; so nothing is counted twice, and
+nothing of a segment is left out that was known before. Bytes that no owner reported are estimated by those before.
+Nothing is stored: a broker that begins to lead begins anew, and so does one whose wall clock went back.
 """
 
 import asyncio
@@ -35,6 +33,7 @@ RECORD_S = 10.0
 MS_US = 1_000
 BREATH = 1_000  # segments between two turns of other tasks
 FindHotKeys = Callable[[], Mapping[SegmentId, HotKey]]
+FIND_S, CALL_S, PAUSE_S = 5.0, 5.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +153,6 @@ def _one(
         size_bytes,
         (hot.hash, hot.share) if hot else None,
     )
-
-
-FIND_S, CALL_S, PAUSE_S = 5.0, 5.0, 0.2
 
 
 class FoundHistory(msgspec.Struct, array_like=True, frozen=True):

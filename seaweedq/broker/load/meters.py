@@ -1,14 +1,11 @@
-"""Loads: rates of this broker's segments, and the keys they come from, for the balancer and for observers.
+"""Loads: rates of this broker's segments, and the keys they come from, for the balancer and for observers; and all
+brokers' reports, as the leader knows them.
 
 Rows are counted when they become durable, and metered once a second. Hashes are taken of a few rows that are still in
-the tail then, so their cost does not grow with the traffic. What was not observed counts as unknown, and not as idle:
-else a broker that got a segment a moment ago would look as if it had room for more.
+the tail then, so their cost does not grow with the traffic. Time that was not observed counts as unknown, and not as
+idle: else a broker that got a segment a moment ago would look as if it had room for more.
 
-Rates of segments that their owner reports to observers, and keys too hot to be split. Decides nothing.
-
-It reports what the owner itself has seen: of a segment that was moved, the rows since then.
-
-The loads of all brokers' segments, as the leader knows them from reports.
+Observers get what the owner itself has seen: of a segment that was moved, the rows since then.
 """
 
 import asyncio
@@ -44,6 +41,7 @@ WARM = 0.1  # share of the target: above it, the report has the distribution ove
 _STEP = 0.6180339887498949
 _PLACES = np.arange(ROWS) * _STEP % 1  # evenly spread, and in step with no pattern of keys
 logger = logging.getLogger(__name__)
+CALL_S = 5.0
 
 
 class LoadReport(msgspec.Struct, array_like=True):
@@ -277,9 +275,6 @@ def _hot(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_u
     hosts = [Host(owner) for owner in dict.fromkeys(segment.owner for segment in segments)]
     found = hot_keys(segments, {name: policy_of(topic)}, hosts)
     return {plan.segment[2]: (plan.hash, plan.share) for plan in found}
-
-
-CALL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

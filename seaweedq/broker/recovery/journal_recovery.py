@@ -29,7 +29,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership, end_life, journals_of
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.roster import is_recovered
-from seaweedq.coordination.versioned import NOTED, Versioned
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Versioned
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
@@ -91,7 +91,7 @@ class JournalRecovery:
 
         Returns False where it cannot be reached from here, or is left for a newer broker. Raises Unavailable, Damaged.
         """
-        if (causes := self._causes.get(broker)) and NOTED.has(causes):
+        if (causes := self._causes.get(broker)) and UNREADABLE_RECORDS.has(causes):
             return False  # nothing has changed since it was left
         dead = self._journals.open_dead(broker, journal.record)
         try:

@@ -1,16 +1,14 @@
-"""Requests to other brokers over HTTP, each sent once, on connections that are kept open. Nothing here knows who may
-ask for what (broker/rpc/client).
-
-Calls to other brokers over HTTP: below /internal, and whole requests of clients that are handed on (relayed).
+"""Calls to other brokers over HTTP: below /internal, and whole requests of clients that are handed on (relayed).
 
 Every one carries the stamp of a session (broker/rpc/peer_sessions); there is no other way in. A refusal comes before
 the other broker does anything, so the request is sent again in another session. A broker that does not answer is
-Unavailable, and the outcome of the request is unknown: the caller decides whether it may be repeated.
+Unavailable, and the outcome of the request is unknown: the caller decides whether it may be repeated. The transport
+sends each request once, on connections that are kept open.
 
 Brokers of several versions call each other. A message travels as an array: a version adds members at its end, which
 have a default where they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
-An error travels with the slug of its nearest class that every version knows, and its own beside. Whatever an earlier
-version would take wrongly is sent only at a level of the cluster that all brokers read.
+An error travels with the slugs of its class and of those above, and is raised as the nearest one that the receiver
+knows. Whatever an earlier version would take wrongly is sent only at a level of the cluster that all brokers read.
 
 A broker has one session with each broker that it calls, begun by the first call. Calls that begin together share one
 hello, and its failure. A session is given up when it gets old, when the other side refuses it, and when another life
@@ -50,6 +48,13 @@ CONNECT_S = 2.0
 _NOT_REPEATED = {"POST", "PATCH"}  # methods that aiohttp sends once
 NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
 Headers = Mapping[str, str]
+Greet = Callable[[Address, Hello], Awaitable[Welcome]]
+LOOK_S = 0.5
+HELLO_S = 5.0
+HELLO_PATH = "/internal/hello"
+ATTEMPTS = 3  # of one request: each behind another refusal, which comes before anything is done
+FORBIDDEN, NOT_FOUND = 403, 404
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +139,6 @@ class Transport:
         return self._session
 
 
-Greet = Callable[[Address, Hello], Awaitable[Welcome]]
-
-
 class PeerCaller:
     """Makes sessions; `greet` sends a hello."""
 
@@ -205,14 +207,6 @@ class PeerCaller:
         self._greetings.pop(broker, None)
         if not ended.cancelled():
             ended.exception()  # those who wait have it; perhaps nobody does any more
-
-
-LOOK_S = 0.5
-HELLO_S = 5.0
-HELLO_PATH = "/internal/hello"
-ATTEMPTS = 3  # of one request: each behind another refusal, which comes before anything is done
-FORBIDDEN, NOT_FOUND = 403, 404
-T = TypeVar("T")
 
 
 class WrongSecret(Unavailable):

@@ -3,10 +3,9 @@
 Fields keep their order: messages travel as arrays. A broker trusts every broker that has the secret, but refuses values
 that would break it: a number that no column holds, a name that cannot be part of a key.
 
-Forward frames: rows of one segment on their way from the broker that got the request to the segment's owner.
-
-A forward is some frames: their headers as msgpack, the length of that in eight bytes ahead, and then the rows of each
-as Arrow IPC without the schema. The owner answers with one outcome a frame.
+A forward brings rows of some segments from the broker that got the request to their owner: the headers of its frames as
+msgpack, their length in eight bytes ahead, and then the rows of each as Arrow IPC without the schema. The owner answers
+with one outcome a frame.
 """
 
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ Count = Annotated[int, Meta(ge=0, le=MAX)]
 Time = Annotated[int, Meta(ge=-MAX, le=MAX)]
 Part = Annotated[float, Meta(ge=0, le=1e18)]  # of a limit
 Seconds = Annotated[float, Meta(ge=0, le=3600)]
+_LENGTH = 8
 
 
 class TopicCall(msgspec.Struct, array_like=True):
@@ -221,9 +221,6 @@ class ErrorMessage(msgspec.Struct, array_like=True):
         known = by_slug()
         kind = next((known[slug] for slug in self.slugs if slug in known), Unavailable)
         return kind(self.detail, inside=self.inside, **self.fields)
-
-
-_LENGTH = 8
 
 
 class ForwardHeader(msgspec.Struct, array_like=True, frozen=True):

@@ -1,12 +1,10 @@
-"""The brokers of the roster that this one trusts, with their keys and where they are called.
-
-The callee's side: tells requests of this cluster's brokers from those of clients.
+"""The brokers of the roster that this one trusts, with their keys and addresses; and the callee's side, which tells
+requests of this cluster's brokers from those of clients.
 
 A broker may have a port for brokers (`peer_port`). It answers brokers there alone: it `is_apart`; at its port for
-clients calls are 404, hellos and stamps are refused as `port`. Its record says where that port is, for as long as it
-lives, so each caller goes there, whether or not it has such a port of its own: ports may come and go with the lives of
-brokers, in any order. A caller that means an earlier life, which had no such port, is refused, and looks at the roster
-again.
+clients calls are 404, hellos and stamps are refused as `port`. Its record names that port for as long as it lives, so
+each caller goes there, whether or not it has such a port of its own: ports may come and go with the lives of brokers,
+in any order. A caller that means an earlier life, which had no such port, is refused, and looks at the roster again.
 """
 
 from collections.abc import Mapping, Sequence

@@ -34,6 +34,9 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 
+EACH, COUNT = 3, 9  # segments of a broker, and of all
+KEYS = [f"k{n}" for n in range(100)]
+
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("error", [StoreUnavailable("the store is away"), RecursionError("too deep")])
@@ -87,10 +90,6 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
         await until(lambda: broker not in inside.roster(leader).journals)
         lock.release()
         assert (said("can not be reached"), said(end)) == (1, 1)
-
-
-EACH, COUNT = 3, 9  # segments of a broker, and of all
-KEYS = [f"k{n}" for n in range(100)]
 
 
 class Slow:

@@ -1,23 +1,37 @@
-"""What a broker reports of its segments' loads: counts, and where the keys of what is in the tail fall."""
+"""Loads: what a broker reports of its segments, what observers read, and what the leader remembers."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from math import exp, expm1
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from seaweedq.balancer.load import WINDOWS_S
-from seaweedq.broker.load.meters import Loads
+from seaweedq.balancer.load import WINDOWS_S, SegmentLoad
+from seaweedq.balancer.placement import SegmentId
+from seaweedq.balancer.scaling import HotKey
+from seaweedq.broker.load.meters import LoadReport, Loads, Reports
 from seaweedq.broker.log.open_segment import BufferedRows
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import Unavailable
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers import inside
+from tests.support.brokers.changing import at
+from tests.support.brokers.in_process_cluster import until
+from tests.support.brokers.looks import LEFT, RIGHT, Hand, in_hand, made
 
 ONE, OTHER = ("t", 1, 0), ("t", 1, 1)
 BYTES = 10
+RATES = (100.0,) * 4
+BUSY = SegmentLoad(bytes_per_s=RATES, bytes_peaks=RATES, observed_s=600.0)
+FRESH = SegmentLoad(observed_s=1.0)
 
 
 class Sampled:
@@ -172,3 +186,219 @@ async def test_a_look_that_fails_is_not_the_last(sampled, monkeypatch, caplog):
         await asyncio.sleep(0.001)
     task.cancel()
     assert "loads were not looked at" in caplog.text
+
+
+@pytest.fixture
+async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
+    async with in_hand(tmp_path, monkeypatch) as made:
+        yield made
+
+
+@pytest.mark.brokers
+async def test_rates_are_what_was_published_a_second_at_any_broker(hand: Hand) -> None:
+    one, two = hand.together.brokers
+    await made(hand.together, 2, enabled=False)
+    await hand.publish(one, *LEFT[:1], *RIGHT[:1])  # before the first look: it counts for nothing
+    hand.look(1)
+    before = [(await hand.metrics(broker))["seaweedq_published_bytes_total"] for broker in (one, two)]
+    for _ in range(5):
+        await hand.publish(one, *LEFT[:3], each=10)
+        await hand.publish(two, *RIGHT[:2], each=1)
+        hand.look(2)
+    for asked in (one, two):
+        segments = await hand.segments(asked)
+        assert [segments[n]["owner"] for n in (0, 1)] == [one.id, two.id]
+        assert segments[0]["rates"]["messages_per_s"] == pytest.approx([15] * 4)
+        assert segments[1]["rates"]["messages_per_s"] == pytest.approx([1] * 4)
+        for number, owner in enumerate((one, two)):
+            taken = (await hand.metrics(owner))["seaweedq_published_bytes_total"] - before[number]
+            assert segments[number]["rates"]["bytes_per_s"] == pytest.approx([taken / 10] * 4, rel=1e-3)
+            assert segments[number]["hot_key"] is None
+    assert [segments[n]["end_offset"] for n in (0, 1)] == [151, 11]
+
+
+@pytest.mark.brokers
+async def test_averages_are_of_their_windows(hand: Hand) -> None:
+    one = hand.together.brokers[0]
+    await made(hand.together, 1, enabled=False)
+    hand.look(1)
+    await hand.publish(one, *LEFT[:20], each=50)
+    hand.look(1)
+    for _ in range(30):
+        hand.look(1)
+    told = (await hand.segments(one))[0]["rates"]["messages_per_s"]
+    expected = [1000 * -expm1(-1 / w) * exp(-30 / w) / -expm1(-31 / w) for w in WINDOWS_S]
+    assert told == pytest.approx(expected, abs=1e-3)
+    assert expected[3] == pytest.approx(1000 / 31, rel=0.02)
+
+
+@pytest.mark.brokers
+async def test_the_nearest_split_is_told_with_what_holds_it_back(hand: Hand) -> None:
+    one = hand.together.brokers[0]
+    topic = await made(hand.together, 1, target_messages_per_s=100, max_segments=1)
+    hand.look(1)
+    await hand.publish(one, *LEFT[:20], *RIGHT[:20], each=25)
+    hand.look(1)
+    told = (await hand.segments(one))[0]
+    plain = 1000 * -expm1(-1 / 10)  # of ten seconds one was seen
+    expected = {"measure": "messages_per_s", "window_s": 10, "splits_at": 500, "now": pytest.approx(plain, rel=0.01)}
+    assert told["next_split"] == {**expected, "held_by": None}
+    assert told["rates"]["messages_per_s"][0] == pytest.approx(1000)
+    for _ in range(12):
+        await hand.publish(one, *LEFT[:20], *RIGHT[:20], each=25)
+        hand.look(1)
+    told = (await hand.segments(one))[0]["next_split"]
+    assert (told["now"] > told["splits_at"], told["held_by"]) == (True, "max_segments")
+    async with at(hand.together, one) as http:
+        await http.patch(f"/v1/topics/{topic.name}", json={"scaling": {"enabled": False}})
+    assert (await hand.segments(one))[0]["next_split"] is None
+
+
+@pytest.mark.brokers
+async def test_metrics_are_the_sum_of_a_brokers_segments_without_one_of_each(hand: Hand) -> None:
+    one, two = hand.together.brokers
+    await made(hand.together, 4, enabled=False)
+    hand.look(1)
+    for step in range(4):
+        await hand.publish(one, *LEFT[: step + 1], *RIGHT[:30])
+        hand.look(1)
+    segments = (await hand.segments(one)).values()
+    for broker in (one, two):
+        metrics = await hand.metrics(broker)
+        for what in ("messages", "bytes"):
+            told = [metrics[f"seaweedq_{what}_per_second {window_s:.0f}"] for window_s in WINDOWS_S]
+            own = [s["rates"][f"{what}_per_s"] for s in segments if s["owner"] == broker.id]
+            assert told == pytest.approx([sum(rates) for rates in zip(*own, strict=True)], abs=0.01)
+            assert all(told)
+    ends = sum(segment["end_offset"] for segment in segments)
+    published = [(await hand.metrics(broker))["seaweedq_published_messages_total"] for broker in (one, two)]
+    assert sum(published) == ends == 4 * 30 + 1 + 2 + 3 + 4
+    assert len([name for name in metrics if "per_second" in name]) == 2 * len(WINDOWS_S)
+
+
+@pytest.mark.brokers
+async def test_rates_come_with_the_positions_and_cost_no_further_call(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = hand.together.brokers[0]
+    await made(hand.together, 4)
+    calls = []
+    real = one.process.peers.call
+
+    async def noted(url: str, path: str, *rest: Any) -> Any:
+        calls.append(path)
+        return await real(url, path, *rest)
+
+    monkeypatch.setattr(one.process.peers, "call", noted)
+    await hand.segments(one)
+    await hand.get(one)
+    assert [path for path in calls if path not in ("load", "greet")] == ["positions", "positions"]
+
+
+@pytest.mark.brokers
+@pytest.mark.long
+async def test_a_hot_key_is_shown_by_any_broker_and_logged_once(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = hand.together.brokers
+    topic = await made(hand.together, 2, target_messages_per_s=10, cool_down_s=1)
+    hand.look(2)
+    await hand.publish(one, RIGHT[0], each=900)
+    await hand.publish(one, *RIGHT[1:11], each=10)
+    hand.look(1)
+    hot = {"hash": hash_key(RIGHT[0]), "share": pytest.approx(0.9, abs=0.13)}
+
+    def warned() -> int:
+        return sum("is not split: one key" in record.getMessage() for record in caplog.records)
+
+    assert inside.election(one).is_leader
+    old = HotKey(("t", 0, 0), 1, 1.0)  # what it knew when it led is not told any more
+    inside.autoscaler(two).hot = {old.segment: old}
+    await until(lambda: inside.autoscaler(one).hot.keys() == {("t", topic.record.incarnation, 1)})
+    for broker in (one, two):
+        segments = await hand.segments(broker)
+        assert (segments[0]["hot_key"], segments[1]["hot_key"]) == (None, hot)
+        assert (await hand.get(broker))["hot_segments"] == [1]
+        assert (await hand.metrics(broker))["seaweedq_hot_segments"] == (broker is one)
+    for _ in range(200):  # it goes ...
+        hand.look(1)
+    await until(lambda: not inside.autoscaler(one).hot)
+    assert (await hand.get(two))["hot_segments"] == []
+    await hand.publish(one, RIGHT[0], each=900)
+    hand.look(1)
+    await until(lambda: inside.autoscaler(one).hot)  # ... and comes again
+    assert warned() == 1
+
+
+class Cluster:
+    """Catalog, roster, peers and own loads in one: who owns what, and what each answers."""
+
+    def __init__(self, owned: dict[str, list[SegmentId]]) -> None:
+        self.owned = owned
+        self.load = dict.fromkeys((one for each in owned.values() for one in each), BUSY)
+        self.alive = set(owned)
+        self.record = self
+        self.config = TopicConfig()
+
+    @property
+    def brokers(self) -> dict[str, Any]:
+        return {broker: type("Known", (), {"record": type("Record", (), {"url": broker})}) for broker in self.alive}
+
+    def owners(self) -> list[str]:
+        return list(self.owned)
+
+    def owned_by(self, broker: str) -> list[SegmentId]:
+        return self.owned[broker]
+
+    def find(self, name: str) -> "Cluster":
+        return self
+
+    async def call(self, url: str, *_: Any) -> LoadReport:
+        if url not in self.alive:
+            raise Unavailable("gone")
+        return LoadReport([(one, self.load[one]) for one in self.owned[url]], [])
+
+    def report(self) -> LoadReport:
+        return LoadReport([(one, self.load[one]) for one in self.owned["a"]], [])
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster({name: [("t", 0, at)] for at, name in enumerate("abc")})
+
+
+def reports_of(cluster: Any) -> Reports:
+    return Reports(cluster, cluster, cluster, "a", cluster)
+
+
+async def test_what_a_dead_broker_reported_last_still_counts(cluster: Cluster) -> None:
+    reports = reports_of(cluster)
+    await reports.ask()
+    before = dict(reports.costs)
+    assert min(before.values()) > 0
+    cluster.alive.discard("c")
+    for _ in range(2):
+        await reports.ask()
+        assert reports.costs == before
+        assert ("t", 0, 2) not in reports.loads, "nobody observes it, so nothing is decided about it"
+    assert reports.answered == {"a", "b"}
+
+
+async def test_the_next_owner_goes_on_where_the_dead_one_ended(cluster: Cluster) -> None:
+    reports = reports_of(cluster)
+    await reports.ask()
+    before = dict(reports.costs)
+    cluster.alive.discard("c")
+    await reports.ask()
+    cluster.owned["b"] += cluster.owned.pop("c")
+    cluster.load["t", 0, 2] = FRESH
+    await reports.ask()
+    assert reports.loads["t", 0, 2].observed_s == BUSY.observed_s + FRESH.observed_s
+    assert reports.costs["t", 0, 2] == pytest.approx(before["t", 0, 2], rel=0.1)
+
+
+async def test_segments_that_are_gone_are_forgotten(cluster: Cluster) -> None:
+    reports = reports_of(cluster)
+    await reports.ask()
+    cluster.alive.discard("c")
+    del cluster.owned["c"]
+    await reports.ask()
+    assert set(reports.costs) == {("t", 0, 0), ("t", 0, 1)}

@@ -13,7 +13,7 @@ from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import (
     BrokerRecord,
 )
-from seaweedq.coordination.versioned import NOTED, Versioned
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Versioned
 from seaweedq.levels import DRAFT
 from tests.support.brokers import inside
 from tests.support.tiers import later
@@ -32,7 +32,7 @@ CASES: dict[keys.KeyKind[Any], Case] = {
 
 @pytest.fixture(autouse=True)
 def nothing_met() -> None:
-    NOTED._met.clear()
+    UNREADABLE_RECORDS._met.clear()
 
 
 def proven(world: World, record: Any) -> Any:
@@ -94,7 +94,7 @@ async def test_what_cannot_be_read_is_refused_alone(
             await world.coordination.commit([], [good])
             await case.whole(world)
             await world.others_work()
-            await NOTED.look(world.coordination)
-            assert not NOTED
+            await UNREADABLE_RECORDS.refresh(world.coordination)
+            assert not UNREADABLE_RECORDS
         if case.record:
             await case.remove(world)

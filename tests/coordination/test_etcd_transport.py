@@ -1,8 +1,10 @@
-"""Users, passwords and TLS, against real etcds; certificates are made by openssl."""
+"""Users, passwords and TLS against real etcds, and the choice of protobuf's implementation."""
 
 import asyncio
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,12 @@ import pytest
 from seaweedq.coordination.etcd import Access, EtcdCoordination
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import CoordinationUnavailable
+from seaweedq.extras import install_command
 from tests.support import privates
 from tests.support.processes.etcd_service import EtcdServer
 
-pytestmark = pytest.mark.service
-
 USER = ("broker", "secret")
+NAME = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 
 
 @pytest.fixture
@@ -50,6 +52,7 @@ def guarded(etcd_servers: Any) -> EtcdServer:
     return server
 
 
+@pytest.mark.service
 async def test_a_user_works_below_its_prefix(guarded: EtcdServer, connect: Any) -> None:
     coordination = connect(guarded, user=USER[0], password=USER[1])
     revision = await coordination.commit([], [Put("a", b"1")])
@@ -61,6 +64,7 @@ async def test_a_user_works_below_its_prefix(guarded: EtcdServer, connect: Any) 
     await coordination.revoke(lease)
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(
     ("access", "problem"),
     [
@@ -78,6 +82,7 @@ async def test_who_may_not_is_told_why(guarded: EtcdServer, connect: Any, access
                 await call
 
 
+@pytest.mark.service
 async def test_a_token_that_has_expired_is_replaced(guarded: EtcdServer, connect: Any) -> None:
     coordination = connect(guarded, user=USER[0], password=USER[1])
     revision = await coordination.commit([], [Put("a", b"1")])
@@ -91,6 +96,7 @@ async def test_a_token_that_has_expired_is_replaced(guarded: EtcdServer, connect
     assert [change.value for change in await anext(watch)] == [b"2"]
 
 
+@pytest.mark.service
 async def test_a_change_of_rights_does_not_stop_who_has_them(guarded: EtcdServer, connect: Any) -> None:
     coordination = connect(guarded, user=USER[0], password=USER[1])
     await coordination.get("a")
@@ -117,6 +123,7 @@ def certificates(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.service
 @pytest.mark.process
 async def test_tls_with_certificates_on_both_sides(tmp_path: Path, etcd_servers: Any, connect: Any) -> None:
     pems = certificates(tmp_path)
@@ -131,6 +138,42 @@ async def test_tls_with_certificates_on_both_sides(tmp_path: Path, etcd_servers:
             await connect(server, **wrong).get("a")
 
 
+@pytest.mark.service
 async def test_a_missing_pem_file_is_named(etcd_server: EtcdServer) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.crt"):
         EtcdCoordination(Access([etcd_server.endpoint], ca_file="/none.crt"), "")
+
+
+def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
+    outer = {key: value for key, value in os.environ.items() if key != NAME}
+    command = [sys.executable, "-W", "error", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, env={**outer, **env}, check=False)
+
+
+@pytest.mark.process
+def test_the_choice_does_not_reach_child_processes() -> None:
+    program = f"import os, seaweedq.coordination.etcd_transport as e; print(os.environ.get({NAME!r}))"
+    assert run(program).stdout == "None\n"
+    assert run(program, **{NAME: "upb"}).stdout == "upb\n"
+
+
+@pytest.mark.process
+def test_a_protobuf_that_was_there_before_is_named() -> None:
+    before = "from google.protobuf.internal import api_implementation as a; print(a.Type())\n"
+    done = run(f"{before}import seaweedq.coordination.etcd_transport")
+    assert done.stdout == "upb\n"
+    assert "ImportError: protobuf was imported with its implementation 'upb' before" in done.stderr
+    assert f"set {NAME}=python in the environment" in done.stderr
+    assert run(f"{before}import seaweedq.coordination.etcd_transport", **{NAME: "python"}).returncode == 0
+
+
+@pytest.mark.process
+def test_a_missing_package_is_named() -> None:
+    done = run("import sys; sys.modules['etcd3'] = None; import seaweedq.coordination.etcd_transport")
+    assert install_command("etcd") in done.stderr
+
+
+@pytest.mark.process
+def test_the_package_can_be_imported_without_etcd() -> None:
+    program = "import sys, seaweedq.coordination, seaweedq.cli.main; print([n for n in sys.modules if 'grpc' in n])"
+    assert run(program).stdout == "[]\n"
