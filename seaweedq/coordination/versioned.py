@@ -13,8 +13,8 @@ the level, always.
 
 A value is unreadable if its form is later (`needs_level`), or it is damaged. Nobody here writes in its place, or
 removes it, or guesses: its subject is left as it is, and answers 503 (NeedsNewerBroker), until a newer broker has
-written the value back. UNREADABLE_RECORDS has those that were met; like the log of a process, which names each of them once,
-it is one for the process.
+written the value back. UNREADABLE_RECORDS has those that were met; like the log of a process, which names each of them
+once, it is one for the process.
 """
 
 import asyncio
