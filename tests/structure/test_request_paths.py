@@ -42,12 +42,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "publish of one message": Budget(45, 19),
-    "publish of 100 as NDJSON": Budget(49, 20),
-    "publish of 100 as Arrow": Budget(50, 20),
+    "publish of one message": Budget(45, 18),
+    "publish of 100 as NDJSON": Budget(49, 19),
+    "publish of 100 as Arrow": Budget(50, 19),
     "pull of 5": Budget(45, 17),
     "ack by lease": Budget(53, 17),
-    "read of a topic's record": Budget(42, 19),
+    "read of a topic's record": Budget(39, 18),
 }
 
 
