@@ -16,7 +16,7 @@ from seaweedq.cli.shared.output import TABLE, Output, say_done
 from seaweedq.errors import ClientError, Unavailable
 
 if TYPE_CHECKING:
-    from seaweedq.client.core.importing import Format
+    from seaweedq.client.core.uploading import Format
 
 EXAMPLES = """Examples: seaweedq import flights flights.parquet ·
 seaweedq import events events.ndjson --envelope ·
@@ -70,7 +70,7 @@ def import_file(
 
 
 def _format(file: Path | None, format: str | None) -> "Format":
-    from seaweedq.client.core.importing import check_format, format_of
+    from seaweedq.client.core.uploading import check_format, format_of
 
     try:
         kind = format or format_of(file.name if file else "")

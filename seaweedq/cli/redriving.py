@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from seaweedq.cli.shared.common import complain, counted
-from seaweedq.client.core.broker_choice import Brokers, parse_urls
+from seaweedq.client.core.attempts import Brokers, Patience, parse_urls
 from seaweedq.client.core.calls import publish_request
 from seaweedq.client.core.effects import JSON
-from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.wire import decode_published, envelope, reference_envelope
 from seaweedq.client.sync.transport import SyncTransport
 from seaweedq.errors import SequenceOutOfOrder, TopicNotFound

@@ -24,8 +24,7 @@ from seaweedq.errors import ClientError, InvalidName, InvalidRequest, TopicNotFo
 from seaweedq.extras import install_command, needs
 
 if TYPE_CHECKING:
-    from seaweedq.client.core.table import TableRead
-    from seaweedq.client.core.table_plan import FilePart
+    from seaweedq.client.core.table import FilePart, TableRead
 
 _HIVE = "hive_partitioning = true, hive_types = {'segment': INTEGER}"
 
@@ -204,7 +203,7 @@ class Database:
     def _tail(self, name: str, read: "TableRead", filled: bool) -> str:
         """Creates the table of a topic's rows that are in no file, and returns its name. Each range is Arrow only until
         DuckDB has it."""
-        from seaweedq.client.core.retry import Patience
+        from seaweedq.client.core.attempts import Patience
         from seaweedq.client.core.table import tail_batches
 
         table, patience = f"{_TAILS}.{quoted(name)}", Patience(PATIENCE_S, time.monotonic, random.random)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.cli.server.backends import OpenStore, open_store
 from seaweedq.cli.server.given_settings import settings_of
-from seaweedq.client.core.broker_choice import Brokers, parse_urls
+from seaweedq.client.core.attempts import Brokers, parse_urls
 from seaweedq.client.core.calls import call, fetch_request, segments, topic_path
 from seaweedq.client.core.effects import ARROW, Reply, Request, Steps
 from seaweedq.client.core.problems import check

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seaweedq.client.aio.client import AsyncClient
+    from seaweedq.client.core.held_messages import Reject, Worked
     from seaweedq.client.core.message import AsyncBatch, AsyncMessage, Batch, Message
     from seaweedq.client.core.wire import Published
-    from seaweedq.client.core.working import Reject, Worked
     from seaweedq.client.sync.client import Client
 
 __all__ = [
@@ -33,8 +33,8 @@ _HOMES = {
     "Client": "seaweedq.client.sync.client",
     "Message": "seaweedq.client.core.message",
     "Published": "seaweedq.client.core.wire",
-    "Reject": "seaweedq.client.core.working",
-    "Worked": "seaweedq.client.core.working",
+    "Reject": "seaweedq.client.core.held_messages",
+    "Worked": "seaweedq.client.core.held_messages",
 }
 
 

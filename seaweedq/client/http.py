@@ -3,7 +3,7 @@ client, and the certificates that it trusts.
 
 A token is given as it is or as a file, which is read again when it changes; without either in SEAWEEDQ_TOKEN or
 SEAWEEDQ_TOKEN_FILE. It goes to the brokers that the user named, and to learned ones only over https, whose certificates
-the same authority has signed, or on loopback (client/core/broker_choice); never to stores.
+the same authority has signed, or on loopback (client/core/attempts); never to stores.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.attempts import Brokers
 from seaweedq.client.core.effects import Attempt, Reply, Request, Signed
 from seaweedq.client.core.problems import bare
 from seaweedq.client.files import Slice

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from seaweedq.client.core.calls import Expired
-from seaweedq.client.core.table_plan import check_expired, check_order
+from seaweedq.client.core.table import check_expired, check_order
 
 MIB = 1024 * 1024
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

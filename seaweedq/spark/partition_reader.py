@@ -19,8 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from seaweedq.client.core.calls import call, of_another, segments, topic_path, with_removed
-from seaweedq.client.core.table import TableRead, table_schema
-from seaweedq.client.core.table_plan import FilePart, Rows
+from seaweedq.client.core.table import FilePart, Rows, TableRead, table_schema
 from seaweedq.client.sync.client import Client
 from seaweedq.errors import BelowRetention, ClientError, FileMissing, SegmentNotFound
 from seaweedq.segments.entry import ROW_GROUP_ROWS

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from seaweedq.client.core.calls import segment_map, topic_files, with_removed
-from seaweedq.client.core.table import by_segment, completed, time_of
-from seaweedq.client.core.table_plan import plan
+from seaweedq.client.core.table import by_segment, completed, plan, time_of
 from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.offsets import Loss, initial, segments_of, starts

@@ -23,9 +23,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from seaweedq.client.core.calls import topic_path
-from seaweedq.client.core.file_scan import opened
-from seaweedq.client.core.segment_rows import SEGMENT
-from seaweedq.client.core.table_plan import TablePlan, plan
+from seaweedq.client.core.table import SEGMENT, TablePlan, opened, plan
 from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry
 

@@ -19,8 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from seaweedq.client.core.calls import TopicFile, call, offsets_of, segment_map, topic_files, topic_path
-from seaweedq.client.core.table import NOW, completed, time_of
-from seaweedq.client.core.table_plan import Rows
+from seaweedq.client.core.table import NOW, Rows, completed, time_of
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import SegmentNotFound

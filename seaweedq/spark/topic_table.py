@@ -17,8 +17,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import pyarrow as pa
 
 from seaweedq.client.core.calls import Expired, described, flush, with_removed
-from seaweedq.client.core.table import Bounds, by_segment, table_schema, time_of
-from seaweedq.client.core.table_plan import Rows, TablePlan, check_expired, check_order, plan
+from seaweedq.client.core.table import (
+    Bounds,
+    Rows,
+    TablePlan,
+    by_segment,
+    check_expired,
+    check_order,
+    plan,
+    table_schema,
+    time_of,
+)
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.segments.entry import ENTRIES

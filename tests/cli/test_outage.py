@@ -5,8 +5,8 @@ import re
 import pytest
 
 from seaweedq.cli.pull import Outage
+from seaweedq.client.core.attempts import Patience
 from seaweedq.client.core.effects import Pause, Reply, Request
-from seaweedq.client.core.retry import Patience
 from seaweedq.errors import ConnectionFailed, RateLimited, SeaweedqError
 
 GONE = ConnectionFailed("no answer")

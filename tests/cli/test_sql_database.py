@@ -6,8 +6,7 @@ import pyarrow as pa
 
 from seaweedq.cli.sql_database import explained, literal, quoted, unquoted, view
 from seaweedq.client.core.calls import TopicFile
-from seaweedq.client.core.table import TableRead
-from seaweedq.client.core.table_plan import FilePart, Rows
+from seaweedq.client.core.table import FilePart, Rows, TableRead
 
 SCHEMA = pa.schema([("_offset", pa.int64()), ("segment", pa.int32())])
 

@@ -10,7 +10,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.client.core import calls, importing, segment_map, uploading, wire
+from seaweedq.client.core import calls, segment_map, uploading, wire
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.settings import Settings
@@ -38,9 +38,9 @@ STRUCTS: dict[tuple[str, str, str], type[msgspec.Struct]] = {
     ("get", f"{TOPIC}/segments", "200"): segment_map.SegmentsAnswer,
     ("get", f"{TOPIC}/files", "200"): calls.FilesAnswer,
     ("get", f"{TOPIC}/offsets", "200"): calls.OffsetsAnswer,
-    ("post", f"{TOPIC}/imports", "200"): importing.ImportAnswer,
-    ("post", f"{TOPIC}/imports", "202"): importing.ImportAnswer,
-    ("get", TOPIC + "/imports/{upload}", "200"): importing.ImportAnswer,
+    ("post", f"{TOPIC}/imports", "200"): uploading.ImportAnswer,
+    ("post", f"{TOPIC}/imports", "202"): uploading.ImportAnswer,
+    ("get", TOPIC + "/imports/{upload}", "200"): uploading.ImportAnswer,
     ("post", f"{TOPIC}/uploads", "201"): uploading.NewUpload,
     ("get", TOPIC + "/uploads/{upload}", "200"): uploading.UploadState,
     ("post", TOPIC + "/uploads/{upload}/parts", "200"): uploading.PartUrls,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.attempts import Brokers
 from seaweedq.client.http import Credentials
 from seaweedq.errors import ClientError, Forbidden, Unauthenticated
 

@@ -14,7 +14,7 @@ import pytest
 
 from seaweedq import AsyncClient, Client
 from seaweedq.cli.import_file import import_file
-from seaweedq.client.core.importing import format_of
+from seaweedq.client.core.uploading import format_of
 from seaweedq.errors import ConnectionFailed, InvalidImport, InvalidMessages, UploadConflict, UploadNotFound
 from tests.support.processes.bounded_client import wait_for
 from tests.support.processes.command import seaweedq

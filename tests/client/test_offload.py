@@ -213,8 +213,7 @@ def test_another_topic_of_the_same_name_has_its_own_rule(store, payload_client):
 
 
 def test_a_place_is_in_the_stream_of_its_key():
-    from seaweedq.client.core.batching import Limits
-    from seaweedq.client.core.offload import SentLine
+    from seaweedq.client.core.batching import Limits, SentLine
     from seaweedq.client.core.segment_map import KeyRule, Segment, SegmentMap
     from seaweedq.client.core.streams import Partitioner
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import seaweedq
 from seaweedq.api.problems import problem
 from seaweedq.client.core.arrow_batches import streams
+from seaweedq.client.core.attempts import Backoff, Patience, unhurried
 from seaweedq.client.core.batching import Batcher, Limits
 from seaweedq.client.core.effects import Pause, Reply, Request
 from seaweedq.client.core.problems import check, error_of
-from seaweedq.client.core.retry import Backoff, Patience, unhurried
 from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed, NotReady, RateLimited, ServerProblem, TopicNotFound, by_slug
 from tests.support.tiers import examples

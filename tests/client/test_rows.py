@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.batching import Batcher, Limits, ProducerBatch
+from seaweedq.client.core.batching import FEWEST, MOST_BYTES, Batcher, Limits, ProducerBatch, Rows, line_of, row_of
 from seaweedq.client.core.effects import ARROW, NDJSON
-from seaweedq.client.core.rows import FEWEST, MOST_BYTES, Rows, line_of, row_of
 from seaweedq.client.core.segment_map import STALE_S
 from seaweedq.client.core.wire import envelope
 from seaweedq.errors import InvalidMessages, MessageTooLarge

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.broker_choice import AVOID_MOST_S, AVOID_UNKNOWN_S, SILENT_S, Brokers, parse_urls
+from seaweedq.client.core.attempts import AVOID_MOST_S, AVOID_UNKNOWN_S, SILENT_S, Brokers, parse_urls
 from seaweedq.client.core.effects import ARROW, NDJSON, Attempt, Reply, Request
 from seaweedq.clock import SystemIds
 from seaweedq.errors import ConnectionFailed, Forbidden, PartlyTaken, Unavailable

@@ -15,13 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from seaweedq.client.core import streams
 from seaweedq.client.core.arrow_batches import keys_of
-from seaweedq.client.core.batching import Limits
-from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.attempts import Brokers, Patience
+from seaweedq.client.core.batching import Limits, SentLine, row_of
 from seaweedq.client.core.delivery import Route
 from seaweedq.client.core.effects import NDJSON, Attempt, Pause, Reply, Request, Work
-from seaweedq.client.core.offload import SentLine
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.rows import row_of
 from seaweedq.client.core.segment_map import KeyRule, Keys, MapRefresh, Segment, SegmentMap
 from seaweedq.client.core.streams import Partitioner
 from seaweedq.client.core.wire import envelope

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from seaweedq import AsyncClient, Client, Reject, Worked
+from seaweedq.client.core.held_messages import HeldMessages
 from seaweedq.client.core.pulling import Pulling
-from seaweedq.client.core.working import HeldMessages
 from seaweedq.client.sync import work as sync_work
 from tests.support import privates
 from tests.support.tiers import later

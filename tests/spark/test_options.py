@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.client.core.calls import TopicFile
-from seaweedq.client.core.table_plan import FilePart, Rows
+from seaweedq.client.core.table import FilePart, Rows
 from seaweedq.errors import ClientError
 from seaweedq.segments.entry import ROW_GROUP_ROWS
 from seaweedq.spark.columns import check_columns

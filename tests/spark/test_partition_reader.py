@@ -13,7 +13,7 @@ import pytest
 
 from seaweedq import Client
 from seaweedq.client.core.calls import TopicFile
-from seaweedq.client.core.table_plan import FilePart, Rows
+from seaweedq.client.core.table import FilePart, Rows
 from seaweedq.errors import ClientError, FileMissing
 from seaweedq.spark import partition_reader
 from seaweedq.spark.columns import spark_schema_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.table_plan import Rows
+from seaweedq.client.core.table import Rows
 from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
 from seaweedq.segments.entry import ENTRIES
 from seaweedq.spark.store_plan import plan_of_store, topic_folder

@@ -8,8 +8,7 @@ import httpx
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.table import table_schema
-from seaweedq.client.core.table_plan import Rows
+from seaweedq.client.core.table import Rows, table_schema
 from seaweedq.errors import ClientError
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.options import Options

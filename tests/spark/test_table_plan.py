@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq import Client
-from seaweedq.client.core.table_plan import Rows, TablePlan, plan
+from seaweedq.client.core.table import Rows, TablePlan, plan
 from seaweedq.errors import TopicNotFound
 from seaweedq.spark import topic_table
 from seaweedq.spark.topic_table import condition as condition_of

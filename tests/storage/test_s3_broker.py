@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.file_scan import opened
+from seaweedq.client.core.table import opened
 from seaweedq.errors import ClientError
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import S3Service

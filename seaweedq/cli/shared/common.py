@@ -17,8 +17,8 @@ from seaweedq.units import bytes_of, moment_of, seconds_of
 
 if TYPE_CHECKING:
     from seaweedq.client import Client
+    from seaweedq.client.core.attempts import OnRetry
     from seaweedq.client.core.effects import Steps
-    from seaweedq.client.core.retry import OnRetry
     from seaweedq.client.sync.transport import SyncTransport
 
 Url = Annotated[
@@ -60,7 +60,7 @@ def connect(url: str, on_retry: "OnRetry | None" = None) -> "Client":
 @contextmanager
 def calling(url: str, timeout_s: float = CLIENT_S) -> Iterator["SyncTransport"]:
     """Opens what runs the core's calls at the brokers at `url`; an invalid URL is a usage error."""
-    from seaweedq.client.core.broker_choice import Brokers, parse_urls
+    from seaweedq.client.core.attempts import Brokers, parse_urls
     from seaweedq.client.sync.transport import SyncTransport
 
     try:

@@ -11,11 +11,9 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from seaweedq.client.core.batching import Limits, ProducerBatch
-from seaweedq.client.core.delivery import Outcome, Route, shown
+from seaweedq.client.core.batching import MOST_BYTES, Limits, ProducerBatch, SentLine, row_of
+from seaweedq.client.core.delivery import MOST_UPLOADS, Outcome, Route, file_job, shown
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.offload import MOST_UPLOADS, SentLine, file_job
-from seaweedq.client.core.rows import MOST_BYTES, row_of
 from seaweedq.client.core.segment_map import MapRefresh
 from seaweedq.client.core.streams import Partitioner, Placeholder, ProducerStream
 from seaweedq.client.core.wire import Published, envelope

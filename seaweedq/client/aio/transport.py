@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 
 from seaweedq.client.aio.stop import NEVER, AsyncStop, Stopped
-from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.attempts import Brokers
 from seaweedq.client.core.effects import (
     Attempt,
     Chunk,

@@ -13,12 +13,9 @@ from functools import partial
 from typing import Any
 
 from seaweedq.client.aio.subscriber import AsyncAcker
-from seaweedq.client.core.answers import Answer, Item, Origin, extension_of, nack_of, return_of
 from seaweedq.client.core.calls import MAX_WAIT_S
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.message import AsyncMessage, Make
-from seaweedq.client.core.pulling import Pulling
-from seaweedq.client.core.working import (
+from seaweedq.client.core.held_messages import (
     Job,
     Worked,
     failure_of,
@@ -28,6 +25,8 @@ from seaweedq.client.core.working import (
     is_reject,
     without_reject,
 )
+from seaweedq.client.core.message import Answer, AsyncMessage, Item, Make, Origin, extension_of, nack_of, return_of
+from seaweedq.client.core.pulling import Pulling
 from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
 
 logger = logging.getLogger(__name__)

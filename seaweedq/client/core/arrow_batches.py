@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.client.core.rows import END_OF_STREAM
+from seaweedq.client.core.batching import END_OF_STREAM
 from seaweedq.client.core.segment_map import Keys
 from seaweedq.segments import row_hashes
 

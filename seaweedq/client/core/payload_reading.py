@@ -8,10 +8,10 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from seaweedq.client.core.attempts import Patience
 from seaweedq.client.core.calls import topic_path
 from seaweedq.client.core.effects import Chunk, Pause, Read, Reply, Request, Signed, Steps
 from seaweedq.client.core.problems import TRANSIENT, error_of, refusal
-from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.wire import Reference, WireMessage
 from seaweedq.errors import ConnectionFailed, Damaged, SeaweedqError
 

@@ -18,11 +18,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from seaweedq.client.core.answers import Item, Verb, bodies, return_of
+from seaweedq.client.core.attempts import Patience
 from seaweedq.client.core.calls import MAX_WAIT_S, subscription_path
 from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
+from seaweedq.client.core.message import Item, Verb, bodies, return_of
 from seaweedq.client.core.problems import check
-from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.wire import AckResult, decode_ack_result, decode_pull, encode
 from seaweedq.errors import InvalidRequest, LeaseEnded, NeedsLevel, SeaweedqError, SubscriptionConflict
 

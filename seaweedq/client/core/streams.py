@@ -18,10 +18,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from seaweedq.client.core.batching import Batcher, Limits, ProducerBatch
+from seaweedq.client.core.batching import FEWEST, Batcher, Limits, ProducerBatch, SentLine
 from seaweedq.client.core.effects import ARROW
-from seaweedq.client.core.offload import SentLine
-from seaweedq.client.core.rows import FEWEST
 from seaweedq.client.core.segment_map import KeyRule, Keys, SegmentMap
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE

@@ -1,4 +1,18 @@
-"""A topic as Arrow: its files and, with `live`, the acknowledged rows that are not in a file yet.
+"""Rows of one segment as Arrow, wherever they are: in files, or at the segment's owner alone. No I/O.
+
+The plan of a read of a topic: which rows come from files, and which from brokers. Pure.
+
+Brokers state, for each segment, the offset up to which all rows are in files, and its end. The first is the segment's
+*pin*: rows below it come from files, rows from it up to the end from brokers. Files are never rewritten, and only
+offsets decide, so no row is missing or doubled, whatever brokers flush, split or merge meanwhile. The files must be
+listed after the pins were stated.
+
+The rows of a topic's files, as Arrow reads them. Blocks.
+
+All files are one scan, which reads ahead, and each part of a file is one by itself. Where files may be gone, each file
+is a scan of its own, so that the others are read all the same.
+
+A topic as Arrow: its files and, with `live`, the acknowledged rows that are not in a file yet.
 
 Why no row is missing or doubled: first the brokers state each segment's pin and end (`table_plan`), then they list the
 files, and then they return the rows from each pin up to the end, wherever these are by then. Only the offsets decide,
@@ -9,20 +23,264 @@ Rows that expire stay in their files. So expiry is judged here, of all rows alik
 the read was planned: whether a row is in a file, and when it is read, makes no difference.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeGuard, get_args
 
+import fsspec
 import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from seaweedq.client.core.calls import Expired, TopicFile, described, offsets_of, segments, topic_files, with_removed
-from seaweedq.client.core.effects import Steps, Work
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.segment_rows import SEGMENT, fetch_rows
-from seaweedq.client.core.table_plan import FilePart, Rows, check_expired, check_order, parts, plan, uncovered
+from seaweedq.client.core.attempts import Patience
+from seaweedq.client.core.calls import (
+    Expired,
+    TopicFile,
+    described,
+    fetch_request,
+    offsets_of,
+    segments,
+    topic_files,
+    with_removed,
+)
+from seaweedq.client.core.effects import ARROW, Steps, Work
+from seaweedq.errors import ClientError, FileMissing
+from seaweedq.extras import install_command
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import parse_schema
+
+FETCH_ROWS = 10_000
+SEGMENT = pa.field("segment", pa.int32())
+
+
+def fetch_rows(
+    topic: str, segment: int, start: int, end: int, patience: Patience, expired: Expired
+) -> Steps[tuple[list[pa.RecordBatch], int]]:
+    """Returns some rows of [start, end), with the column `segment` at the end, and the offset after them.
+
+    Waits for an owner as `patience` allows. Raises BelowRetention if the first is gone.
+    """
+    request = fetch_request(topic, segment, start, min(FETCH_ROWS, end - start), accept=ARROW, expired=expired)
+    reply = yield from patience.send(request)
+    rows = pa.ipc.open_stream(reply.body).read_all().combine_chunks()
+    next_offset = int(reply.headers["next-offset"])
+    if next_offset <= start:
+        raise ClientError(
+            f"the broker returned no rows of segment {segment} from offset {start} on, but its end is {end}",
+            segment=segment,
+            offset=start,
+        )
+    batches = rows.to_batches()
+    if SEGMENT.name in rows.schema.names:
+        return batches, next_offset
+    number = pa.scalar(segment, SEGMENT.type)
+    return [batch.append_column(SEGMENT, pa.repeat(number, batch.num_rows)) for batch in batches], next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A half-open range of a segment's offsets."""
+
+    segment: int
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+    def cut(self, most: int) -> list["Rows"]:
+        """Returns the range in pieces of at most `most` rows."""
+        return [Rows(self.segment, at, min(at + most, self.end)) for at in range(self.start, self.end, most)]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """The rows that come from files, and those that come from brokers. Empty ranges are left out."""
+
+    files: tuple[Rows, ...]
+    tail: tuple[Rows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """The rows of [start, end) of a file."""
+
+    file: TopicFile
+    start: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Tells whether these are all of the file's rows."""
+        return (self.start, self.end) == (self.file.first_offset, self.file.next_offset)
+
+
+def parts(files: Iterable[TopicFile], wanted: Iterable[Rows]) -> list[FilePart]:
+    """Returns the parts of files that have these rows. There is at most one range a segment."""
+    ranges = {rows.segment: rows for rows in wanted}
+    found = []
+    for file in files:
+        rows = ranges.get(file.segment, Rows(file.segment, 0, 0))
+        start, end = max(file.first_offset, rows.start), min(file.next_offset, rows.end)
+        if start < end:
+            found.append(FilePart(file, start, end))
+    return found
+
+
+def uncovered(found: Iterable[FilePart], wanted: Iterable[Rows]) -> list[Rows]:
+    """Returns those of the wanted rows that are in none of the parts found."""
+    by_segment: dict[int, list[FilePart]] = {}
+    for part in sorted(found, key=lambda one: one.start):
+        by_segment.setdefault(part.file.segment, []).append(part)
+    gaps = []
+    for rows in wanted:
+        at = rows.start
+        for part in by_segment.get(rows.segment, ()):
+            gaps.append(Rows(rows.segment, at, part.start))
+            at = part.end
+        gaps.append(Rows(rows.segment, at, rows.end))
+    return [gap for gap in gaps if len(gap)]
+
+
+def plan(
+    known: Sequence[Mapping[str, Any]],
+    starting: Mapping[int, int] | None = None,
+    ending: Mapping[int, int] | None = None,
+    only: Collection[int] | None = None,
+    *,
+    tail: bool = True,
+) -> TablePlan:
+    """Plans a read of the segments that brokers listed (`Client.segments`).
+
+    `starting` and `ending` are offsets by segment; those that they do not name are read from their start, to their end.
+    `only` leaves out all other segments. Rows that retention has taken are left out. Raises ValueError for an unknown
+    segment, and for an offset beyond a segment's end.
+    """
+    starting, ending = dict(starting or {}), dict(ending or {})
+    ends = {each["id"]: each["end_offset"] for each in known}
+    _check("segments", dict.fromkeys(ends if only is None else only, 0), ends)
+    _check("starting", starting, ends)
+    _check("ending", ending, ends)
+    files, rest = [], []
+    for each in sorted(known, key=lambda one: int(one["id"])):
+        number = each["id"]
+        if only is not None and number not in only:
+            continue
+        start = max(starting.get(number, 0), each["start_offset"])
+        end = ending.get(number, each["end_offset"])
+        files.append(Rows(number, start, min(each["flushed_offset"], end)))
+        rest.append(Rows(number, max(start, each["flushed_offset"]), end))
+    return TablePlan(tuple(filter(len, files)), tuple(filter(len, rest)) if tail else ())
+
+
+def check_order(starting: object, ending: object, names: tuple[str, str] = ("starting", "ending")) -> None:
+    """Raises ValueError for a start that is above its end: two offsets of a segment, or two times."""
+    start, end = names
+    if isinstance(starting, Mapping) and isinstance(ending, Mapping):
+        for segment in starting.keys() & ending.keys():
+            first, last = starting[segment], ending[segment]
+            if isinstance(first, int) and isinstance(last, int) and first > last:
+                raise ValueError(
+                    f"{start} has offset {first} for segment {segment}; it must be at most that of "
+                    f"{end}, which is {last}"
+                )
+    elif _is_time(starting) and _is_time(ending) and starting > ending:
+        raise ValueError(f"{start} is {starting.isoformat()}; it must be at most {end}, which is {ending.isoformat()}")
+
+
+def _is_time(bound: object) -> TypeGuard[datetime]:
+    return isinstance(bound, datetime) and bound.tzinfo is not None
+
+
+def check_expired(expired: object) -> None:
+    """Raises ValueError for what `expired` cannot be."""
+    if expired not in get_args(Expired):
+        raise ValueError(f"expired is {expired!r}; it must be one of {', '.join(map(repr, get_args(Expired)))}")
+
+
+def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    for segment, offset in stated.items():
+        if segment not in ends:
+            raise ValueError(f"{option} names segment {segment!r}; the topic's segments are {_some(sorted(ends))}")
+        if not isinstance(offset, int) or not 0 <= offset <= ends[segment]:
+            raise ValueError(
+                f"{option} has offset {offset!r} for segment {segment}; it must be between 0 and its end, "
+                f"{ends[segment]}"
+            )
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:10]))
+    return f"{shown}, ... {numbers[-1]}" if len(numbers) > 10 else shown
+
+
+_FORMAT = ds.ParquetFileFormat()
+BATCH_ROWS = 32_768  # few enough to stay in a processor's cache until somebody has taken them
+
+
+@dataclass(frozen=True)
+class FileScan:
+    """The columns `names` of parts of files below `folder`; `schema` has all columns that files have. `alone` is false
+    where others read beside this scan, one for each core: then it takes one thread, which costs less CPU, and yields
+    small batches."""
+
+    folder: str
+    schema: pa.Schema
+    names: Sequence[str]
+    storage: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = True
+
+    def batches(
+        self, parts: Sequence[FilePart], gone: Callable[[FilePart], bool] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of parts. Raises FileMissing if a file is not there, unless `gone` says that retention has
+        taken it."""
+        if not parts:
+            return
+        store, root = opened(self.folder, self.storage)
+        whole = [part for part in parts if part.is_whole]
+        together = [[part] for part in whole] if gone else [whole]
+        for some in [*together, *([part] for part in parts if not part.is_whole)]:
+            try:
+                yield from self._rows(some, store, root)
+            except FileNotFoundError as error:
+                if gone and gone(some[0]):
+                    continue
+                detail = f"not all Parquet files are visible at {self.folder} from this machine: {error}"
+                raise FileMissing(detail, url=self.folder) from None
+
+    def _rows(self, parts: Sequence[FilePart], store: FileSystem, root: str) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of whole files, or of one part of a file."""
+        fragments = [_fragment(part, store, root) for part in parts]
+        rows = _within(parts[0]) if parts and not parts[0].is_whole else None
+        data = ds.FileSystemDataset(fragments, self.schema, _FORMAT, store)
+        # The default pool, mimalloc, gives pages back and faults them in again: as much CPU as the decoding itself.
+        beside: dict[str, Any] = {} if self.alone else {"batch_size": BATCH_ROWS, "use_threads": False}
+        scan = data.scanner(columns=self.names, filter=rows, memory_pool=pa.system_memory_pool(), **beside)
+        yield from (batch for batch in scan.to_batches() if batch.num_rows)
+
+
+def opened(folder: str, storage: Mapping[str, Any] = MappingProxyType({})) -> tuple[FileSystem, str]:
+    """Returns the file system of a folder's URL, and its path there. Raises ClientError where a package is missing."""
+    try:
+        store, root = fsspec.core.url_to_fs(folder, **{"use_listings_cache": False, **storage})
+    except ImportError:
+        raise ClientError(f"reading {folder} needs s3fs: {install_command('s3')}", url=folder) from None
+    local = "file" in store.protocol if isinstance(store.protocol, tuple) else store.protocol == "file"
+    return LocalFileSystem() if local else PyFileSystem(FSSpecHandler(store)), root
+
+
+def _fragment(part: FilePart, store: FileSystem, root: str) -> ds.ParquetFileFragment:
+    segment = ds.field(SEGMENT.name) == pa.scalar(part.file.segment, SEGMENT.type)
+    path = f"{root}/{part.file.path}"
+    return _FORMAT.make_fragment(path, store, partition_expression=segment, file_size=part.file.bytes)
+
+
+def _within(part: FilePart) -> ds.Expression:
+    return (ds.field("_offset") >= part.start) & (ds.field("_offset") < part.end)
+
 
 Bounds: TypeAlias = Mapping[int, int] | datetime | None
 EXPIRES = "_expires"
@@ -66,7 +324,7 @@ class TableRead:
         """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files, unless
         `storage` has others. Blocks. Raises FileMissing if a file is not there, unless `gone` says that retention has
         taken it."""
-        from seaweedq.client.core.file_scan import FileScan  # costs 0.3 s, which who reads otherwise is spared
+        from seaweedq.client.core.table import FileScan  # costs 0.3 s, which who reads otherwise is spared
 
         names = self.columns.names
         if self.as_of and EXPIRES not in names:

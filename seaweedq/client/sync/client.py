@@ -13,8 +13,8 @@ from weakref import WeakSet
 import httpx
 
 from seaweedq.client.core import calls
+from seaweedq.client.core.attempts import Brokers, OnRetry, Patience, parse_urls, patiently, unhurried
 from seaweedq.client.core.batching import MIB, Limits
-from seaweedq.client.core.broker_choice import Brokers, parse_urls
 from seaweedq.client.core.calls import (
     Bytes,
     Filter,
@@ -29,17 +29,14 @@ from seaweedq.client.core.calls import (
     named,
     topic_files,
 )
-from seaweedq.client.core.delivery import Route
+from seaweedq.client.core.delivery import Offload, Route, type_of
 from seaweedq.client.core.effects import ARROW, JSON, Steps
-from seaweedq.client.core.importing import Format, Imported, Rows, format_given, imported
+from seaweedq.client.core.held_messages import Worked
 from seaweedq.client.core.message import Batch, Make, Message, Page
-from seaweedq.client.core.offload import Offload, type_of
 from seaweedq.client.core.payload_reading import payload
 from seaweedq.client.core.pulling import LeaseNames, Mode, Pulling, PullOptions, check_pull_options, check_work
-from seaweedq.client.core.retry import OnRetry, Patience, patiently, unhurried
-from seaweedq.client.core.uploading import ANY_BYTES, Uploading
+from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Uploading, format_given, imported
 from seaweedq.client.core.wire import Published, WireMessage
-from seaweedq.client.core.working import Worked
 from seaweedq.client.files import Progress, Source
 from seaweedq.client.http import Credentials, check_options, given_url
 from seaweedq.client.sync.producer import Producer
@@ -352,7 +349,7 @@ class Client:
         a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
         """
         with needs("arrow", "read_segment"):
-            from seaweedq.client.core.segment_rows import fetch_rows
+            from seaweedq.client.core.table import fetch_rows
 
         while start < end:
             patience = self._patience()

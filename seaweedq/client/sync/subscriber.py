@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from seaweedq.client.core.answers import Item, Origin
 from seaweedq.client.core.effects import Steps
+from seaweedq.client.core.message import Item, Origin
 from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulling, PullResult, ids_of
 
 T = TypeVar("T")

@@ -11,10 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from seaweedq.client.core.answers import Answer, Item, Origin, extension_of, return_of
-from seaweedq.client.core.message import Make, Message
-from seaweedq.client.core.pulling import Pulling
-from seaweedq.client.core.working import (
+from seaweedq.client.core.held_messages import (
     WAIT_S,
     Job,
     Worked,
@@ -25,6 +22,8 @@ from seaweedq.client.core.working import (
     is_reject,
     without_reject,
 )
+from seaweedq.client.core.message import Answer, Item, Make, Message, Origin, extension_of, return_of
+from seaweedq.client.core.pulling import Pulling
 from seaweedq.client.sync.subscriber import Acker, Run
 from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
 

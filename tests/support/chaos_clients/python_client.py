@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from seaweedq.client.core.held_messages import Reject
 from seaweedq.client.core.message import Message
-from seaweedq.client.core.working import Reject
 from seaweedq.client.sync.client import Client as PythonClient
 from seaweedq.errors import SeaweedqError
 from tests.support.chaos_clients.roaming import Roaming

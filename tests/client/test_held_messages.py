@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from seaweedq.client.core.held_messages import HeldMessages, Job, Reject, failure_of, is_reject, without_reject
 from seaweedq.client.core.pulling import Mode, PullResult
 from seaweedq.client.core.wire import WireMessage
-from seaweedq.client.core.working import HeldMessages, Job, Reject, failure_of, is_reject, without_reject
 
 
 def wire(offset: int, key: str | None = None, segment: int = 0) -> WireMessage:

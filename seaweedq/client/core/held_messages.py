@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec import UnsetType
 
-from seaweedq.client.core.answers import Answer, nack_of
+from seaweedq.client.core.message import Answer, nack_of
 from seaweedq.client.core.pulling import Mode, Pulling, PullOptions, PullResult
 from seaweedq.client.core.wire import WireMessage
 
