@@ -33,11 +33,11 @@ class Source:
         self.size = file.seek(0, io.SEEK_END)
 
     @staticmethod
-    def of(what: str | os.PathLike[str] | bytes | BinaryIO) -> "Source":
+    def open(what: str | os.PathLike[str] | bytes | BinaryIO) -> "Source":
         """Returns the source of a path, of bytes, or of an open binary file, which stays open. Raises OSError,
         ValueError."""
         if isinstance(what, str | os.PathLike):
-            return Source(open(what, "rb"))
+            return Source(Path(what).open("rb"))
         return Source(io.BytesIO(what)) if isinstance(what, bytes) else Source(what, owned=False)
 
     def read(self, start: int, size: int) -> bytes:
@@ -65,7 +65,7 @@ class Source:
         try:
             for start in range(0, self.size, _DIGEST_BYTES):
                 chunks.put(self.read(start, min(_DIGEST_BYTES, self.size - start)))
-        except Exception as error:  # whoever hashes learns of it
+        except Exception as error:  # `digest` raises it
             chunks.put(error)
 
     def close(self) -> None:
@@ -76,19 +76,19 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some bytes of a source, as the body of a request. `tell` gets the number of its bytes sent so far."""
+    """Some bytes of a source, as the body of a request. `report` gets the number of its bytes sent so far."""
 
     source: Source
     start: int
     size: int
-    tell: Callable[[int], None]
+    report: Callable[[int], None]
 
     def chunks(self) -> Iterator[bytes]:
         """Yields its bytes, at most CHUNK_BYTES at a time."""
         for at in range(0, self.size, CHUNK_BYTES):
             data = self.source.read(self.start + at, min(CHUNK_BYTES, self.size - at))
             yield data
-            self.tell(at + len(data))
+            self.report(at + len(data))
 
 
 class Meter:
@@ -103,17 +103,17 @@ class Meter:
         self._done: dict[int, int] = {}
         self._sum = 0
 
-    def teller(self, part: int) -> Callable[[int], None]:
+    def reporter(self, part: int) -> Callable[[int], None]:
         """Returns the callback for the slice of that part, of which nothing was sent so far."""
 
-        def tell(done: int) -> None:
+        def report(done: int) -> None:
             with self._lock:
                 self._sum += done - self._done.get(part, 0)
                 self._done[part] = done
                 if self._progress:
                     self._progress(self._sum, self._total)
 
-        return tell
+        return report
 
 
 class AtomicFile:

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from seaweedq.client.core.attempts import Brokers
-from seaweedq.client.core.effects import Attempt, Reply, Request, Signed
+from seaweedq.client.core.effects import Attempt, Reply, Request, SignedRequest
 from seaweedq.client.core.problems import bare
 from seaweedq.client.files import Slice
 from seaweedq.errors import ClientError, ConnectionFailed
@@ -64,29 +64,24 @@ class Credentials:
         return self._token is not None or self._file is not None
 
     def verify(self, secure: bool) -> bool | ssl.SSLContext:
-        """Returns how certificates are verified; loading them takes longer than a request, so only where `secure`."""
+        """Returns how certificates are verified; loading them takes longer than a request, so only if `secure`."""
         if not secure or self._ca_file is None:
             return secure
         return ssl.create_default_context(cafile=self._ca_file)
 
     def headers(self) -> dict[str, str]:
-        """Returns the headers that show the token. Raises ClientError where its file cannot be read."""
-        if self._file is not None:
-            self._read(self._file)
+        """Returns the headers that show the token. Raises ClientError if its file cannot be read."""
+        if (file := self._file) is not None:
+            try:
+                found = os.stat(file)
+                seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+                text = self._token if seen == self._seen else file.read_text("ascii").strip()
+            except (OSError, ValueError) as error:
+                raise ClientError(f"the token file {str(file)!r} cannot be read: {type(error).__name__}") from None
+            if not _TOKEN.fullmatch(text or ""):
+                raise ClientError(f"the token file {str(file)!r} holds no token")
+            self._token, self._seen = text, seen
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
-
-    def _read(self, file: Path) -> None:
-        try:
-            found = os.stat(file)
-            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if seen == self._seen:
-                return
-            text = file.read_text("ascii").strip()
-        except (OSError, ValueError) as error:
-            raise ClientError(f"the token file {str(file)!r} cannot be read: {type(error).__name__}") from None
-        if not _TOKEN.fullmatch(text):
-            raise ClientError(f"the token file {str(file)!r} holds no token")
-        self._token, self._seen = text, seen
 
 
 # Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
@@ -125,7 +120,7 @@ def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
 
 
 def check_open(http: httpx.Client | httpx.AsyncClient) -> None:
-    """Raises ClientError where the client was closed."""
+    """Raises ClientError if the client was closed."""
     if http.is_closed:
         raise ClientError("this client is closed")
 
@@ -148,7 +143,7 @@ def is_ours(brokers: Brokers, url: str) -> bool:
 
 def build(
     http: httpx.Client | httpx.AsyncClient,
-    effect: Attempt | Signed,
+    effect: Attempt | SignedRequest,
     chunks: Any,
     timeout_s: float,
     credentials: Credentials,
@@ -156,7 +151,7 @@ def build(
     """Builds the request; `chunks` are those of a body that is a Slice. A signed URL has a right of its own, and gets
     no token. Raises ClientError for an invalid signed URL, and for a token that cannot be read."""
     if isinstance(effect, Attempt):
-        request: Request | Signed = effect.request
+        request: Request | SignedRequest = effect.request
         url, params = effect.url + effect.request.path, dict(effect.request.params) or None
         timeout_s = min(timeout_s, effect.silent_s)
     else:
@@ -176,7 +171,7 @@ def build(
         )
     except httpx.InvalidURL as error:
         raise ClientError(f"the broker returned an invalid URL: {bare(url)}") from error
-    if isinstance(effect, Signed):
+    if isinstance(effect, SignedRequest):
         made.url = SecretUrl(made.url)
     return made
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from seaweedq.client.core.calls import call, of_another, segments, topic_path, with_removed
+from seaweedq.client.core.calls import call, segments, segments_of_another, topic_path, with_removed
 from seaweedq.client.core.table import FilePart, Rows, TableRead, table_schema
 from seaweedq.client.sync.client import Client
 from seaweedq.errors import BelowRetention, ClientError, FileMissing, SegmentNotFound
@@ -107,7 +107,7 @@ class TopicFacts:
 
     def check_same(self, known: Sequence[Mapping[str, Any]]) -> None:
         """Raises ClientError for a segment map of another topic of this name."""
-        if other := of_another(self.created_at, known):
+        if other := segments_of_another(self.created_at, known):
             raise ClientError(
                 f"the topic at {self.folder} is another one: that of this query was created at {self.created_at}, and "
                 f"segment {other[0]['id']} at {other[0]['created_at']}. Call load() again for the new topic; "
@@ -159,7 +159,7 @@ class PartitionReader:
             alone=False,
         )
         if not read.columns.names and not read.as_of:
-            yield from read.counted()
+            yield from read.empty_batches()
             return
         yield from self._of_files(read, facts)
         if work.tail:
@@ -185,7 +185,7 @@ class PartitionReader:
             return [loss.end for loss in taken] == [part.end]
 
         try:
-            yield from read.of_files(None if self.options.fail_on_data_loss else is_gone)
+            yield from read.file_batches(None if self.options.fail_on_data_loss else is_gone)
         except FileMissing:
             with Client(self.options.url) as client:
                 self.lose(self._taken(client, facts, [_rows(part) for part in read.files]))
@@ -198,7 +198,7 @@ class PartitionReader:
                 for batch in client.read_segment(read.topic, rows.segment, at, rows.end, "keep"):
                     if batch.num_rows:
                         at = batch.column("_offset")[-1].as_py() + 1
-                        yield read.conformed(batch)
+                        yield read.conform(batch)
                 return
             except (BelowRetention, SegmentNotFound):
                 taken = self._taken(client, facts, [Rows(rows.segment, at, rows.end)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from seaweedq.client.core.calls import segment_map, topic_files, with_removed
-from seaweedq.client.core.table import by_segment, completed, plan, time_of
+from seaweedq.client.core.table import bounds_by_segment, cover_rows, expiry_time, plan
 from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.offsets import Loss, initial, segments_of, starts
@@ -68,18 +68,18 @@ class BatchReader(PartitionReader, DataSourceReader):
             known = client.run(with_removed(options.topic, there, options.starting, options.ending))
             planned = plan(known, self._starting(client, known), self._ending(client, known), tail=options.include_tail)
             files = client.run(topic_files(options.topic)) if planned.files else []
-            found = client.run(completed(options.topic, files, planned.files))
+            found = client.run(cover_rows(options.topic, files, planned.files))
         if isinstance(options.starting, Mapping):
             self.lose([lost(rows) for rows in found.gone])
         tail = (*found.unlisted, *planned.tail)
         work = divided(found.files, tail, options.max_bytes_per_partition, options.min_partitions)
-        as_of = time_of(answer, options.expired)
+        as_of = expiry_time(answer, options.expired)
         return [TopicPartition(each, facts, as_of) for each in work or [Work()]]
 
     def _starting(self, client: Client, known: Sequence[Mapping[str, Any]]) -> Mapping[int, int] | None:
         bound = self.options.starting
         if isinstance(bound, datetime):
-            return client.run(by_segment(self.options.topic, known, bound))
+            return client.run(bounds_by_segment(self.options.topic, known, bound))
         if not isinstance(bound, Mapping):
             return None
         plan(known, bound)  # raises for what is not there
@@ -89,4 +89,4 @@ class BatchReader(PartitionReader, DataSourceReader):
 
     def _ending(self, client: Client, known: Sequence[Mapping[str, Any]]) -> Mapping[int, int] | None:
         bound = self.options.ending
-        return None if isinstance(bound, str) else client.run(by_segment(self.options.topic, known, bound))
+        return None if isinstance(bound, str) else client.run(bounds_by_segment(self.options.topic, known, bound))

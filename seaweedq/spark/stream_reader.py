@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from seaweedq.client.core.calls import TopicFile, call, offsets_of, segment_map, topic_files, topic_path
-from seaweedq.client.core.table import NOW, Rows, completed, time_of
+from seaweedq.client.core.calls import TopicFile, call, offsets_at, segment_map, topic_files, topic_path
+from seaweedq.client.core.table import NOW, Rows, cover_rows, expiry_time
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import SegmentNotFound
@@ -100,7 +100,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         bound = self.options.starting
         known = self._known(bound) if isinstance(bound, Mapping) else self._map()
         if isinstance(bound, datetime):
-            return self._stated(from_time(known, self._at().run(offsets_of(self.options.topic, bound))))
+            return self._stated(from_time(known, self._at().run(offsets_at(self.options.topic, bound))))
         if isinstance(bound, Mapping):
             for number, offset in bound.items():
                 if number not in known or offset > known[number].end:
@@ -148,7 +148,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         client = self._at()
         facts = self.describe(client)
         work = self._work(client, wanted) if wanted else []
-        as_of = time_of(end, self.options.expired)
+        as_of = expiry_time(end, self.options.expired)
         return [TopicPartition(each, facts, as_of) for each in work or [Work()]]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             files += [Rows(number, first, cut)] if first < cut else []
             tail += [Rows(number, cut, last)] if cut < last else []
         listed = self._listed.of(client, self.options.topic, {rows.segment: rows.end for rows in files})
-        found = client.run(completed(self.options.topic, listed, files))
+        found = client.run(cover_rows(self.options.topic, listed, files))
         self.lose([*losses, *map(lost, found.gone)])
         return divided(
             found.files, [*found.unlisted, *tail], self.options.max_bytes_per_partition, self.options.min_partitions

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
-from seaweedq.client.core.calls import Expired, described, flush, with_removed
+from seaweedq.client.core.calls import Expired, describe_topic, flush, with_removed
 from seaweedq.client.core.table import (
     Bounds,
     Rows,
     TablePlan,
-    by_segment,
+    bounds_by_segment,
     check_expired,
     check_order,
+    expiry_time,
     plan,
     table_schema,
-    time_of,
 )
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
@@ -92,9 +92,9 @@ def read_topic(
     with Client(where, headers=headers) as client:
         if tail == "flush":
             client.run(flush(topic))
-        facts, answer = client.run(described(topic))
+        facts, answer = client.run(describe_topic(topic))
         known = client.run(with_removed(topic, answer["segments"], starting, ending, segments))
-        begin, end = (client.run(by_segment(topic, known, bound)) for bound in (starting, ending))
+        begin, end = (client.run(bounds_by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
         schema = spark_schema_of(table_schema(facts))
         first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
@@ -105,7 +105,7 @@ def read_topic(
         frame = frame.unionByName(_local(spark, held, schema))
     if rest:
         frame = frame.unionByName(_by_executors(spark, fetch, rest, schema))
-    as_of = time_of(answer, expired)
+    as_of = expiry_time(answer, expired)
     return frame.where(unexpired(as_of)) if as_of else frame
 
 

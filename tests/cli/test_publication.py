@@ -35,7 +35,7 @@ class Silent:
 
     def flush(self) -> None:
         self.acknowledged = 1
-        self._delivery.settle(Outcome(Published(1, [])))
+        self._delivery.complete(Outcome(Published(1, [])))
 
 
 @pytest.fixture

@@ -149,12 +149,13 @@ def test_rows_are_arrow_where_the_topic_takes_them_and_they_are_many(
     assert types(sent(monkeypatch, value, facts, count)) == [expected]
 
 
-def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known() -> None:
     cluster = FakeCluster(facts={"format": "bytes"})
     with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
         producer = client.producer("t", linger_ms=10_000)
         privates.follow(producer)()
-        monkeypatch.setattr(producer, "_refresh_map", lambda now_s: None)
+        refresh = producer._map_refresh
+        refresh.begin()  # as if a fetch were under way, so that none begins
         cluster.facts = {"format": "json"}
         cluster.faults = [lambda request: problem(422, "invalid-request", "the column 'value' is binary")]
         for batch in range(3):
@@ -162,7 +163,8 @@ def test_a_topic_that_is_another_now_gets_lines_until_its_rule_is_known(monkeypa
                 producer.send(b"x", key=f"{batch}-{n}")
             producer.flush()
         assert types(cluster) == [ARROW, NDJSON, NDJSON, NDJSON]
-        assert producer._map_refresh.due(producer._now_s() + STALE_S), "its rule is asked for at once"
+        refresh.end(now_s := producer._now_s(), seen=True)
+        assert refresh.due(now_s + STALE_S), "its rule is asked for at once"
         assert len(cluster.messages) == 3 * FEWEST
         privates.follow(producer)()
         for _ in range(FEWEST):

@@ -18,7 +18,7 @@ from seaweedq.client.core.arrow_batches import keys_of
 from seaweedq.client.core.attempts import Brokers, Patience
 from seaweedq.client.core.batching import Limits, SentLine, row_of
 from seaweedq.client.core.delivery import Route
-from seaweedq.client.core.effects import NDJSON, Attempt, Pause, Reply, Request, Work
+from seaweedq.client.core.effects import NDJSON, Attempt, BlockingCall, Pause, Reply, Request
 from seaweedq.client.core.segment_map import KeyRule, Keys, MapRefresh, Segment, SegmentMap
 from seaweedq.client.core.streams import Partitioner
 from seaweedq.client.core.wire import envelope
@@ -42,7 +42,7 @@ def partition():
 
 def _seen(cluster):
     fields = Segment.__struct_fields__
-    return SegmentMap.of([Segment(**{name: each[name] for name in fields}) for each in cluster.segments()])
+    return SegmentMap.from_segments([Segment(**{name: each[name] for name in fields}) for each in cluster.segments()])
 
 
 def _send(partition, *cells):
@@ -82,7 +82,7 @@ def test_one_owner_means_one_stream_and_the_brokers_that_were_given(cluster, par
 def test_each_owner_gets_its_own_keys_with_the_others_behind_it(cluster, partition):
     partition.follow(_seen(cluster))
     for cell in range(CELLS):
-        stream = partition.routing.of_line(key_in(cell), b"")
+        stream = partition.routing.stream_of_line(key_in(cell), b"")
         at = cluster.owners[cluster.segment_of[cell]]
         assert stream.urls == (*URLS[at:], *URLS[:at])
         assert stream.segments == {cluster.segment_of[cell]}
@@ -113,7 +113,7 @@ def test_who_gets_keys_waits_for_who_had_them_and_nobody_else_does(cluster, part
     partition.follow(_seen(cluster))
     _send(partition, 0, 2, 3, 7)
     others = _leave(partition)
-    assert [stream for stream, _ in others] == [partition.routing.of_line(key_in(3), b"")]
+    assert [stream for stream, _ in others] == [partition.routing.stream_of_line(key_in(3), b"")]
     _finish(partition, before)
     left = _leave(partition)
     assert _urls(left) == {0: URLS[0], 2: URLS[1], 7: URLS[2]}
@@ -126,7 +126,7 @@ def test_a_move_of_all_that_a_stream_has_changes_only_where_it_goes(cluster, par
     cluster.split(1, 4, (1, 1))
     partition.follow(_seen(cluster))
     assert partition.routing.streams == before
-    assert partition.routing.of_line(key_in(0), b"").urls[0] == URLS[2]
+    assert partition.routing.stream_of_line(key_in(0), b"").urls[0] == URLS[2]
     cluster.owners[0] = None
     partition.follow(_seen(cluster))
     assert partition.routing.streams == before
@@ -168,7 +168,7 @@ def test_a_table_is_cut_as_its_messages_would_be(cluster, partition):
         assert len(values["value"]) == piece.rows
         assert [int(value) for value in values["value"]] == sorted(int(value) for value in values["value"])
         found |= dict.fromkeys((int(value) for value in values["value"]), piece.through)
-    expected = {n: partition.routing.of_line(key, b"") for n, key in enumerate(keys)}
+    expected = {n: partition.routing.stream_of_line(key, b"") for n, key in enumerate(keys)}
     assert found == expected
     assert len(pieces) == 4
 
@@ -233,7 +233,7 @@ def test_a_map_with_holes_leaves_them_to_anybody(partition):
         Segment(1, third, 2 * third, "open", "b1.1", "http://b1"),
         Segment(2, 2 * third, KEY_SPACE, "open", "b2.1", None),
     ]
-    partition.follow(SegmentMap.of(holed))
+    partition.follow(SegmentMap.from_segments(holed))
     assert [stream.urls for stream in partition.routing.streams] == [("http://b1",)] * 3
     assert [stream.segments for stream in partition.routing.streams] == [set(), {1}, {2}]
 
@@ -252,8 +252,8 @@ def test_a_map_with_holes_leaves_them_to_anybody(partition):
 )
 def test_keys_in_values_are_what_brokers_take_for_them(value, key):
     keys = Keys(KeyRule("k"))
-    assert keys.of_line(None, envelope(value)) == key
-    assert keys.of_line("mine", envelope(value)) == "mine"
+    assert keys.key_of_line(None, envelope(value)) == key
+    assert keys.key_of_line("mine", envelope(value)) == "mine"
     rows = pa.RecordBatch.from_pydict({"value": [envelope(value)[9:-1].decode()]})
     assert keys_of(rows, keys).to_pylist() == [key]
 
@@ -264,13 +264,13 @@ def test_keys_in_values_are_what_brokers_take_for_them(value, key):
 def test_a_key_is_the_text_that_a_value_has_for_it_however_it_is_written(value):
     keys = Keys(KeyRule("k"))
     for text in (f'{{"k":{value}}}', f'{{"n": 1, "k" : {value} }}', f'{{"k":1,"k":{value}}}', f"[{value}]", value):
-        assert keys.of_value(text) == keys.of_line(None, b'{"value":%s}' % text.encode())
+        assert keys.key_of_value(text) == keys.key_of_line(None, b'{"value":%s}' % text.encode())
 
 
 @given(st.integers(-(2**70), 2**70) | st.text() | st.floats(allow_nan=False, allow_infinity=False))
 def test_keys_of_all_numbers_and_texts_are_found_alike(key):
     keys, text = Keys(KeyRule("k")), json.dumps({"k": key})
-    assert keys.of_value(text) == keys.of_line(None, b'{"value":%s}' % text.encode())
+    assert keys.key_of_value(text) == keys.key_of_line(None, b'{"value":%s}' % text.encode())
 
 
 def test_keys_of_typed_tables_and_explicit_ones_before_them():
@@ -362,8 +362,8 @@ class Flight:
                     self._stack.append(self._brokers.send(effect))
                     reply = None
                 else:
-                    assert isinstance(effect, Pause | Work)
-                    reply = effect.run() if isinstance(effect, Work) else None
+                    assert isinstance(effect, Pause | BlockingCall)
+                    reply = effect.run() if isinstance(effect, BlockingCall) else None
         self.result, self.done = reply, True
 
 

@@ -109,8 +109,8 @@ async def test_both_kinds_of_receipt_tell_of_a_batch_with_one_rejected_message()
     refused = ClientError("refused")
     outcome = Outcome(Published(1, [], msgspec.Raw(b'["0-7"]')), refused, rejected=(1,))
     delivery, other = Delivery(), AsyncDelivery()
-    delivery.settle(outcome)
-    other.settle(outcome)
+    delivery.complete(outcome)
+    other.complete(outcome)
     assert (
         Receipt(delivery, 0).result() == await AsyncReceipt(other, 0).result() == await AsyncReceipt(other, 0) == "0-7"
     )

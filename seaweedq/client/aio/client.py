@@ -39,7 +39,7 @@ from seaweedq.client.core.held_messages import Worked
 from seaweedq.client.core.message import AsyncMessage, Batch, Make, Page
 from seaweedq.client.core.payload_reading import payload
 from seaweedq.client.core.pulling import LeaseNames, Mode, Pulling, PullOptions, check_pull_options, check_work
-from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Uploading, format_given, imported
+from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Upload, format_given, imported
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files import Progress, Source
 from seaweedq.client.http import Credentials, check_options, given_url
@@ -218,10 +218,10 @@ class AsyncClient:
         Raises UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed,
         OSError.
         """
-        source = await asyncio.to_thread(Source.of, what)
+        source = await asyncio.to_thread(Source.open, what)
         try:
             kind = content_type or (type_of(Path(what)) if isinstance(what, str | os.PathLike) else ANY_BYTES)
-            upload = Uploading(topic, source, kind, self._patience(), self._urls, progress)
+            upload = Upload(topic, source, kind, self._patience(), self._urls, progress)
             return await self._run(upload.run(upload_id))
         finally:
             source.close()
@@ -331,15 +331,15 @@ class AsyncClient:
     ) -> AsyncIterator["pa.RecordBatch"]:
         """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
         with needs("arrow", "read_batches"):
-            from seaweedq.client.core.table import ReadOptions, next_batch, plan_table
+            from seaweedq.client.core.table import ReadOptions, plan_table
 
         read = await self._run(plan_table(topic, ReadOptions(columns, live, starting, ending, segments, expired)))
-        batches = read.of_files()
-        while (batch := await self._run(next_batch(batches))) is not None:
+        batches = read.file_batches()
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             yield batch
         for rows in read.tail:
             async for batch in self.read_segment(topic, rows.segment, rows.start, rows.end, "keep"):
-                yield read.conformed(batch)
+                yield read.conform(batch)
 
     async def read_segment(
         self, topic: str, segment: int, start: int, end: int, expired: "Expired" = "skip"

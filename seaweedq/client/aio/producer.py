@@ -31,7 +31,7 @@ class AsyncDelivery:
         self._done = asyncio.Event()
         self._outcome = Outcome()
 
-    def settle(self, outcome: Outcome) -> None:
+    def complete(self, outcome: Outcome) -> None:
         """States the outcome."""
         self._outcome = outcome
         self._done.set()
@@ -118,7 +118,7 @@ class AsyncProducer:
         self._partition: Partitioner[AsyncDelivery] = Partitioner(limits, AsyncDelivery, route.new_id)
         self._map_refresh = MapRefresh()
         self._wake = asyncio.Event()
-        self._settled = asyncio.Condition()
+        self._progressed = asyncio.Condition()
         self._error: Exception | None = None
         self._closing = False
         self._acknowledged = 0
@@ -194,7 +194,7 @@ class AsyncProducer:
         try:
             async with self._upload_slots:
                 sent = await self._run(steps)
-        except Exception as error:  # whoever sends learns of it
+        except Exception as error:  # the receipt raises it
             sent = error
         finally:
             held.release(sent, self._now_s())
@@ -226,10 +226,10 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Returns once all messages sent before are acknowledged or failed; raises the error of a batch that failed."""
-        settled = self._partition.close_open()
+        is_answered = self._partition.close_open()
         self._wake.set()
-        async with self._settled:
-            await self._settled.wait_for(settled)
+        async with self._progressed:
+            await self._progressed.wait_for(is_answered)
         self._raise_error()
 
     async def close(self) -> None:
@@ -257,8 +257,8 @@ class AsyncProducer:
 
     async def _wait_for_room(self, size: int) -> None:
         while not (self._error or self._closing or self._partition.has_room(size)):
-            async with self._settled:
-                await self._settled.wait()
+            async with self._progressed:
+                await self._progressed.wait()
         self._raise_error()
         if self._closing:
             raise ClientError(f"the producer of topic {self._route.topic} is closed")
@@ -279,7 +279,9 @@ class AsyncProducer:
             now_s = self._now_s()
             wait_s = self._partition.ready_in_s(now_s)
             if wait_s == 0:
-                self._refresh_map(now_s)
+                if self._map_refresh.due(now_s):
+                    self._map_refresh.begin()
+                    self._fetching = asyncio.create_task(self._follow(), name=f"segments-{self._route.topic}")
                 task = asyncio.create_task(self._send_batch(*self._partition.next_batch(now_s)))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -293,28 +295,20 @@ class AsyncProducer:
             self._fetching.cancel()
 
     async def _send_batch(self, stream: ProducerStream[AsyncDelivery], batch: ProducerBatch[AsyncDelivery]) -> None:
-        outcome = await self._deliver(stream, batch)
-        batch.delivery.settle(outcome)
+        outcome: Outcome
+        try:
+            outcome = await self._run(self._route.deliver(stream, batch))
+        except Exception as error:  # the producer must live on; receipts raise the error
+            outcome = Outcome(error=error)
+        batch.delivery.complete(outcome)
         self._partition.finish(stream, batch)
         if outcome.misrouted or outcome.error or batch.is_unfit:
             self._map_refresh.invalidate()
         self._acknowledged += outcome.published.count if outcome.published else 0
         self._error = self._error or outcome.error
         self._wake.set()
-        async with self._settled:
-            self._settled.notify_all()
-
-    async def _deliver(self, stream: ProducerStream[AsyncDelivery], batch: ProducerBatch[AsyncDelivery]) -> Outcome:
-        try:
-            outcome: Outcome = await self._run(self._route.deliver(stream, batch))
-        except Exception as error:  # the producer must live on; whoever sends learns of it
-            return Outcome(error=error)
-        return outcome
-
-    def _refresh_map(self, now_s: float) -> None:
-        if self._map_refresh.due(now_s):
-            self._map_refresh.begin()
-            self._fetching = asyncio.create_task(self._follow(), name=f"segments-{self._route.topic}")
+        async with self._progressed:
+            self._progressed.notify_all()
 
     async def _follow(self) -> None:
         try:

@@ -23,7 +23,7 @@ class AsyncStop:
         """Sleeps."""
         await asyncio.sleep(seconds)
 
-    async def work(self, run: Callable[[], Any]) -> Any:
+    async def run_blocking(self, run: Callable[[], Any]) -> Any:
         """Runs blocking work in a thread."""
         return await asyncio.to_thread(run)
 

@@ -45,7 +45,7 @@ class AsyncAcker:
             await asyncio.shield(self._task)
         self.hurry()
 
-    def is_settled(self) -> bool:
+    def is_idle(self) -> bool:
         """Returns whether all answers so far were taken, or have failed."""
         return self._task is None
 
@@ -143,9 +143,9 @@ async def _pull(
     pulling: Pulling, accept: str, run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]], acker: AsyncAcker
 ) -> PullResult | None:
     """Returns what the next pull brings, or None at the end. It refers to no AsyncDeliveries, which may be dropped."""
-    is_settled = acker.is_settled()
+    is_idle = acker.is_idle()
     pulled: PullResult | None = await run(pulling.pull(accept=accept))
-    if pulled is None and not is_settled:
+    if pulled is None and not is_idle:
         await acker.flush()
         pulled = await run(pulling.pull_now(accept))
     return pulled

@@ -11,16 +11,16 @@ from seaweedq.client.aio.stop import NEVER, AsyncStop, Stopped
 from seaweedq.client.core.attempts import Brokers
 from seaweedq.client.core.effects import (
     Attempt,
+    BlockingCall,
     Chunk,
     Effect,
     Pause,
     Read,
     Reply,
     Request,
-    Signed,
+    SignedRequest,
     Steps,
     Together,
-    Work,
 )
 from seaweedq.client.files import Slice
 from seaweedq.client.http import (
@@ -136,19 +136,19 @@ class AsyncTransport:
         match effect:
             case Request():
                 return await self.run(self._brokers.send(effect), stop)
-            case Attempt() | Signed():
+            case Attempt() | SignedRequest():
                 return await self._send(effect, stop)
             case Read():
                 return await effect.stream.read()
-            case Work():
-                return await stop.work(effect.run)
+            case BlockingCall():
+                return await stop.run_blocking(effect.run)
             case Pause():
                 return await stop.pause(effect.seconds)
             case Together():
                 return await stop.together(self.run, effect)
         raise TypeError(f"{type(effect).__name__} is only for callers that read pieces")
 
-    async def _send(self, effect: Attempt | Signed, stop: AsyncStop) -> Reply:
+    async def _send(self, effect: Attempt | SignedRequest, stop: AsyncStop) -> Reply:
         request = effect.request if isinstance(effect, Attempt) else effect
         http = self._http_for(effect)
         chunks = stop.chunks(request.content) if isinstance(request.content, Slice) else None
@@ -167,7 +167,7 @@ class AsyncTransport:
             raise failed(effect.url, error) from error
         return reply_of(effect.url, response)
 
-    def _http_for(self, effect: Attempt | Signed) -> httpx.AsyncClient:
+    def _http_for(self, effect: Attempt | SignedRequest) -> httpx.AsyncClient:
         """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not.
 
         A forked process gets connections of its own: on shared ones it would read its parent's answers.

@@ -116,7 +116,7 @@ class AsyncWork:
             wait_s = self._held.wait_s(MAX_WAIT_S, limit_s, idle_s)
             was_empty = self._held.is_empty  # else what is handled may come again
             self._held.begin_pull()
-            is_settled = self._acker.is_settled()  # else what is behind those acks may be held up by them
+            is_settled = self._acker.is_idle()  # else what is behind those acks may be held up by them
             pulled = await self._run(self._pulling.pull_once(wanted.max_messages - self._held.waiting, wait_s))
             stale = self._held.add(pulled, self._monotonic_s())
             is_idle = was_empty and not pulled.items and self._held.is_empty

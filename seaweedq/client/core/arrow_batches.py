@@ -31,7 +31,10 @@ def streams(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> Iterator[tupl
     start = 0
     while start < table.num_rows:
         rows = table.slice(start, rows_per_stream)
-        stream = _stream(rows)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        stream = bytes(sink.getvalue())
         if len(stream) > limit_bytes and rows.num_rows > 1:
             rows_per_stream = max(1, min(rows.num_rows - 1, rows.num_rows * limit_bytes // len(stream)))
             continue
@@ -77,18 +80,10 @@ def keys_of(rows: pa.RecordBatch, keys: Keys) -> pa.Array | None:
     stated = rows.column("_key").cast(pa.string()) if "_key" in rows.schema.names else None
     if keys.rule.field is None or (stated is not None and not stated.null_count):
         return stated
-    found = _in_values(rows, keys, keys.rule.field)
+    if not keys.rule.typed:
+        found = pa.array([keys.key_of_value(text) for text in rows.column("value").to_pylist()], pa.string())
+    elif keys.rule.field in rows.schema.names:
+        found = rows.column(keys.rule.field).cast(pa.string())
+    else:
+        found = pa.nulls(len(rows), pa.string())
     return found if stated is None else pc.coalesce(stated, found)
-
-
-def _in_values(rows: pa.RecordBatch, keys: Keys, field: str) -> pa.Array:
-    if keys.rule.typed:
-        return rows.column(field).cast(pa.string()) if field in rows.schema.names else pa.nulls(len(rows), pa.string())
-    return pa.array([keys.of_value(text) for text in rows.column("value").to_pylist()], pa.string())
-
-
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())

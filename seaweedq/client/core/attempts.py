@@ -1,4 +1,5 @@
-"""Chooses the broker of a request, and the next one when it fails. Pure: the time is passed in.
+"""The attempts of a request: which broker is asked, the next one when it fails, and when and how often the request is
+repeated. Pure: time and randomness are passed in.
 
 The user names some brokers, and the client learns of others from a topic's segment map. Named brokers are always tried;
 those that failed recently come last. Learned brokers are only a shortcut: one that failed is left out for a while, and
@@ -7,8 +8,6 @@ for longer if it never answered, since its address may be unreachable from here.
 A machine that is cut off neither answers nor refuses. The others take over its segments once its lease has ended; a
 producer that waited for its own timeout would learn of it long after. So a hedged request leaves a first broker that is
 silent for about a lease, and asks the next one, which waits for the new owner. It may reach both: it has an identity.
-
-When and how often a request is repeated. Pure: time and randomness are passed in.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,9 +78,12 @@ class Brokers:
 
     def _usable(self, url: str, now_s: float) -> bool:
         # Another scheme may mean a check of certificates that this client did not set up.
-        if urlsplit(url).scheme != self._scheme:
+        parts = urlsplit(url)
+        if parts.scheme != self._scheme:
             return False
-        return url in self.urls or not (self._avoided_s(url, now_s) or (self.has_secret and not _may_see(url)))
+        # A learned broker may see a token over https, which its certificate proves, or on this machine.
+        is_trusted = not self.has_secret or parts.scheme == "https" or parts.hostname in LOOPBACK
+        return url in self.urls or (is_trusted and not self._avoided_s(url, now_s))
 
     def _avoided_s(self, url: str, now_s: float) -> float:
         until_s = self._failures.get(url, (0, 0.0))[1]
@@ -95,26 +97,17 @@ class Brokers:
 
 def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
     """Parses one URL, several separated by commas, or a sequence of such. Raises ValueError for an invalid one."""
-    given = [url] if isinstance(url, str) else list(url)
-    urls = tuple(dict.fromkeys(_base(one.strip()) for text in given for one in text.split(",")))
+    urls = []
+    for one in (part.strip() for text in ([url] if isinstance(url, str) else url) for part in text.split(",")):
+        parts = urlsplit(one)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"url is {one!r}; it must be like http://127.0.0.1:8080")
+        urls.append(one.rstrip("/"))
     if len({urlsplit(one).scheme for one in urls}) > 1:
         raise ValueError(f"url is {url!r}; use either http:// or https:// for all brokers")
     if not urls:
         raise ValueError("url names no broker; it must be like http://127.0.0.1:8080")
-    return urls
-
-
-def _base(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"url is {url!r}; it must be like http://127.0.0.1:8080")
-    return url.rstrip("/")
-
-
-def _may_see(url: str) -> bool:
-    """Tells whether a learned broker may see a token: over https, which its certificate proves, or on this machine."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or parts.hostname in LOOPBACK
+    return tuple(dict.fromkeys(urls))
 
 
 T = TypeVar("T")

@@ -1,5 +1,10 @@
-"""Messages that are a key and a value alone, as columns: one Arrow stream, which costs client and broker a fraction of
-as many lines. If a broker refuses some of them, they go again as lines.
+"""The batches of one stream of a producer, with their sequences. Pure: the time is passed in.
+
+Batches are sent in order, one at a time. A batch gets its sequence when it is first sent, and keeps it for all
+attempts.
+
+Messages that are a key and a value alone are sent as columns: one Arrow stream, which costs client and broker a
+fraction of as many lines. If a broker refuses some of these messages, all of the batch are sent again as lines.
 
 The stream is made without pyarrow, whose import costs a program as much CPU as sending 120,000 messages does, and three
 times that where pandas is installed. It is a schema, one record batch and an end, as
@@ -7,11 +12,6 @@ https://arrow.apache.org/docs/format/Columnar.html states them. Schema and the b
 columns at most, every part of them has its fixed place, so they are packed from the top: each table behind its
 *vtable*, which says where its fields are, and every reference is the distance from its own place. All numbers are
 little-endian, and those of eight bytes are at multiples of eight.
-
-The batches of one stream of a producer, with their sequences. Pure: the time is passed in.
-
-Batches are sent in order, one at a time. A batch gets its sequence when it is first sent, and keeps it for all
-attempts.
 """
 
 import struct

@@ -181,20 +181,20 @@ def history(topic: str, since: datetime | None, until: datetime | None, cells: i
     return (yield from call("GET", f"{topic_path(topic)}/history{'?' if asked else ''}{asked}"))
 
 
-def described(topic: str) -> Steps[tuple[dict[str, Any], dict[str, Any]]]:
+def describe_topic(topic: str) -> Steps[tuple[dict[str, Any], dict[str, Any]]]:
     """Returns a topic as a broker shows it, and its segment map. The map is asked for first; where the topic was
     created anew between, both are asked for again, as they are of two topics. Raises ClientError where that goes on."""
     for _ in range(_LOOKS):
         there = yield from segment_map(topic)
         facts: dict[str, Any] = yield from call("GET", topic_path(topic))
-        if not of_another(facts["created_at"], there["segments"]):
+        if not segments_of_another(facts["created_at"], there["segments"]):
             return facts, there
     raise ClientError(
         f"topic {topic!r} was deleted and created anew while it was looked at, {_LOOKS} times", name=topic
     )
 
 
-def of_another(created_at: str, known: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def segments_of_another(created_at: str, known: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Returns the segments of a map that are of another topic of the same name than the one created at that time: the
     first segments of a topic are created with it."""
     return [each for each in known if not each["predecessors"] and each["created_at"] != created_at]
@@ -342,7 +342,7 @@ def topic_files(topic: str, segment: int | None = None, after: str | None = None
         after = answer.next
 
 
-def offsets_of(topic: str, moment: datetime) -> Steps[dict[int, int]]:
+def offsets_at(topic: str, moment: datetime) -> Steps[dict[int, int]]:
     """Returns, by segment, the offset from which on no message of this time or of a later one is missed. Raises
     ValueError for a time without zone."""
     if moment.tzinfo is None:

@@ -1,9 +1,8 @@
-"""Messages that a producer sends by reference: files, and values over the broker's limit for one message. No I/O.
+"""The delivery of a batch, common to all producers: how it is sent, and the outcome of each of its messages. No I/O.
 
-The limit is the broker's setting `max_message_bytes`. A client cannot ask for it: it uses the user's value (by default
-the setting's default), and learns a smaller one from a refusal.
-
-The delivery of a batch, common to all producers: how it is sent, and the outcome of each of its messages. No I/O.
+Files, and values over the broker's limit for one message, are uploaded and sent by reference. The limit is the broker's
+setting `max_message_bytes`. A client cannot ask for it: it uses the user's value (by default the setting's default),
+and learns a smaller one from a refusal.
 """
 
 import os
@@ -22,10 +21,10 @@ from msgspec import UNSET, UnsetType
 from seaweedq.client.core.attempts import Patience
 from seaweedq.client.core.batching import ProducerBatch, SentLine
 from seaweedq.client.core.calls import call, publish_request, topic_path
-from seaweedq.client.core.effects import ARROW, JSON, Steps, Work
+from seaweedq.client.core.effects import ARROW, JSON, BlockingCall, Steps
 from seaweedq.client.core.segment_map import KeyRule, Keys, SegmentMap, fetch_map, fetch_rule
 from seaweedq.client.core.streams import ProducerStream
-from seaweedq.client.core.uploading import ANY_BYTES, Uploading, abort
+from seaweedq.client.core.uploading import ANY_BYTES, Upload, abort
 from seaweedq.client.core.wire import Published, decode_published, reference_envelope
 from seaweedq.client.files import Progress, Source
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, SeaweedqError, TopicNotFound
@@ -103,8 +102,8 @@ class Offload:
         return len(line) > self.limit_bytes and len(_decode(line).content) > self.limit_bytes
 
     def file(self, job: FileJob) -> Steps[SentLine]:
-        """Uploads a file. Raises as `Uploading.run` does."""
-        source: Source = yield Work(lambda: Source.of(job.path))
+        """Uploads a file. Raises as `Upload.run` does."""
+        source: Source = yield BlockingCall(lambda: Source.open(job.path))
         upload_id = yield from self._upload(source, job.content_type, job.progress)
         more = (job.key, job.headers, job.timestamp, job.expires_in_s)
         return SentLine(reference_envelope(upload_id, *more), upload_id)
@@ -119,15 +118,15 @@ class Offload:
         except TopicNotFound:
             if not make:
                 return SentLine(line, None)
-            rule = KeyRule.of((yield from call("PUT", topic_path(self._topic), {})))
+            rule = KeyRule.from_topic((yield from call("PUT", topic_path(self._topic), {})))
         if rule.typed:
             return SentLine(line, None)
         found = _decode(line)
         key = found.key
         if key is None and rule.field is not None:
-            key = Keys(rule).of_line(None, line)
+            key = Keys(rule).key_of_line(None, line)
         content_type = JSON if isinstance(found.value_base64, UnsetType) else ANY_BYTES
-        upload_id = yield from self._upload(Source.of(found.content), content_type, None)
+        upload_id = yield from self._upload(Source.open(found.content), content_type, None)
         return SentLine(
             reference_envelope(upload_id, key, found.headers, found.timestamp, found.expires_in_s), upload_id
         )
@@ -153,7 +152,7 @@ class Offload:
 
     def _upload(self, source: Source, content_type: str, progress: Progress | None) -> Steps[str]:
         try:
-            upload = Uploading(self._topic, source, content_type, self._patience, self._brokers, progress)
+            upload = Upload(self._topic, source, content_type, self._patience, self._brokers, progress)
             return (yield from upload.run())
         finally:
             source.close()

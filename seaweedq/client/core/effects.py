@@ -47,10 +47,10 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class SignedRequest:
     """A request to a signed URL, with exactly these headers; answered as a Request is.
 
-    Only the caller may see the URL's query: errors may contain `signed_urls.bare` of it.
+    Only the caller may see the URL's query: errors have the URL's bare form alone (`problems.bare`).
     """
 
     url: str = field(repr=False)
@@ -91,7 +91,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BlockingCall:
     """Blocking work, such as reading files; answered with its return value."""
 
     run: Callable[[], Any]
@@ -109,5 +109,5 @@ class Reply:
     stream: Any = None
 
 
-Effect = Request | Attempt | Signed | Read | Chunk | Together | Pause | Work
+Effect = Request | Attempt | SignedRequest | Read | Chunk | Together | Pause | BlockingCall
 Steps = Generator[Effect, Any, T]

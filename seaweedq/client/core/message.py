@@ -1,9 +1,8 @@
-"""A consumer's answers to what it got: acks, nacks, extensions. They are collected, and sent together.
+"""Messages and batches as users see them, and a consumer's answers to them: acks, nacks, extensions.
 
-A plain ack is the message's id alone, since there are many of them; every other answer is an `Answer`.
-
-Messages and batches as users see them. A message decodes its value on request, a batch is the rows of one pull as
-Arrow, and both are acked by what delivered them.
+A message decodes its value on request, a batch is the rows of one pull as Arrow. Their answers go to the subscription
+that delivered them, which collects answers and sends them together. A plain ack is the message's id alone, since there
+are many acks; every other answer is an `Answer`.
 """
 
 import asyncio

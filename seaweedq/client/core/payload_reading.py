@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from seaweedq.client.core.attempts import Patience
 from seaweedq.client.core.calls import topic_path
-from seaweedq.client.core.effects import Chunk, Pause, Read, Reply, Request, Signed, Steps
+from seaweedq.client.core.effects import Chunk, Pause, Read, Reply, Request, SignedRequest, Steps
 from seaweedq.client.core.problems import TRANSIENT, error_of, refusal
 from seaweedq.client.core.wire import Reference, WireMessage
 from seaweedq.errors import ConnectionFailed, Damaged, SeaweedqError
@@ -19,10 +19,10 @@ _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 def payload(topic: str, wire: WireMessage, patience: Patience) -> Steps[None]:
-    """Reads the bytes of a message's payload, if it has one. Raises as `Reading.chunks` does."""
+    """Reads the bytes of a message's payload, if it has one. Raises as `PayloadReader.chunks`."""
     if wire.reference:
         location = Location(topic, wire.id, wire.segment, wire.offset)
-        yield from Reading(wire.reference, location, patience).chunks()
+        yield from PayloadReader(wire.reference, location, patience).chunks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Location:
         return f"{topic_path(self.topic)}/segments/{self.segment}/messages/{self.offset}/payload"
 
 
-class _Passing(Exception):
+class _TransientFailure(Exception):
     """A failure that may not recur a moment later, or at another broker."""
 
     def __init__(self, error: SeaweedqError) -> None:
         self.error = error
 
 
-class Reading:
+class PayloadReader:
     """One read of a payload, from its beginning to its end."""
 
     def __init__(self, reference: Reference, location: Location, patience: Patience) -> None:
@@ -66,8 +66,8 @@ class Reading:
             before = self._at
             try:
                 yield from self._read_body((yield from self._ask()))
-            except (ConnectionFailed, _Passing) as failed:
-                error = failed.error if isinstance(failed, _Passing) else failed
+            except (ConnectionFailed, _TransientFailure) as failed:
+                error = failed.error if isinstance(failed, _TransientFailure) else failed
             if self._at > before:
                 began_s, attempt = self._patience.monotonic_s(), 0
             elif self._url:
@@ -82,19 +82,19 @@ class Reading:
             yield Pause(wait_s)
 
     def _ask(self) -> Steps[Reply]:
-        """Requests the bytes that are still missing. Raises _Passing, ConnectionFailed, and the broker's final
+        """Requests the bytes that are still missing. Raises _TransientFailure, ConnectionFailed, and the broker's final
         errors."""
         headers = {"Range": f"bytes={self._at}-"} if self._at else {}
         reply: Reply
         if self._url:
-            reply = yield Signed(self._url, headers=headers, streamed=True)
+            reply = yield SignedRequest(self._url, headers=headers, streamed=True)
             if reply.stream is None:
-                raise _Passing(refusal(reply, f"the payload of message {self._location.id}"))
+                raise _TransientFailure(refusal(reply, f"the payload of message {self._location.id}"))
             return reply
         reply = yield Request("GET", self._location.path, headers=headers, streamed=True)
         if reply.stream is None:
             error = error_of(reply)
-            raise _Passing(error) if reply.status in TRANSIENT else error
+            raise _TransientFailure(error) if reply.status in TRANSIENT else error
         return reply
 
     def _read_body(self, reply: Reply) -> Steps[None]:
@@ -106,30 +106,28 @@ class Reading:
                     f"the payload of message {self._location.id} is incomplete: its connection ended at byte {self._at}"
                 )
             data, skip = data[skip:], max(0, skip - len(data))
-            if data:
-                yield self._accept(data)
+            if not data:
+                continue
+            if self._at + len(data) > self._wanted.size:
+                raise self._damaged(f"it has more than {self._wanted.size} bytes")
+            self._digest.update(data)
+            self._at += len(data)
+            if self._at == self._wanted.size:
+                self._check_end()
+            yield Chunk(data)
 
     def _begin_of(self, reply: Reply) -> int:
         """Returns how many bytes of the answer were received before."""
         found = _RANGE.fullmatch(reply.headers.get("content-range", "")) if reply.status == 206 else None
         if reply.status == 206 and (found is None or int(found[1]) != self._at):
-            raise _Passing(Damaged("the answer does not begin at the requested byte"))
+            raise _TransientFailure(Damaged("the answer does not begin at the requested byte"))
         total = (found[2] if found else reply.headers.get("content-length")) or "*"
         if reply.headers.get("content-encoding", "identity") != "identity":
-            raise _Passing(Damaged("the answer has a content encoding, though the request allowed none"))
+            raise _TransientFailure(Damaged("the answer has a content encoding, though the request allowed none"))
         if total.isdigit() and int(total) != self._wanted.size:
             error = self._damaged(f"it has {total} bytes, not {self._wanted.size}")
-            raise _Passing(error) if self._url else error
+            raise _TransientFailure(error) if self._url else error
         return 0 if found else self._at
-
-    def _accept(self, data: bytes) -> Chunk:
-        if self._at + len(data) > self._wanted.size:
-            raise self._damaged(f"it has more than {self._wanted.size} bytes")
-        self._digest.update(data)
-        self._at += len(data)
-        if self._at == self._wanted.size:
-            self._check_end()
-        return Chunk(data)
 
     def _check_end(self) -> None:
         found = self._digest.hexdigest()

@@ -40,7 +40,11 @@ def error_of(reply: Reply) -> SeaweedqError:
 
     A problem without a class of its own becomes a ServerProblem with `status` and `type`.
     """
-    document = _document(reply)
+    try:
+        document = msgspec.json.decode(reply.body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        document = {}
+    document = document if isinstance(document, dict) else {}
     slug = str(document.get("type", "")).rpartition("/")[2]
     detail = str(document.get("detail") or document.get("title") or f"the server answered {reply.status}")
     fields: dict[str, Any] = {name: value for name, value in document.items() if name not in _MEMBERS}
@@ -59,14 +63,6 @@ def retry_after_s(reply: Reply) -> float:
         return max(0.0, float(reply.headers.get("retry-after", "0")))
     except ValueError:
         return 0.0
-
-
-def _document(reply: Reply) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(reply.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")

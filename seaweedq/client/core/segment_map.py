@@ -42,7 +42,7 @@ class SegmentMap:
     segments: tuple[Segment, ...]
 
     @staticmethod
-    def of(segments: Sequence[Segment]) -> "SegmentMap":
+    def from_segments(segments: Sequence[Segment]) -> "SegmentMap":
         """Returns the map of the segments that accept messages."""
         opened = (segment for segment in segments if segment.state == "open")
         return SegmentMap(tuple(sorted(opened, key=lambda segment: segment.low)))
@@ -71,7 +71,7 @@ class KeyRule:
         return self.binary if is_binary else not self.typed and not self.binary
 
     @staticmethod
-    def of(facts: Mapping[str, Any]) -> "KeyRule":
+    def from_topic(facts: Mapping[str, Any]) -> "KeyRule":
         """Returns the rule in a topic's description."""
         return KeyRule(facts.get("key_field"), facts.get("format") == "typed", facts.get("format") == "bytes")
 
@@ -79,13 +79,13 @@ class KeyRule:
 def fetch_map(topic: str) -> Steps[SegmentMap]:
     """Fetches the current map from a broker. Raises the broker's errors, ConnectionFailed, msgspec.DecodeError."""
     reply = check((yield Request("GET", f"{topic_path(topic)}/segments", is_hedged=True)))
-    return SegmentMap.of(_decode(reply.body).segments)
+    return SegmentMap.from_segments(_decode(reply.body).segments)
 
 
 def fetch_rule(topic: str) -> Steps[KeyRule]:
     """Fetches a topic's rule, which changes only where another topic takes its name."""
     facts: dict[str, Any] = yield from call("GET", topic_path(topic))
-    return KeyRule.of(facts)
+    return KeyRule.from_topic(facts)
 
 
 EVERY_S, STALE_S = 30.0, 1.0
@@ -117,7 +117,7 @@ class MapRefresh:
         self._stale = True
 
 
-# Numbers that are written in one way only; the texts of all others are looked at.
+# Numbers that are written in one way only; of all others the text counts.
 _NUMBER = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 _decode_str: Callable[[Any], str] = msgspec.json.Decoder(str).decode
 
@@ -135,7 +135,7 @@ class Keys:
         self._value: Callable[[Any], Any] = msgspec.json.Decoder(value).decode
         self._line: Callable[[Any], Any] = msgspec.json.Decoder(line).decode
 
-    def of_line(self, key: str | None, line: bytes) -> str | None:
+    def key_of_line(self, key: str | None, line: bytes) -> str | None:
         """Returns the key of an envelope whose explicit key is `key`."""
         if key is not None or self.rule.field is None:
             return key
@@ -144,12 +144,12 @@ class Keys:
         except msgspec.DecodeError:
             return None
 
-    def hash_of_line(self, key: str | None, line: bytes) -> int | None:
+    def key_hash_of_line(self, key: str | None, line: bytes) -> int | None:
         """Returns the hash of that key; None without one."""
-        found = self.of_line(key, line)
+        found = self.key_of_line(key, line)
         return None if found is None else hash_key(found)
 
-    def of_value(self, text: Any) -> str | None:
+    def key_of_value(self, text: Any) -> str | None:
         """Returns the key in a value, JSON text; None without one, and if it cannot be read."""
         if self.rule.field is None:
             return None
@@ -157,10 +157,7 @@ class Keys:
             key = self._plain(text).key
             return key if key is None or type(key) is str else str(key)
         except (msgspec.DecodeError, TypeError):
-            return self._unusual(text)
-
-    def _unusual(self, text: Any) -> str | None:
-        """Returns the key in a value where it may be written in several ways, or is no key at all."""
+            pass  # it may be written in several ways, or be no key at all
         try:
             return _text(self._value(text).key)
         except (msgspec.DecodeError, TypeError):

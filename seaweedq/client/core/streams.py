@@ -93,15 +93,15 @@ class Routing(Generic[D]):
     keyless: ProducerStream[D]
     keys: Keys | None
 
-    def of_line(self, key: str | None, line: bytes) -> ProducerStream[D]:
+    def stream_of_line(self, key: str | None, line: bytes) -> ProducerStream[D]:
         """Returns the stream of a message."""
-        key_hash = None if self.keys is None else self.keys.hash_of_line(key, line)
+        key_hash = None if self.keys is None else self.keys.key_hash_of_line(key, line)
         return self.keyless if key_hash is None else self.streams[bisect_right(self.bounds, key_hash) - 1]
 
-    def of_row(self, key: str | None, value: bytes, is_binary: bool) -> ProducerStream[D]:
+    def stream_of_row(self, key: str | None, value: bytes, is_binary: bool) -> ProducerStream[D]:
         """Returns the stream of a message that is a key and a value alone."""
         if key is None:
-            key = None if self.keys is None or is_binary else self.keys.of_value(value)
+            key = None if self.keys is None or is_binary else self.keys.key_of_value(value)
             if key is None:
                 return self.keyless
         return self.streams[bisect_right(self.bounds, hash_key(key)) - 1]
@@ -146,19 +146,19 @@ class Partitioner(Generic[D]):
         """Adds a message that is a key and a value alone, of `size` bytes. Returns as `add_line`."""
         self.pending_bytes += size
         routing = self.routing
-        stream = routing.keyless if routing.keys is None else routing.of_row(key, value, is_binary)
+        stream = routing.keyless if routing.keys is None else routing.stream_of_row(key, value, is_binary)
         batcher = stream.batcher
         return batcher.join_row(key, value, is_binary, size) or batcher.add_row(key, value, is_binary, size, now_s())
 
     def add_line(self, key: str | None, line: bytes, now_s: float) -> tuple[D, int]:
         """Adds a message as a line of JSON. Returns the delivery of its batch, and its index in it."""
         self.pending_bytes += len(line) + 1
-        return self.routing.of_line(key, line).batcher.add_line(line, now_s)
+        return self.routing.stream_of_line(key, line).batcher.add_line(line, now_s)
 
     def hold(self, key: str | None, line: bytes, now_s: float) -> Placeholder[D]:
         """Reserves the position of a message whose payload is being uploaded; only `line` of it is buffered."""
         self.pending_bytes += len(line) + 1
-        batcher = self.routing.of_line(key, line).batcher
+        batcher = self.routing.stream_of_line(key, line).batcher
         return Placeholder(batcher, batcher.hold(len(line) + 1, now_s))
 
     def add_rows(self, routed: Sequence[RoutedRows[D]], now_s: float) -> list[D]:
@@ -208,7 +208,13 @@ class Partitioner(Generic[D]):
         """Sends messages to the owners of this map from now on. `given` are the brokers that the user named."""
         self._rule = rule or self._rule
         if self.routing.keys is not None and rule and rule != self.routing.keys.rule:
-            self._begin_anew()
+            # The topic is another one now, whose keys are found by another rule, so each key may be in any of the
+            # present streams: all goes through one stream again, after all that was accepted.
+            before = [*self._streams]
+            for stream in before:
+                stream.batcher.close_open()
+            whole = self._stream(before)
+            self.routing = Routing((0,), (whole,), whole, None)
         if self.routing.keys is None and len(seen.owners) <= 1:
             # The owner's address may be none for us; with one owner, it is not worth finding that out.
             whole, urls = self.routing.keyless, tuple(seen.urls.values())
@@ -226,15 +232,6 @@ class Partitioner(Generic[D]):
         stream = ProducerStream(self._new_id(), Batcher(self._limits, self._new_delivery), after)
         self._streams.append(stream)
         return stream
-
-    def _begin_anew(self) -> None:
-        """Sends everything through one stream again, after all that was accepted: the topic is another one now, whose
-        keys are found by another rule, so each key of it may be in any of the present streams."""
-        before = [*self._streams]
-        for stream in before:
-            stream.batcher.close_open()
-        whole = self._stream(before)
-        self.routing = Routing((0,), (whole,), whole, None)
 
     def _reroute(self, seen: SegmentMap, keys: Keys) -> None:
         before = self.routing

@@ -1,82 +1,51 @@
-"""Rows of one segment as Arrow, wherever they are: in files, or at the segment's owner alone. No I/O.
+"""A topic as Arrow: its files and, with `live`, the acknowledged rows that are not in a file yet.
 
-The plan of a read of a topic: which rows come from files, and which from brokers. Pure.
-
-Brokers state, for each segment, the offset up to which all rows are in files, and its end. The first is the segment's
-*pin*: rows below it come from files, rows from it up to the end from brokers. Files are never rewritten, and only
-offsets decide, so no row is missing or doubled, whatever brokers flush, split or merge meanwhile. The files must be
-listed after the pins were stated.
-
-The rows of a topic's files, as Arrow reads them. Blocks.
-
-All files are one scan, which reads ahead, and each part of a file is one by itself. Where files may be gone, each file
-is a scan of its own, so that the others are read all the same.
-
-A topic as Arrow: its files and, with `live`, the acknowledged rows that are not in a file yet.
-
-Why no row is missing or doubled: first the brokers state each segment's pin and end (`table_plan`), then they list the
-files, and then they return the rows from each pin up to the end, wherever these are by then. Only the offsets decide,
-and a file is never rewritten. Rows that a list ought to have and has not (another broker made it, or retention went on
-meanwhile) come from brokers, too, unless retention has taken them. No file is opened before its rows are read.
+Why no row is missing or doubled: first the brokers state for each segment the offset up to which all rows are in files,
+and its end. The first is the segment's *pin*: rows below it come from files, rows from it up to the end from brokers.
+Then the brokers list the files, and then they return the rows from each pin up to the end, wherever these are by then.
+Files are never rewritten, and only offsets decide, whatever brokers flush, split or merge meanwhile. Rows that a list
+ought to have and lacks (another broker made it, or retention went on meanwhile) come from brokers, too, unless
+retention has removed them. No file is opened before its rows are read.
 
 Rows that expire stay in their files. So expiry is judged here, of all rows alike, by the time of the cluster at which
-the read was planned: whether a row is in a file, and when it is read, makes no difference.
+the read was planned: it does not matter whether a row is in a file, or when it is read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, get_args
 
-import fsspec
 import pyarrow as pa
-import pyarrow.dataset as ds
-from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from seaweedq.client.core.attempts import Patience
 from seaweedq.client.core.calls import (
     Expired,
     TopicFile,
-    described,
+    describe_topic,
     fetch_request,
-    offsets_of,
+    offsets_at,
     segments,
     topic_files,
     with_removed,
 )
-from seaweedq.client.core.effects import ARROW, Steps, Work
+from seaweedq.client.core.effects import ARROW, BlockingCall, Steps
 from seaweedq.errors import ClientError, FileMissing
 from seaweedq.extras import install_command
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import parse_schema
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 FETCH_ROWS = 10_000
 SEGMENT = pa.field("segment", pa.int32())
-
-
-def fetch_rows(
-    topic: str, segment: int, start: int, end: int, patience: Patience, expired: Expired
-) -> Steps[tuple[list[pa.RecordBatch], int]]:
-    """Returns some rows of [start, end), with the column `segment` at the end, and the offset after them.
-
-    Waits for an owner as `patience` allows. Raises BelowRetention if the first is gone.
-    """
-    request = fetch_request(topic, segment, start, min(FETCH_ROWS, end - start), accept=ARROW, expired=expired)
-    reply = yield from patience.send(request)
-    rows = pa.ipc.open_stream(reply.body).read_all().combine_chunks()
-    next_offset = int(reply.headers["next-offset"])
-    if next_offset <= start:
-        raise ClientError(
-            f"the broker returned no rows of segment {segment} from offset {start} on, but its end is {end}",
-            segment=segment,
-            offset=start,
-        )
-    batches = rows.to_batches()
-    if SEGMENT.name in rows.schema.names:
-        return batches, next_offset
-    number = pa.scalar(segment, SEGMENT.type)
-    return [batch.append_column(SEGMENT, pa.repeat(number, batch.num_rows)) for batch in batches], next_offset
+Bounds: TypeAlias = Mapping[int, int] | datetime | None
+EXPIRES = "_expires"
+NOW = "now"  # of a segment map, and of the offsets of a stream
+COUNTED_ROWS = 100_000  # of a batch without columns
+BATCH_ROWS = 32_768  # few enough to stay in a processor's cache until they are used
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +98,7 @@ def parts(files: Iterable[TopicFile], wanted: Iterable[Rows]) -> list[FilePart]:
     return found
 
 
-def uncovered(found: Iterable[FilePart], wanted: Iterable[Rows]) -> list[Rows]:
+def find_gaps(found: Iterable[FilePart], wanted: Iterable[Rows]) -> list[Rows]:
     """Returns those of the wanted rows that are in none of the parts found."""
     by_segment: dict[int, list[FilePart]] = {}
     for part in sorted(found, key=lambda one: one.start):
@@ -203,89 +172,14 @@ def check_expired(expired: object) -> None:
 def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> None:
     for segment, offset in stated.items():
         if segment not in ends:
-            raise ValueError(f"{option} names segment {segment!r}; the topic's segments are {_some(sorted(ends))}")
+            numbers = sorted(ends)
+            shown = ", ".join(map(str, numbers[:10])) + (f", ... {numbers[-1]}" if len(numbers) > 10 else "")
+            raise ValueError(f"{option} names segment {segment!r}; the topic's segments are {shown}")
         if not isinstance(offset, int) or not 0 <= offset <= ends[segment]:
             raise ValueError(
                 f"{option} has offset {offset!r} for segment {segment}; it must be between 0 and its end, "
                 f"{ends[segment]}"
             )
-
-
-def _some(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:10]))
-    return f"{shown}, ... {numbers[-1]}" if len(numbers) > 10 else shown
-
-
-_FORMAT = ds.ParquetFileFormat()
-BATCH_ROWS = 32_768  # few enough to stay in a processor's cache until somebody has taken them
-
-
-@dataclass(frozen=True)
-class FileScan:
-    """The columns `names` of parts of files below `folder`; `schema` has all columns that files have. `alone` is false
-    where others read beside this scan, one for each core: then it takes one thread, which costs less CPU, and yields
-    small batches."""
-
-    folder: str
-    schema: pa.Schema
-    names: Sequence[str]
-    storage: Mapping[str, Any] = field(default_factory=dict)
-    alone: bool = True
-
-    def batches(
-        self, parts: Sequence[FilePart], gone: Callable[[FilePart], bool] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of parts. Raises FileMissing if a file is not there, unless `gone` says that retention has
-        taken it."""
-        if not parts:
-            return
-        store, root = opened(self.folder, self.storage)
-        whole = [part for part in parts if part.is_whole]
-        together = [[part] for part in whole] if gone else [whole]
-        for some in [*together, *([part] for part in parts if not part.is_whole)]:
-            try:
-                yield from self._rows(some, store, root)
-            except FileNotFoundError as error:
-                if gone and gone(some[0]):
-                    continue
-                detail = f"not all Parquet files are visible at {self.folder} from this machine: {error}"
-                raise FileMissing(detail, url=self.folder) from None
-
-    def _rows(self, parts: Sequence[FilePart], store: FileSystem, root: str) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of whole files, or of one part of a file."""
-        fragments = [_fragment(part, store, root) for part in parts]
-        rows = _within(parts[0]) if parts and not parts[0].is_whole else None
-        data = ds.FileSystemDataset(fragments, self.schema, _FORMAT, store)
-        # The default pool, mimalloc, gives pages back and faults them in again: as much CPU as the decoding itself.
-        beside: dict[str, Any] = {} if self.alone else {"batch_size": BATCH_ROWS, "use_threads": False}
-        scan = data.scanner(columns=self.names, filter=rows, memory_pool=pa.system_memory_pool(), **beside)
-        yield from (batch for batch in scan.to_batches() if batch.num_rows)
-
-
-def opened(folder: str, storage: Mapping[str, Any] = MappingProxyType({})) -> tuple[FileSystem, str]:
-    """Returns the file system of a folder's URL, and its path there. Raises ClientError where a package is missing."""
-    try:
-        store, root = fsspec.core.url_to_fs(folder, **{"use_listings_cache": False, **storage})
-    except ImportError:
-        raise ClientError(f"reading {folder} needs s3fs: {install_command('s3')}", url=folder) from None
-    local = "file" in store.protocol if isinstance(store.protocol, tuple) else store.protocol == "file"
-    return LocalFileSystem() if local else PyFileSystem(FSSpecHandler(store)), root
-
-
-def _fragment(part: FilePart, store: FileSystem, root: str) -> ds.ParquetFileFragment:
-    segment = ds.field(SEGMENT.name) == pa.scalar(part.file.segment, SEGMENT.type)
-    path = f"{root}/{part.file.path}"
-    return _FORMAT.make_fragment(path, store, partition_expression=segment, file_size=part.file.bytes)
-
-
-def _within(part: FilePart) -> ds.Expression:
-    return (ds.field("_offset") >= part.start) & (ds.field("_offset") < part.end)
-
-
-Bounds: TypeAlias = Mapping[int, int] | datetime | None
-EXPIRES = "_expires"
-NOW = "now"  # of a segment map, and of the offsets of a stream
-COUNTED_ROWS = 100_000  # of a batch without columns
 
 
 @dataclass(frozen=True)
@@ -308,7 +202,9 @@ class ReadOptions:
 @dataclass(frozen=True)
 class TableRead:
     """A planned read: the columns, the parts of files below `folder`, and the rows that only brokers have. Rows whose
-    `_expires` the time `as_of` has reached are left out; without that time none are. `alone` is that of a FileScan."""
+    `_expires` the time `as_of` has reached are left out; without that time none are. `schema` has all columns that
+    files have. `alone` is false if others read beside this process, one for each core: then a scan takes one thread,
+    which costs less CPU, and yields small batches."""
 
     topic: str
     schema: pa.Schema
@@ -320,28 +216,63 @@ class TableRead:
     storage: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = True
 
-    def of_files(self, gone: Callable[[FilePart], bool] | None = None) -> Iterator[pa.RecordBatch]:
+    def file_batches(self, gone: Callable[[FilePart], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files, unless
         `storage` has others. Blocks. Raises FileMissing if a file is not there, unless `gone` says that retention has
-        taken it."""
-        from seaweedq.client.core.table import FileScan  # costs 0.3 s, which who reads otherwise is spared
+        removed it.
 
+        All files are one scan, which reads ahead, and each part of a file is one by itself. If files may be gone, each
+        file is a scan of its own, so that the others are read all the same."""
+        if not self.files:
+            return
+        store, root = opened(self.folder, self.storage)
+        whole = [part for part in self.files if part.is_whole]
+        together = [[part] for part in whole] if gone else [whole]
+        for parts in [*together, *([part] for part in self.files if not part.is_whole)]:
+            try:
+                yield from self._scan(parts, store, root)
+            except FileNotFoundError as error:
+                if gone and gone(parts[0]):
+                    continue
+                detail = f"not all Parquet files are visible at {self.folder} from this machine: {error}"
+                raise FileMissing(detail, url=self.folder) from None
+
+    def _scan(self, parts: Sequence[FilePart], store: "FileSystem", root: str) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of whole files, or of one part of a file."""
+        import pyarrow.dataset as ds  # with fsspec it costs 0.3 s, which readers of other rows are spared
+
+        parquet = ds.ParquetFileFormat()
+        fragments = [
+            parquet.make_fragment(
+                f"{root}/{part.file.path}",
+                store,
+                partition_expression=ds.field(SEGMENT.name) == pa.scalar(part.file.segment, SEGMENT.type),
+                file_size=part.file.bytes,
+            )
+            for part in parts
+        ]
+        rows = None
+        if parts and not parts[0].is_whole:
+            rows = (ds.field("_offset") >= parts[0].start) & (ds.field("_offset") < parts[0].end)
         names = self.columns.names
         if self.as_of and EXPIRES not in names:
             names = [*names, EXPIRES]
-        scan = FileScan(self.folder, self.schema, names, self.storage, self.alone)
-        yield from map(self.conformed, scan.batches(self.files, gone))
+        # The default pool, mimalloc, gives pages back and faults them in again: as much CPU as the decoding itself.
+        pace: dict[str, Any] = {} if self.alone else {"batch_size": BATCH_ROWS, "use_threads": False}
+        data = ds.FileSystemDataset(fragments, self.schema, parquet, store)
+        scan = data.scanner(columns=names, filter=rows, memory_pool=pa.system_memory_pool(), **pace)
+        yield from (self.conform(batch) for batch in scan.to_batches() if batch.num_rows)
 
-    def counted(self) -> Iterator[pa.RecordBatch]:
+    def empty_batches(self) -> Iterator[pa.RecordBatch]:
         """Yields rows without columns, as many as the plan has, expired or not: nothing is opened or fetched."""
         for rows in [*(Rows(part.file.segment, part.start, part.end) for part in self.files), *self.tail]:
             for piece in rows.cut(COUNTED_ROWS):
                 yield pa.record_batch([pa.nulls(len(piece))], [SEGMENT.name]).select([])
 
-    def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns rows with exactly the columns of the read, and without those that have expired."""
         if self.as_of:
-            batch = unexpired(batch, self.as_of)
+            batch = drop_expired(batch, self.as_of)
         if not self.columns.names:
             return batch.select([])  # which keeps the number of rows
         present = set(batch.schema.names)
@@ -357,7 +288,20 @@ class TableRead:
         return pa.Table.from_batches(batches, self.columns)
 
 
-def unexpired(batch: pa.RecordBatch, as_of: datetime) -> pa.RecordBatch:
+def opened(folder: str, storage: Mapping[str, Any] = MappingProxyType({})) -> tuple["FileSystem", str]:
+    """Returns the file system of a folder's URL, and its path there. Raises ClientError if a package is missing."""
+    import fsspec
+    from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
+
+    try:
+        store, root = fsspec.core.url_to_fs(folder, **{"use_listings_cache": False, **storage})
+    except ImportError:
+        raise ClientError(f"reading {folder} needs s3fs: {install_command('s3')}", url=folder) from None
+    local = "file" in store.protocol if isinstance(store.protocol, tuple) else store.protocol == "file"
+    return LocalFileSystem() if local else PyFileSystem(FSSpecHandler(store)), root
+
+
+def drop_expired(batch: pa.RecordBatch, as_of: datetime) -> pa.RecordBatch:
     """Returns the rows whose `_expires` is later than a time, or null."""
     expires = batch.column(EXPIRES)
     if expires.null_count == len(expires):
@@ -375,28 +319,31 @@ def table_schema(facts: Mapping[str, Any]) -> pa.Schema:
 
 def plan_table(topic: str, wanted: ReadOptions) -> Steps[TableRead]:
     """Plans a read. Raises ValueError for an unknown column, segment or offset."""
-    facts, answer = yield from described(topic)
+    facts, answer = yield from describe_topic(topic)
     there = answer["segments"]
     schema = table_schema(facts)
-    columns = _chosen(schema, wanted.columns)
+    names = schema.names if wanted.columns is None else wanted.columns
+    if unknown := sorted(set(names) - set(schema.names)):
+        raise ValueError(f"the table has no columns {unknown}; it has {schema.names}")
+    columns = schema if wanted.columns is None else pa.schema([schema.field(name) for name in names])
     known = yield from with_removed(topic, there, wanted.starting, wanted.ending, wanted.only)
-    starting = yield from by_segment(topic, known, wanted.starting)
-    ending = yield from by_segment(topic, known, wanted.ending)
+    starting = yield from bounds_by_segment(topic, known, wanted.starting)
+    ending = yield from bounds_by_segment(topic, known, wanted.ending)
     planned = plan(known, starting, ending, wanted.only, tail=wanted.live)
     listed = (yield from topic_files(topic)) if planned.files else []
-    found = yield from completed(topic, listed, planned.files)
+    found = yield from cover_rows(topic, listed, planned.files)
     tail = (*found.unlisted, *planned.tail)
-    return TableRead(topic, schema, columns, facts["path"], found.files, tail, time_of(answer, wanted.expired))
+    return TableRead(topic, schema, columns, facts["path"], found.files, tail, expiry_time(answer, wanted.expired))
 
 
-def time_of(answer: Mapping[str, Any], expired: Expired) -> datetime | None:
+def expiry_time(answer: Mapping[str, Any], expired: Expired) -> datetime | None:
     """Returns the time by which rows have expired, given a segment map, or what else states it; None where they are
     kept."""
     return None if expired == "keep" else datetime.fromisoformat(answer[NOW])
 
 
 @dataclass(frozen=True)
-class Found:
+class Coverage:
     """The files that have some rows, the rows that only brokers can return, and those that retention took meanwhile."""
 
     files: Sequence[FilePart]
@@ -404,44 +351,62 @@ class Found:
     gone: Sequence[Rows] = ()
 
 
-def completed(topic: str, listed: Sequence[TopicFile], wanted: Sequence[Rows]) -> Steps[Found]:
+def cover_rows(topic: str, listed: Sequence[TopicFile], wanted: Sequence[Rows]) -> Steps[Coverage]:
     """Looks for rows that brokers have said to be in files. Asks for the segments again where a list has not all."""
     files = parts(listed, wanted)
-    missing = uncovered(files, wanted)
+    missing = find_gaps(files, wanted)
     if not missing:
-        return Found(files)
+        return Coverage(files)
     starts = {each["id"]: each["start_offset"] for each in (yield from segments(topic))}
     gone, unlisted = [], []
     for rows in missing:
         start = min(max(starts.get(rows.segment, rows.end), rows.start), rows.end)
         gone.append(Rows(rows.segment, rows.start, start))
         unlisted.append(Rows(rows.segment, start, rows.end))
-    return Found(files, [rows for rows in unlisted if len(rows)], [rows for rows in gone if len(rows)])
+    return Coverage(files, [rows for rows in unlisted if len(rows)], [rows for rows in gone if len(rows)])
 
 
-def by_segment(topic: str, known: Sequence[Mapping[str, Any]], bounds: Bounds) -> Steps[Mapping[int, int] | None]:
+def bounds_by_segment(
+    topic: str, known: Sequence[Mapping[str, Any]], bounds: Bounds
+) -> Steps[Mapping[int, int] | None]:
     """Returns bounds as offsets of the known segments; those of a time are at most their ends."""
     if not isinstance(bounds, datetime):
         return bounds
-    found = yield from offsets_of(topic, bounds)
+    found = yield from offsets_at(topic, bounds)
     return {each["id"]: min(found.get(each["id"], each["end_offset"]), each["end_offset"]) for each in known}
-
-
-def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    if columns is None:
-        return schema
-    if unknown := sorted(set(columns) - set(schema.names)):
-        raise ValueError(f"the table has no columns {unknown}; it has {schema.names}")
-    return pa.schema([schema.field(name) for name in columns])
 
 
 def read_table(topic: str, wanted: ReadOptions, patience: Patience) -> Steps[pa.Table]:
     """Returns a topic's rows, in no particular order."""
     read = yield from plan_table(topic, wanted)
-    batches: list[pa.RecordBatch] = yield Work(lambda: list(read.of_files()))
+    batches: list[pa.RecordBatch] = yield BlockingCall(lambda: list(read.file_batches()))
     for rows in read.tail:
         batches += yield from tail_batches(read, rows, patience)
     return read.table(batches)
+
+
+def fetch_rows(
+    topic: str, segment: int, start: int, end: int, patience: Patience, expired: Expired
+) -> Steps[tuple[list[pa.RecordBatch], int]]:
+    """Returns some rows of [start, end), with the column `segment` at the end, and the offset after them.
+
+    Waits for an owner as `patience` allows. Raises BelowRetention if the first is gone.
+    """
+    request = fetch_request(topic, segment, start, min(FETCH_ROWS, end - start), accept=ARROW, expired=expired)
+    reply = yield from patience.send(request)
+    rows = pa.ipc.open_stream(reply.body).read_all().combine_chunks()
+    next_offset = int(reply.headers["next-offset"])
+    if next_offset <= start:
+        raise ClientError(
+            f"the broker returned no rows of segment {segment} from offset {start} on, but its end is {end}",
+            segment=segment,
+            offset=start,
+        )
+    batches = rows.to_batches()
+    if SEGMENT.name in rows.schema.names:
+        return batches, next_offset
+    number = pa.scalar(segment, SEGMENT.type)
+    return [batch.append_column(SEGMENT, pa.repeat(number, batch.num_rows)) for batch in batches], next_offset
 
 
 def tail_batches(read: TableRead, rows: Rows, patience: Patience) -> Steps[list[pa.RecordBatch]]:
@@ -450,11 +415,5 @@ def tail_batches(read: TableRead, rows: Rows, patience: Patience) -> Steps[list[
     start = rows.start
     while start < rows.end:
         some, start = yield from fetch_rows(read.topic, rows.segment, start, rows.end, patience, "keep")
-        batches += map(read.conformed, some)
+        batches += map(read.conform, some)
     return batches
-
-
-def next_batch(batches: Iterator[pa.RecordBatch]) -> Steps[pa.RecordBatch | None]:
-    """Returns the next batch, None at the end."""
-    batch: pa.RecordBatch | None = yield Work(lambda: next(batches, None))
-    return batch

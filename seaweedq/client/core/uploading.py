@@ -1,9 +1,8 @@
-"""Uploads to the store: created at a broker, put to the URLs that it returns, completed at a broker. No I/O.
+"""Uploads to the store: created at a broker, put to the URLs that it returns, completed at a broker. And imports, which
+publish the rows of an upload. No I/O.
 
 An interrupted or refused put is repeated, to a new URL. Of a multipart upload only the missing parts are sent. A failed
 upload is aborted if a broker can be reached; otherwise the brokers' sweep removes it later.
-
-Imports of files, whose rows become messages: requested from a broker, and requested again until they end. No I/O.
 
 A broker continues an import whether a client waits or not, and the same request joins it. So an interrupted request is
 repeated, and publishes nothing twice.
@@ -20,7 +19,7 @@ import msgspec
 
 from seaweedq.client.core.attempts import Patience
 from seaweedq.client.core.calls import topic_path
-from seaweedq.client.core.effects import JSON, Pause, Reply, Request, Signed, Steps, Together, Work
+from seaweedq.client.core.effects import JSON, BlockingCall, Pause, Reply, Request, SignedRequest, Steps, Together
 from seaweedq.client.core.problems import final, is_there, refusal
 from seaweedq.client.core.wire import encode
 from seaweedq.client.files import Meter, Progress, Slice, Source
@@ -87,7 +86,7 @@ def wait_s(size: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploading:
+class Upload:
     """One upload. `brokers` are those that the user named."""
 
     topic: str
@@ -107,11 +106,20 @@ class Uploading:
         With `upload_id` an earlier upload is continued, and left as it is if it fails. Raises UploadMismatch,
         UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError and others.
         """
-        sha256: str = yield Work(self.source.digest)
+        sha256: str = yield BlockingCall(self.source.digest)
         if upload_id is not None:
-            yield from self._go_on(upload_id, sha256)
+            found = yield from self._find(upload_id)
+            size, digest = found.size, found.sha256 or sha256
+            if (size, digest) != (self.source.size, sha256):
+                detail = f"upload {upload_id} was created for {size} bytes of SHA-256 {digest}; these are others"
+                raise UploadMismatch(detail, upload_id=upload_id)
+            yield from self._send(upload_id, found.part_bytes, None)
             return upload_id
-        begun = yield from self._begin(sha256)
+        body = {"size": self.source.size, "content_type": self.content_type, "sha256": sha256}
+        reply = yield from self._call("POST", "", body)
+        begun = _new_upload.decode(reply.body)
+        if begun.url:
+            begun.url = urljoin(reply.url, begun.url)
         try:
             yield from self._send(begun.upload_id, begun.part_bytes, begun)
         except GeneratorExit:
@@ -120,22 +128,6 @@ class Uploading:
             yield from abort(self.topic, begun.upload_id)
             raise
         return begun.upload_id
-
-    def _begin(self, sha256: str) -> Steps[NewUpload]:
-        body = {"size": self.source.size, "content_type": self.content_type, "sha256": sha256}
-        reply = yield from self._call("POST", "", body)
-        begun = _new_upload.decode(reply.body)
-        if begun.url:
-            begun.url = urljoin(reply.url, begun.url)
-        return begun
-
-    def _go_on(self, upload_id: str, sha256: str) -> Steps[None]:
-        found = yield from self._find(upload_id)
-        theirs = (found.size, found.sha256 or sha256)
-        if theirs != (self.source.size, sha256):
-            detail = f"upload {upload_id} was created for {theirs[0]} bytes of SHA-256 {theirs[1]}; these are others"
-            raise UploadMismatch(detail, upload_id=upload_id)
-        yield from self._send(upload_id, found.part_bytes, None)
 
     def _send(self, upload_id: str, part_bytes: int | None, begun: NewUpload | None) -> Steps[None]:
         """Puts the missing bytes, and completes the upload; `begun`: nothing was put before."""
@@ -163,7 +155,7 @@ class Uploading:
         for number, start in enumerate(range(0, max(size, 1), part_bytes), 1):
             part = self._slice(start, min(part_bytes, size - start), number)
             if there.get(number) == part.size:
-                part.tell(part.size)
+                part.report(part.size)
             else:
                 yield self._put(lambda number=number: self._part_url(upload_id, number), part, None)  # type: ignore[misc]
 
@@ -173,7 +165,7 @@ class Uploading:
         while True:
             url = known or (yield from fresh())
             known = None
-            body.tell(0)
+            body.report(0)
             failure = yield from self._try(url, body)
             if failure is None:
                 return
@@ -187,8 +179,11 @@ class Uploading:
     def _try(self, url: Url, body: Slice) -> Steps[SeaweedqError | None]:
         """Puts once. Returns the error, if any. A broker's own URL is valid at every broker that the user named."""
         failure: SeaweedqError | None = None
-        for target in self._targets(url.url):
-            request = Signed(target, url.method, url.headers, body, wait_s(body.size))
+        targets, parts = [url.url], urlsplit(url.url)
+        if parts.path.startswith(f"{uploads_path(self.topic)}/"):
+            targets += [f"{broker}{parts.path}?{parts.query}" for broker in self.brokers]
+        for target in dict.fromkeys(targets):
+            request = SignedRequest(target, url.method, url.headers, body, wait_s(body.size))
             try:
                 reply: Reply = yield request
             except ConnectionFailed as error:
@@ -202,14 +197,8 @@ class Uploading:
             return refusal(reply, what)
         return failure
 
-    def _targets(self, url: str) -> list[str]:
-        parts = urlsplit(url)
-        if not parts.path.startswith(f"{uploads_path(self.topic)}/"):
-            return [url]
-        return list(dict.fromkeys([url, *(f"{broker}{parts.path}?{parts.query}" for broker in self.brokers)]))
-
     def _slice(self, start: int, size: int, number: int = 0) -> Slice:
-        return Slice(self.source, start, size, self.meter.teller(number))
+        return Slice(self.source, start, size, self.meter.reporter(number))
 
     def _url(self, upload_id: str) -> Steps[Url]:
         found = yield from self._find(upload_id)

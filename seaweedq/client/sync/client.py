@@ -35,7 +35,7 @@ from seaweedq.client.core.held_messages import Worked
 from seaweedq.client.core.message import Batch, Make, Message, Page
 from seaweedq.client.core.payload_reading import payload
 from seaweedq.client.core.pulling import LeaseNames, Mode, Pulling, PullOptions, check_pull_options, check_work
-from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Uploading, format_given, imported
+from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Upload, format_given, imported
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files import Progress, Source
 from seaweedq.client.http import Credentials, check_options, given_url
@@ -218,10 +218,10 @@ class Client:
         Raises UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed,
         OSError.
         """
-        source = Source.of(what)
+        source = Source.open(what)
         try:
             kind = content_type or (type_of(Path(what)) if isinstance(what, str | os.PathLike) else ANY_BYTES)
-            upload = Uploading(topic, source, kind, self._patience(), self._urls, progress)
+            upload = Upload(topic, source, kind, self._patience(), self._urls, progress)
             return self._run(upload.run(upload_id))
         finally:
             source.close()
@@ -329,15 +329,15 @@ class Client:
     ) -> Iterator["pa.RecordBatch"]:
         """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
         with needs("arrow", "read_batches"):
-            from seaweedq.client.core.table import ReadOptions, next_batch, plan_table
+            from seaweedq.client.core.table import ReadOptions, plan_table
 
         read = self._run(plan_table(topic, ReadOptions(columns, live, starting, ending, segments, expired)))
-        batches = read.of_files()
-        while (batch := self._run(next_batch(batches))) is not None:
+        batches = read.file_batches()
+        while (batch := next(batches, None)) is not None:
             yield batch
         for rows in read.tail:
             for batch in self.read_segment(topic, rows.segment, rows.start, rows.end, "keep"):
-                yield read.conformed(batch)
+                yield read.conform(batch)
 
     def read_segment(
         self, topic: str, segment: int, start: int, end: int, expired: "Expired" = "skip"

@@ -35,7 +35,7 @@ class Delivery:
         self._done = threading.Event()
         self._outcome = Outcome()
 
-    def settle(self, outcome: Outcome) -> None:
+    def complete(self, outcome: Outcome) -> None:
         """States the outcome."""
         self._outcome = outcome
         self._done.set()
@@ -120,24 +120,21 @@ class Uploads:
             thread.join(_LEAVE_S / len(threads))
 
     def _upload_all(self) -> None:
-        while job := self._next():
-            held, steps = job
+        while True:
+            with self._lock:
+                if not self._todo:
+                    self._threads.discard(threading.current_thread())
+                    return
+                held, steps = self._todo.popleft()
             sent: SentLine | Exception
             try:
                 self._stop.check()
                 sent = self._run(steps, self._stop)
             except Stopped:
                 sent = Stopped("the upload was interrupted")
-            except Exception as error:  # the thread must live on; whoever sends learns of it
+            except Exception as error:  # the thread must live on; the receipt raises the error
                 sent = error
             self._done(held, sent)
-
-    def _next(self) -> tuple[Placeholder[Any], Steps[SentLine]] | None:
-        with self._lock:
-            if self._todo:
-                return self._todo.popleft()
-            self._threads.discard(threading.current_thread())
-            return None
 
 
 if TYPE_CHECKING:
@@ -290,9 +287,9 @@ class Producer:
         """Returns once all messages sent before are acknowledged or failed; raises the error of a batch that failed."""
         self._check_process()
         with self._changed:
-            settled = self._partition.close_open()
+            is_answered = self._partition.close_open()
             self._work.notify()
-            self._changed.wait_for(settled)
+            self._changed.wait_for(is_answered)
             self._raise_error()
 
     def close(self) -> None:
@@ -369,8 +366,12 @@ class Producer:
     def _deliver_all(self) -> None:
         while (turn := self._next_turn()) is not None:
             stream, batch = turn
-            outcome = self._deliver(stream, batch)
-            batch.delivery.settle(outcome)
+            outcome: Outcome
+            try:
+                outcome = self._run(self._route.deliver(stream, batch))
+            except Exception as error:  # the thread must live on; receipts raise the error
+                outcome = Outcome(error=error)
+            batch.delivery.complete(outcome)
             with self._changed:
                 self._partition.finish(stream, batch)
                 if outcome.misrouted or outcome.error or batch.is_unfit:
@@ -379,13 +380,6 @@ class Producer:
                 self._error = self._error or outcome.error
                 self._changed.notify_all()
 
-    def _deliver(self, stream: ProducerStream[Delivery], batch: ProducerBatch[Delivery]) -> Outcome:
-        try:
-            outcome: Outcome = self._run(self._route.deliver(stream, batch))
-        except Exception as error:  # the thread must live on; whoever sends learns of it
-            return Outcome(error=error)
-        return outcome
-
     def _next_turn(self) -> tuple[ProducerStream[Delivery], ProducerBatch[Delivery]] | None:
         """Waits for the next batch. One thread at a time waits; as it leaves, it wakes another."""
         with self._work:
@@ -393,7 +387,11 @@ class Producer:
                 now_s = self._now_s()
                 wait_s = self._partition.ready_in_s(now_s)
                 if wait_s == 0:
-                    self._refresh_map(now_s)
+                    # Not at the end: threads cannot start any more while the program exits.
+                    if not self._closing and self._map_refresh.due(now_s):
+                        self._map_refresh.begin()
+                        name = f"segments-{self._route.topic}"
+                        threading.Thread(target=self._follow, name=name, daemon=True).start()
                     turn = self._partition.next_batch(now_s)
                     if self._partition.ready_in_s(now_s) is not None:
                         self._work.notify()
@@ -402,12 +400,6 @@ class Producer:
                     self._work.notify()
                     return None
                 self._work.wait(wait_s)
-
-    def _refresh_map(self, now_s: float) -> None:
-        # Not at the end: threads cannot start any more while the program exits.
-        if not self._closing and self._map_refresh.due(now_s):
-            self._map_refresh.begin()
-            threading.Thread(target=self._follow, name=f"segments-{self._route.topic}", daemon=True).start()
 
     def _follow(self) -> None:
         try:
@@ -427,10 +419,10 @@ class Producer:
 _producers: WeakSet[Producer] = WeakSet()
 
 
-def _tell_of_fork() -> None:
+def _mark_forked() -> None:
     for producer in tuple(_producers):
         producer._is_forked = True
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tell_of_fork)
+    os.register_at_fork(after_in_child=_mark_forked)

@@ -45,7 +45,7 @@ class Stop:
         while not self.is_set() and (left_s := end_s - time.monotonic()) > 0:
             self._set.wait(min(left_s, _LOOK_S))
 
-    def work(self, run: Callable[[], Any]) -> Any:
+    def run_blocking(self, run: Callable[[], Any]) -> Any:
         """Runs blocking work, here."""
         return run()
 

@@ -29,7 +29,7 @@ class Acker:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._pending: list[Item] = []
-        self._added = self._settled = 0
+        self._added = self._answered = 0
         self._hurried = False
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -62,14 +62,14 @@ class Acker:
             self._hurried = bool(self._pending)
             self._changed.notify_all()
             added = self._added
-            self._changed.wait_for(lambda: self._settled >= added)
+            self._changed.wait_for(lambda: self._answered >= added)
             self._raise_error()
 
-    def is_settled(self) -> bool:
+    def is_idle(self) -> bool:
         """Returns whether all answers so far were taken, or have failed."""
         self._check_process()
         with self._changed:
-            return self._settled >= self._added
+            return self._answered >= self._added
 
     def _check_process(self) -> None:
         """Begins anew in a forked process: the thread, and the answers that it is to send, are the parent's."""
@@ -90,7 +90,7 @@ class Acker:
                 error = failed
             with self._changed:
                 self._error = self._error or error
-                self._settled += len(items)
+                self._answered += len(items)
                 self._changed.notify_all()
 
     def _take(self) -> list[Item]:
@@ -129,9 +129,9 @@ def _deliveries(pulling: Pulling, accept: str, run: Run, acker: Acker, made: Cal
 
 def _pull(pulling: Pulling, accept: str, run: Run, acker: Acker) -> PullResult | None:
     """Returns what the next pull brings, or None at the end."""
-    is_settled = acker.is_settled()
+    is_idle = acker.is_idle()
     pulled: PullResult | None = run(pulling.pull(accept=accept))
-    if pulled is None and not is_settled:
+    if pulled is None and not is_idle:
         acker.flush()
         pulled = run(pulling.pull_now(accept))
     return pulled

@@ -11,16 +11,16 @@ import httpx
 from seaweedq.client.core.attempts import Brokers
 from seaweedq.client.core.effects import (
     Attempt,
+    BlockingCall,
     Chunk,
     Effect,
     Pause,
     Read,
     Reply,
     Request,
-    Signed,
+    SignedRequest,
     Steps,
     Together,
-    Work,
 )
 from seaweedq.client.files import Slice
 from seaweedq.client.http import (
@@ -137,19 +137,19 @@ class SyncTransport:
         match effect:
             case Request():
                 return self.run(self._brokers.send(effect), stop)
-            case Attempt() | Signed():
+            case Attempt() | SignedRequest():
                 return self._send(effect, stop)
             case Read():
                 return effect.stream.read()
-            case Work():
-                return stop.work(effect.run)
+            case BlockingCall():
+                return stop.run_blocking(effect.run)
             case Pause():
                 return stop.pause(effect.seconds)
             case Together():
                 return stop.together(self.run, effect)
         raise TypeError(f"{type(effect).__name__} is only for callers that read pieces")
 
-    def _send(self, effect: Attempt | Signed, stop: Stop) -> Reply:
+    def _send(self, effect: Attempt | SignedRequest, stop: Stop) -> Reply:
         request = effect.request if isinstance(effect, Attempt) else effect
         http = self._http_for(effect)
         chunks = stop.chunks(request.content) if isinstance(request.content, Slice) else None
@@ -168,7 +168,7 @@ class SyncTransport:
             raise failed(effect.url, error) from error
         return reply_of(effect.url, response)
 
-    def _http_for(self, effect: Attempt | Signed) -> httpx.Client:
+    def _http_for(self, effect: Attempt | SignedRequest) -> httpx.Client:
         """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not.
 
         A forked process gets connections of its own: on shared ones it would read its parent's answers.

@@ -100,7 +100,7 @@ class Work:
                 most = wanted.max_messages - self._held.waiting
                 was_empty = self._held.is_empty  # else what is handled may come again
                 self._held.begin_pull()
-            is_settled = self._acker.is_settled()  # else what is behind those acks may be held up by them
+            is_settled = self._acker.is_idle()  # else what is behind those acks may be held up by them
             pulled = self._run(self._pulling.pull_once(most, wait_s))
             with self._changed:
                 stale = self._held.add(pulled, self._monotonic_s())
