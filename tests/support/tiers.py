@@ -31,7 +31,7 @@ MARKS = {
     "default": "takes too long for `make test-fast`",
     "long": "is deliberately long: `make test-all` runs it",
 }
-EXAMPLES = {"fast": 0.1, "default": 0.3, "long": 1.5}  # of what a property asks for
+EXAMPLES = {"fast": 0.1, "default": 0.3, "long": 1.0}  # of what a property asks for
 # What a test may do only with a mark: audit events, the mark that each asks for, and the marks that say as much.
 EVENTS = {
     "subprocess.Popen": "process",

@@ -40,7 +40,7 @@ LOADED = (
     "httpcore",
 )
 # The variables that are read after the fork. Python, the loader and Arrow have read theirs before.
-FREE = ("SEAWEEDQ_", "AWS_", "COLUMNS", "PYTEST_CURRENT_TEST")
+FREE = ("SEAWEEDQ_", "AWS_", "COLUMNS", "PYTEST_CURRENT_TEST", "PYSPARK_", "SPARK_")
 
 
 class Forked:
