@@ -1,7 +1,7 @@
 """How often tests read private names of other modules: a budget that only falls, as each holds up a change.
 
 Read are attributes of something else than `self`, and imports. A name that the file itself defines is its own, and
-those of named tuples are public in spite of their underscore.
+those of named tuples, and `os._exit`, are public in spite of their underscore.
 """
 
 import ast
@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.paths import ROOT
 
-BUDGET = 198
-OF_NAMED_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
+BUDGET = 178
+PUBLIC = {"_exit", "_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 
 
 def read(source: str) -> Iterator[str]:
@@ -42,7 +42,7 @@ def is_self(node: ast.AST) -> bool:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__") and name not in OF_NAMED_TUPLES
+    return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
 
 
 def test_tests_read_no_more_private_names_than_before() -> None:

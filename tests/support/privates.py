@@ -6,6 +6,22 @@ A name that changes changes here alone. What a test needs of a whole broker is i
 from typing import Any
 
 
+def use_clock(of: Any, clock: Any) -> None:
+    """Has an object go by another clock."""
+    of._clock = clock
+
+
+def end_tasks(of: Any) -> list[Any]:
+    """Has an object forget its tasks: those, which the caller ends."""
+    ended, of._tasks = [*of._tasks], {}
+    return ended
+
+
+def forget_example(store: Any) -> None:
+    """Has an S3 store sign its next link by botocore."""
+    store._until_s = 0.0
+
+
 def addresses(of: Any) -> Any:
     return of._addresses
 
@@ -136,6 +152,14 @@ def open(of: Any) -> Any:
 
 def openings(of: Any) -> Any:
     return of._openings
+
+
+def opened(of: Any) -> Any:
+    return of._opened
+
+
+def owned_by(of: Any) -> Any:
+    return of._owned_by
 
 
 def publisher(of: Any) -> Any:

@@ -196,13 +196,13 @@ async def test_an_admin_file_that_all_may_write_is_refused_and_ends_its_token(tm
         assert await http.status("GET", "/v1/principals", http.admin) == 200
 
 
-async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path) -> None:
+async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with access(tmp_path, 2) as http:
         await http("PUT", "/v1/topics/a", http.admin)
         await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
         for at in (0, 1):
             other = inside.callers(http.together.brokers[1 - at])
-            kept, privates.admin(other)._digest = privates.admin(other)._digest, None
+            monkeypatch.setattr(privates.admin(other), "_digest", None)
             pull = http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 30})
             fetch = http("GET", "/v1/topics/a/segments/0/messages?offset=0&wait_s=30", http.admin, at)
             waiting = [asyncio.create_task(pull), asyncio.create_task(fetch)]
@@ -214,7 +214,7 @@ async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path) -> No
             for one in waiting:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-            privates.admin(other)._digest = kept
+            monkeypatch.undo()
 
 
 async def test_anonymous_ones_where_none_is_required(tmp_path: Path) -> None:

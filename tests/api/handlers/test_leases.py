@@ -226,7 +226,7 @@ async def test_a_name_is_used_once_over_a_seek(tmp_path: Path) -> None:
         topic = inside.topic(together.brokers[0], "t")
         dispatcher = inside.dispatcher(together.brokers[0])
         subscription = await dispatcher.open(topic, "s")
-        subscription.sweep(dispatcher._clock.monotonic_s() + 31)
+        subscription.sweep(together.brokers[0].process.clock.monotonic_s() + 31)
         assert await client.pull(3, lease="mine") == ("mine", [0, 1, 2]), "forgotten, as any other"
 
 

@@ -14,6 +14,7 @@ from seaweedq.api.app import Application
 from seaweedq.api.streams import session
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunks
 from seaweedq.broker.broker import Broker
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import in_loop, until
@@ -315,7 +316,7 @@ async def test_a_client_that_reads_nothing_costs_a_buffer_and_is_ended(host: Bro
     topic = await make_topic(host)
     async with served(host) as here:
         clock, unread = Shifted(), here.server.config.app.unread  # type: ignore[union-attr]
-        unread._clock = clock
+        privates.use_clock(unread, clock)
         reader, writer = await asyncio.open_connection(*here.url.removeprefix("http://").split(":"), limit=4096)
         writer.write(f"GET {STREAM} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         assert b" 200 " in await reader.readline()

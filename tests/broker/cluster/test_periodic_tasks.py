@@ -5,6 +5,7 @@ The leader: nothing that takes long, or hangs, keeps it from what must be done a
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,11 @@ async def fails_over(together: InLoop) -> None:
     await publish(here, topic, "1")
 
 
+def do_at_once(chore: Any, work: Any) -> None:
+    """Has a chore do that, and again whenever its leader looks."""
+    chore._work, chore._every_s, chore._due_s = work, 0, 0
+
+
 @pytest.mark.parametrize("chore", ["ending deletions", "balancing", "sweep"])
 async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chore: str) -> None:
     async with in_loop(tmp_path) as together:
@@ -93,8 +99,7 @@ async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chor
         assert held
         (found,) = [one for one in privates.tasks(held) if one._name == chore]
         hangs = Gate()
-        found._work = hangs
-        found._due_s = 0
+        do_at_once(found, hangs)
         held.wake()
         await hangs.reached.wait()
         await fails_over(together)
@@ -113,7 +118,7 @@ async def test_a_chore_that_fails_in_any_way_is_done_again(tmp_path: Path) -> No
                 raise errors.pop(0)
             done.set()
 
-        chore._work, chore._every_s, chore._due_s = work, 0, 0
+        do_at_once(chore, work)
         for _ in range(3):
             held.wake()
             await asyncio.sleep(0.05)
@@ -134,14 +139,14 @@ async def test_recoveries_are_broken_off_when_the_broker_stops(tmp_path: Path) -
         assert not inside.leader(here)._recovering
 
 
-async def test_a_round_looks_at_no_segment_of_the_living(tmp_path: Path) -> None:
+async def test_a_round_looks_at_no_segment_of_the_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with in_loop(tmp_path) as together:
         here = leader(together)
         await inside.topic_admin(here).create("t", TopicConfig(initial_segments=100))
         assert inside.leader(here)
         looked: list[str | None] = []
-        owned_by = inside.leader(here)._owned_by
-        inside.leader(here)._owned_by = lambda owner: (looked.append(owner), owned_by(owner))[1]  # type: ignore[method-assign]
+        owned_by = privates.owned_by(inside.leader(here))
+        monkeypatch.setattr(inside.leader(here), "_owned_by", lambda owner: (looked.append(owner), owned_by(owner))[1])
         await inside.leader(here).round()
         assert looked == []
 

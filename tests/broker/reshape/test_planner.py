@@ -27,10 +27,12 @@ async def flushed(broker: Broker, count: int) -> None:
         await inside.flusher(broker).flush(topic.opened[number])
 
 
-async def test_a_long_segment_gives_way_to_one_on_its_range_a_short_one_does_not(tmp_path: Path) -> None:
+async def test_a_long_segment_gives_way_to_one_on_its_range_a_short_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        inside.roller(broker)._entries = LONG
+        monkeypatch.setattr(inside.roller(broker), "_entries", LONG)
         await inside.topic_admin(broker).create("t", TopicConfig())
         topic = inside.topic(broker, "t")
         await flushed(broker, LONG - 2)  # its creation put one entry
@@ -49,7 +51,7 @@ async def test_one_that_can_not_roll_now_rolls_later(tmp_path: Path, monkeypatch
     monkeypatch.setattr(planner, "AGAIN", 2)
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        inside.roller(broker)._entries = LONG
+        monkeypatch.setattr(inside.roller(broker), "_entries", LONG)
         await inside.topic_admin(broker).create("t", TopicConfig())
         topic = inside.topic(broker, "t")
         plan, refused = inside.planner(broker).plan, []

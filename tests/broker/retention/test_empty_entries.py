@@ -37,7 +37,7 @@ async def mark(world: RetainedWorld) -> None:
 
 async def abandon(world: RetainedWorld, starting: Broker) -> None:
     """End one that has crashed while it started."""
-    ended, starting._tasks = [*privates.tasks(starting), privates.renewal(inside.membership(starting))], {}
+    ended = [*privates.end_tasks(starting), privates.renewal(inside.membership(starting))]
     for task in filter(None, ended):
         task.cancel()
     await asyncio.gather(*filter(None, ended), return_exceptions=True)

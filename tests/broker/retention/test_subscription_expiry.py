@@ -47,7 +47,8 @@ class Resting:
         self.world, self.http, self.clock = world, http, Passing(world)
         self.rounds = inside.retention(world.broker).rounds
         self.dispatcher = inside.dispatcher(world.broker)
-        self.dispatcher._opened._clock = self.dispatcher._clock = self.clock
+        privates.use_clock(self.dispatcher, self.clock)
+        privates.use_clock(privates.opened(self.dispatcher), self.clock)
         self.coordination = world.together.coordination
         catalog = inside.catalog(world.broker)
         admin = inside.subscription_admin(world.broker)
@@ -109,7 +110,7 @@ async def test_it_stays_while_somebody_works_on_what_it_got(tmp_path: Path) -> N
     async with resting(tmp_path) as here:
         await here.http.post(f"{TOPIC}/messages", json={"messages": [{"value": 1}]})
         assert (await here.http.patch(SUBSCRIPTION, json={"ack_deadline_s": 40_000})).status_code == 200
-        privates.leasing(privates.pulling(here.dispatcher))._clock = here.clock
+        privates.use_clock(privates.leasing(privates.pulling(here.dispatcher)), here.clock)
         assert await here.pull() == 200
         await here.pass_time(39_600)
         assert await here.is_there()

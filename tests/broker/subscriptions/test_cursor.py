@@ -157,17 +157,19 @@ async def test_a_subscription_that_begins_at_the_end_has_a_cursor_that_holds(tmp
         assert broken_by(None, written, 1) == []
 
 
-async def test_an_ack_durable_without_a_lease_counts_and_is_not_answered(tmp_path: Path) -> None:
+async def test_an_ack_durable_without_a_lease_counts_and_is_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
         dispatcher, commit = inside.dispatcher(broker), inside.group_commit(broker)
         topic = await make_topic(broker)
         await publish(broker, topic, "a", "b")
         await subscribe(broker, topic)
         assert offsets(await pull(dispatcher, topic, "s", None, 1, 0)) == [0]
-        commit._may_acknowledge = lambda: False
+        monkeypatch.setattr(commit, "_may_acknowledge", lambda: False)
         with pytest.raises(NotReady, match="lease"):
             await ack(dispatcher, topic, "s", {0: [0]}, None)
-        commit._may_acknowledge = lambda: True
+        monkeypatch.undo()
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
         assert delivery.window.acked_to == 1
         assert dispatcher.pin == commit.committed, "its commit stays until a checkpoint has the ack"

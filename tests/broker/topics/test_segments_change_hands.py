@@ -59,7 +59,9 @@ async def test_a_segment_opened_while_it_is_given_away_takes_nothing_here(tmp_pa
         assert await read_all(two, await topic_at(two)) == [b"1", b"2"]
 
 
-async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(tmp_path: Path) -> None:
+async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with in_loop(tmp_path, store=HeldStore()) as together:
         one, two = together.brokers
         await inside.topic_admin(one).create("t", TopicConfig())
@@ -72,7 +74,7 @@ async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(tmp_path
             await chain_end()
             return opened
 
-        inside.ownership(one)._open = slow  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(inside.ownership(one), "_open", slow)
         opening = asyncio.create_task(inside.ownership(one).mine(topic))
         await chain_end.reached.wait()
         assert await inside.mover(one).move(topic, 0, two.id)
@@ -109,7 +111,9 @@ async def test_a_segment_whose_failed_commit_may_come_back_does_not_move(tmp_pat
         assert await inside.mover(one).move(topic, 0, two.id)
 
 
-async def test_a_move_that_fails_reopens_nothing_that_was_closed_meanwhile(tmp_path: Path) -> None:
+async def test_a_move_that_fails_reopens_nothing_that_was_closed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         topic = await make_topic(one)
@@ -120,13 +124,15 @@ async def test_a_move_that_fails_reopens_nothing_that_was_closed_meanwhile(tmp_p
             segment.close(deleted)
             raise Fenced("lost")
 
-        inside.mover(one)._settle = settle  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(inside.mover(one), "_settle", settle)
         with pytest.raises(Fenced):
             await inside.mover(one).move(topic, 0, two.id)
         assert segment.closed is deleted
 
 
-async def test_a_segment_is_given_neither_to_its_owner_nor_to_who_has_gone(tmp_path: Path) -> None:
+async def test_a_segment_is_given_neither_to_its_owner_nor_to_who_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         topic = await make_topic(one)
@@ -138,7 +144,7 @@ async def test_a_segment_is_given_neither_to_its_owner_nor_to_who_has_gone(tmp_p
                 await together.crash(two)
             await until(lambda: not inside.roster(one).alive(two.id))
 
-        inside.mover(one)._settle = settle  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(inside.mover(one), "_settle", settle)
         assert not await inside.mover(one).move(topic, 0, two.id)
         await publish(one, topic, "2")
         assert await read_all(one, topic) == [b"1", b"2"]

@@ -14,6 +14,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, at
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
@@ -32,7 +33,7 @@ class Hand:
         self.now_s = 0.0
         self._numbers = count()
         for broker in together.brokers:
-            inside.loads(broker)._clock = self  # type: ignore[assignment]
+            privates.use_clock(inside.loads(broker), self)
         self.look(0)
 
     def monotonic_s(self) -> float:
