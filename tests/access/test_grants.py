@@ -80,6 +80,21 @@ def test_those_who_are_no_principals(action: Action) -> None:
         assert not judge(Caller("p"), action, resource)
 
 
+@pytest.mark.parametrize(
+    ("narrow", "wide", "lies_within"),
+    [
+        ("a", "a*", True),
+        ("ab*", "a*", True),
+        ("b", "a*", False),
+        ("*", "a*", False),
+        ("a*", "a", False),
+        ("seaweedq.a", "*", False),
+    ],
+)
+def test_which_topics_of_a_grant_lie_within_anothers(narrow: str, wide: str, lies_within: bool) -> None:
+    assert Rights([Grant((Action.READ,), (wide,))]).cover([Grant((Action.READ,), (narrow,))]) is lies_within
+
+
 @given(GRANTS, GRANTS, st.sampled_from(Action), NAMES, st.one_of(st.none(), LETTERS))
 def test_what_is_covered_gives_nothing_more(
     wide: Grant, narrow: Grant, action: Action, topic: str, subscription: str | None

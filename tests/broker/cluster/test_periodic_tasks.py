@@ -4,6 +4,7 @@ The leader: nothing that takes long, or hangs, keeps it from what must be done a
 """
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.periodic_tasks import LATE_S, LateFiles
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
 from tests.support import privates
@@ -85,6 +88,29 @@ async def fails_over(together: InLoop) -> None:
     await together.crash(dead)
     await until(lambda: not inside.catalog(here).owned_by(dead.id), "its segments are still the dead one's")
     await publish(here, topic, "1")
+
+
+async def test_segments_are_given_under_the_leaders_key_and_without_their_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that is one no more gives nothing, nor does any leader while the broker is back."""
+    async with in_loop(tmp_path, 3) as together:
+        here = leader(together)
+        catalog, seen = inside.catalog(here), list[set[Compare]]()
+        commit = catalog.commit
+
+        async def noted(compares: Sequence[Compare], writes: Sequence[Put]) -> int | None:
+            seen.append(set(compares))
+            return await commit(compares, writes)
+
+        dead = next(broker for broker in together.brokers if broker is not here)
+        await inside.topic_admin(here).create("t", TopicConfig(initial_segments=len(together.brokers)))
+        monkeypatch.setattr(catalog, "commit", noted)
+        await together.crash(dead)
+        await until(lambda: not catalog.owned_by(dead.id))
+        assert seen
+        wanted = {inside.election(here).leader_compare(), Compare(keys.BROKERS.key(dead.id), 0)}
+        assert all(wanted <= compares for compares in seen)
 
 
 def do_at_once(chore: Any, work: Any) -> None:

@@ -152,6 +152,14 @@ def test_in_keyed_a_lease_of_unknown_keys_stays_when_another_one_ends() -> None:
     assert delivery.needed_keys_to == 10
 
 
+def test_in_ordered_what_comes_after_a_failure_is_leased_no_more() -> None:
+    delivery = SegmentDelivery(0, delivered_to=10, rules=Rules("ordered"))
+    delivery.leases.take_over(np.arange(5), 7, 1, 30.0)
+    delivery.leases.take_over(np.arange(5, 10), 8, 2, 30.0)
+    delivery.nack(np.array([2]), 1.0)
+    assert (delivery.leases.held_by(7).tolist(), delivery.leases.held_by(8).tolist()) == ([0, 1], [])
+
+
 async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(pull_reads, "KEYS_AHEAD", 4)
     async with running(tmp_path) as broker:
