@@ -46,6 +46,7 @@ def test_one_without_acks_and_attempts_has_nothing_packed() -> None:
     assert msgspec.json.decode(_stored(_record(5, {7}, {}))).keys() == {"epoch", "acked_to", "delivered_to", "packed"}
 
 
+@pytest.mark.default
 def test_the_largest_cursor_is_small_and_keeps_every_ack() -> None:
     """Random acks of half of the window, and every other one delivered often."""
     draw = random.Random(1)
@@ -78,6 +79,7 @@ def test_what_nobody_began_is_kept_before_all_other_attempts() -> None:
     assert found == attempts
 
 
+@pytest.mark.default
 def test_the_lowest_attempts_go_where_all_is_too_much() -> None:
     rng = random.Random(7)
     attempts = {n: rng.choice((0, 2, 3, 60_000)) for n in range(100_000)}

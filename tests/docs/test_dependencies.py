@@ -35,6 +35,7 @@ def parts(extra: str) -> set[str]:
     return found.union(*map(parts, found))
 
 
+@pytest.mark.default
 def test_every_import_is_declared():
     declared = {canonicalize_name(each.name) for each in STATED}
     homes = packages_distributions()

@@ -3,6 +3,7 @@
 import asyncio
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,6 +115,7 @@ async def test_a_store_that_keeps_up_is_given_the_shortest_linger() -> None:
     assert max(await lingers(4, put_s=0.03, appends=30)) < 0.0225
 
 
+@pytest.mark.default
 async def test_the_linger_grows_while_the_window_is_full_and_only_as_it_must() -> None:
     between = (await lingers(4, put_s=0.2, appends=60))[-20:]
     assert 0.045 <= sum(between) / len(between) <= 0.08

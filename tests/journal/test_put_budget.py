@@ -48,6 +48,7 @@ def test_a_burst_goes_at_once_and_then_puts_lie_a_pace_apart() -> None:
     assert {round(later - earlier, 6) for earlier, later in pairwise(begun[BURST:])} == {1 / PER_S}
 
 
+@pytest.mark.default
 def test_a_debt_is_paid_by_waits_of_two_paces_and_one_of_hours_is_let_go() -> None:
     budget = PutBudget(PER_S, 0)
     spent(budget, 0, BURST + 10)

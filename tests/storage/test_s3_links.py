@@ -60,6 +60,7 @@ async def compared(store: S3Store, name: str, expires_s: int) -> None:
     raise AssertionError("no two were signed within one second")
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("token", [None, "a session/token+of=some+length=="])
 async def test_a_link_is_what_botocore_signs(
     stores: list[S3Store], token: str | None, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,8 @@ decoders of types of ours are made while modules are loaded."""
 import ast
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import ROOT
 
 PLAIN = {"str", "Raw"}
@@ -20,6 +22,7 @@ def late(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.default
 def test_decoders_are_made_while_modules_are_loaded() -> None:
     places = [place for path in (ROOT / "seaweedq").rglob("*.py") for place in late(path)]
     assert {place.partition(":")[0] for place in places} == IN_THE_LOOP, places

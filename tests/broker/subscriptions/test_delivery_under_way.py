@@ -202,6 +202,7 @@ async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_
         assert saved == 2 or inside.dispatcher(broker).pin is not None
 
 
+@pytest.mark.default
 def test_the_cost_of_an_ack_does_not_depend_on_the_leases() -> None:
     """Every other one of 20,000 messages is acked at once; the others are leased one by one, and acked at once."""
     delivery, count = SegmentDelivery(0), 20_000
@@ -303,6 +304,7 @@ async def test_leases_begin_when_all_is_read(tmp_path: Path) -> None:
         assert (judged.known, judged.late, judged.unknown) == (10, 0, {})
 
 
+@pytest.mark.default
 async def test_many_holes_are_read_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)

@@ -62,6 +62,7 @@ def test_a_sound_topic_passes(verify: Verify) -> None:
     assert "0 to 750" in printed
 
 
+@pytest.mark.default
 def test_a_long_entry_with_several_row_groups_passes(topic: SoundTopic, verify: Verify) -> None:
     topic.write(140_000)
     assert verify()[0] == 0
@@ -75,6 +76,7 @@ def test_retention_may_have_taken_the_oldest_entries(topic: SoundTopic, verify: 
     assert "300 to 750" in printed
 
 
+@pytest.mark.default
 def test_every_flipped_byte_of_the_pages_is_found(topic: SoundTopic, verify: Verify) -> None:
     file = topic.files()[2]
     sound = file.read_bytes()
