@@ -93,7 +93,7 @@ def finder(copy: Copy, mutant: Mutant) -> tuple[str, ...]:
     (path,) = mutant.places()
     for folder in asked(path):
         try:
-            end = copy.failing(mutant, [folder], ["--tier", "default", "--timeout", "60", "-n", "2"])
+            end = copy.failing(mutant, [folder], ["--tier", "default", "-n", "2"])
         except RuntimeError as error:
             end = str(error)
         if end is not None:

@@ -16,6 +16,7 @@ from tests.mutants.catalogue import Mutant, everything
 from tests.support.paths import ROOT
 
 LONGEST_S = 300
+TIMEOUT = ("--timeout", "60")  # seconds a test: a mutant may wait for ever
 NO_TEST_RAN = {2, 3, 4, 5}  # pytest's exit status of an interruption, an error of its own, a wrong call, no test
 
 
@@ -44,7 +45,7 @@ class Copy:
 
     def _failing(self, tests: list[str], options: list[str]) -> str | None:
         environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, *tests]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TIMEOUT, *options, *tests]
         try:
             done = subprocess.run(
                 command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=LONGEST_S
