@@ -1,15 +1,19 @@
 """Segments split, merged, rolled and moved through the API of either of two brokers, while publishes go on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Put
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, ask, at, in_order, make, publishing, records
+from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+from tests.support.brokers.reshaped import replace
 
 pytestmark = pytest.mark.brokers
 
@@ -52,6 +56,41 @@ async def test_a_split_a_merge_a_roll_and_a_move_while_messages_are_published(to
         in_order(ids, lineage)
     taken = [id for ids in published.ids.values() for id in ids]
     assert len(taken) == len(set(taken))
+
+
+async def test_successors_are_opened_only_while_their_owners_live(
+    together: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = together.brokers
+    await make(one)
+    catalog, seen = inside.catalog(one), list[set[Compare]]()
+    commit, opened = catalog.commit, keys.SEGMENTS.key("t", inside.topic(one, "t").record.incarnation, 1)
+
+    async def noted(compares: Sequence[Compare], writes: Sequence[Put]) -> int | None:
+        if opened in {write.key for write in writes}:
+            seen.append(set(compares))
+        return await commit(compares, writes)
+
+    monkeypatch.setattr(catalog, "commit", noted)
+    await replace(together, [0], 2, [one, two])
+    assert {inside.ownership(one).compare(), inside.roster(one).compare(two.id)} <= seen[-1]
+
+
+async def test_a_segment_is_sealed_once_its_commits_have_ended(
+    together: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = together.brokers
+    await make(one)
+    quiet = Gate()
+    monkeypatch.setattr(inside.group_commit(one), "quiet", quiet)
+    splitting = asyncio.create_task(replace(together, [0], 2))
+    async with asyncio.timeout(10):
+        await quiet.reached.wait()
+    await asyncio.sleep(0.1)
+    assert records(one)[0].state != "sealed"
+    quiet.open.set()
+    await splitting
+    assert records(one)[0].state == "sealed"
 
 
 async def test_a_split_at_hashes(together: InLoop) -> None:
