@@ -97,7 +97,7 @@ def whole(values: npt.NDArray[np.generic]) -> Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SegmentTraffic:
     """The messages that a segment has taken within a column while it was open. `hot_key` is a hash and its share."""
 
     segment: SegmentId
@@ -146,7 +146,7 @@ class History:
         """Returns the columns, the oldest first."""
         return self._columns
 
-    def add(self, end_us: int, taken: Iterable[Taken]) -> None:
+    def add(self, end_us: int, taken: Iterable[SegmentTraffic]) -> None:
         """Adds a column from the end of the last one to `end_us`, which is later."""
         assert end_us > self.end_us, f"a column from {self.end_us} to {end_us}"
         rows = np.array([self._row(one, end_us) for one in taken], ROW)
@@ -157,7 +157,7 @@ class History:
         self.begin_us = self._columns[0].begin_us
         self._bound()
 
-    def of(self, topic: TopicId, since_us: int, until_us: int) -> list[Column]:
+    def columns_of(self, topic: TopicId, since_us: int, until_us: int) -> list[Column]:
         """Returns the columns that reach into that time, with the rows of one topic alone. Any thread may call it."""
         number = self._topics.get(topic)
         found = [one for one in self._columns if one.end_us > since_us and one.begin_us < until_us]
@@ -166,7 +166,7 @@ class History:
             for one in found
         ]
 
-    def _row(self, taken: Taken, end_us: int) -> tuple[float, ...]:
+    def _row(self, taken: SegmentTraffic, end_us: int) -> tuple[float, ...]:
         hot_hash, hot_share = taken.hot_key or (NO_HASH, 0.0)
         begin_us = min(max(taken.begin_us, self.end_us), end_us)
         ends_us = min(max(taken.end_us, begin_us), end_us)

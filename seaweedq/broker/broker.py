@@ -63,7 +63,7 @@ from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.membership import Aside, BrokerIdentity, Membership, StartAside
+from seaweedq.coordination.membership import BrokerIdentity, LeaseThread, Membership, StartBackground
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.journal.interface import JournalSetup
@@ -94,7 +94,7 @@ class ProcessContext:
     revoked: OwnRevocations
     secret: str = ""
     import_reader: StartReader = no_reader
-    aside: StartAside | None = Aside
+    aside: StartBackground | None = LeaseThread
     pools: Pools = field(default_factory=Pools)
     peer_url: str = ""
     make_keys: MakeKeys = make_keys
@@ -447,7 +447,7 @@ class Broker:
             self.leadership.leader.wake()
             self.suspecting.wake()
         if self._following:
-            self._following.guard.look()
+            self._following.guard.check()
         if self._context:
             self._look_for_own_key()
 
@@ -465,7 +465,7 @@ class Broker:
         if self.level.level > levels.HIGHEST:
             self._lose(f"the cluster has level {self.level.level}, which it does not read")
         if self._following:
-            self._following.guard.look()
+            self._following.guard.check()
 
     def _lose_lease(self, why: str) -> None:
         """As `_lose`, where others were seen to act as if the lease had ended: from here nothing is answered."""
@@ -476,7 +476,7 @@ class Broker:
         """Ends this life: nothing may be acknowledged any more, and the process begins again under a new id."""
         if not self.lost.is_set():
             revoked = self.context.membership.was_revoked
-            more = self.process.revoked.note() if revoked else ""
+            more = self.process.revoked.add() if revoked else ""
             logger.warning("%s is no longer a member of the cluster and stops: %s%s", self.id, why, more)
         self.begin_stop()
         self.lost.set()

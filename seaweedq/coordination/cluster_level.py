@@ -17,7 +17,7 @@ from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
-from seaweedq.errors import LevelMismatch, NeedsLevel, UnfitStore
+from seaweedq.errors import LevelMismatch, UnfitStore
 from seaweedq.formats import check_draft
 
 
@@ -127,23 +127,9 @@ class ClusterLevel:
         such a broker."""
         return sorted(broker for broker, highest in self._highest().items() if highest < level)
 
-    def require(self, level: int, what: str) -> None:
-        """Raises NeedsLevel where forms of `level`, which `what` needs, are not written yet."""
-        if self.written >= level:
-            return
-        too_old = self.too_old_for(level)
-        too_old_text = f"these brokers are too old for it: {', '.join(too_old)}"
-        hint = too_old_text if too_old else "`seaweedq cluster level` raises it"
-        raise NeedsLevel(
-            f"{what} needs a cluster of level {level}, and this one has level {self.written}; {hint}",
-            level=self.written,
-            needs=level,
-            too_old=too_old,
-        )
-
     async def admit(self) -> list[Compare]:
         """Reads the cluster's record again. Returns the comparison under which this broker may join. Raises
-        LevelMismatch, UnfitStore where there is no record."""
+        LevelMismatch, UnfitStore if there is no record."""
         there = await self._coordination.get(keys.CLUSTER.key())
         if there is None:
             raise UnfitStore("the cluster's record has gone from coordination while this broker was starting")

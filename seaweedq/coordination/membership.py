@@ -111,17 +111,17 @@ async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
         await asyncio.wait(left)
 
 
-class AsideWork(Protocol):
+class BackgroundWork(Protocol):
     """Work that was started aside."""
 
     async def stop(self) -> None:
         """Cancels the work, and waits until it has ended."""
 
 
-StartAside: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, None]], str], AsideWork]
+StartBackground: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, None]], str], BackgroundWork]
 
 
-class Aside:
+class LeaseThread:
     """Runs `work` once, from now on. The work runs in another thread, and must not wait for the caller's loop."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -165,13 +165,15 @@ class BrokerIdentity:
     name: str
     url: str
     zone: str
-    spared: bool = False
+    suspicion_exempt: bool = False
     peer_url: str = ""
 
     @staticmethod
-    def of(ids: Ids, name: str, url: str, zone: str = "", spared: bool = False, peer_url: str = "") -> "BrokerIdentity":
+    def of(
+        ids: Ids, name: str, url: str, zone: str = "", suspicion_exempt: bool = False, peer_url: str = ""
+    ) -> "BrokerIdentity":
         """Returns an identity with a new id."""
-        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone, spared, peer_url)
+        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone, suspicion_exempt, peer_url)
 
 
 class Membership:
@@ -190,7 +192,7 @@ class Membership:
         lease_s: float,
         on_lost: Callable[[], None] = _nobody_asks,
         *,
-        aside: StartAside | None = None,
+        aside: StartBackground | None = None,
         prove: Callable[[str, BrokerRecord], tuple[str, ...]] = _nothing_is_proven,
     ) -> None:
         self.broker = identity.id
@@ -207,7 +209,7 @@ class Membership:
             lowest=levels.LOWEST,
             highest=levels.HIGHEST,
             version=levels.VERSION,
-            spared=identity.spared,
+            suspicion_exempt=identity.suspicion_exempt,
             peer_url=identity.peer_url,
         )
         self._held = Versioned.new(record).replace(proofs=prove(identity.id, record))
@@ -219,7 +221,7 @@ class Membership:
         self._renewals = Renewals(clock, self.broker, lease_s, self.renew)
         self._renewal: asyncio.Task[None] | None = None
         self._start_aside = aside
-        self._aside: AsideWork | None = None
+        self._aside: BackgroundWork | None = None
         self._home: asyncio.AbstractEventLoop | None = None
         self._home_seen_s = 0.0
 
@@ -284,7 +286,7 @@ class Membership:
 
     async def end_exemption(self) -> bool:
         """Announces that this broker may be suspected again. False: the lease has ended."""
-        return await self._say(spared=False)
+        return await self._say(suspicion_exempt=False)
 
     async def _say(self, **changes: bool) -> bool:
         key = BROKERS.key(self.broker)
@@ -303,7 +305,7 @@ class Membership:
     @property
     def is_exempt(self) -> bool:
         """Tells whether this broker says that it is not to be suspected."""
-        return self._held.record.spared
+        return self._held.record.suspicion_exempt
 
     @property
     def missed_renewals(self) -> int:

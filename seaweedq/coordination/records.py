@@ -72,9 +72,9 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     `draining` gets no new segments.
 
     It reads the levels from `lowest` to `highest`. `version` is for people. `lease_s` is the time of its lease as
-    it was granted; 0: the broker does not say. One that is `spared` lost its last lease while it lived, and is not
-    suspected for a while (broker/cluster/suspecting). `peer_url` is where brokers call it, if not at `url`; `proofs`
-    show that it knows the cluster's secret (broker/rpc/peer_keys).
+    it was granted; 0: the broker does not say. One that is `suspicion_exempt` lost its last lease while it lived, and
+    is not suspected for a while (broker/cluster/suspecting). Brokers call it at `peer_url`, if that is not empty;
+    `proofs` show that it knows the cluster's secret (broker/rpc/peer_keys).
     """
 
     url: str
@@ -87,7 +87,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     highest: int = 1
     version: str = ""
     lease_s: float = 0.0
-    spared: bool = False
+    suspicion_exempt: bool = False
     peer_url: str = ""
     proofs: tuple[str, ...] = ()
 

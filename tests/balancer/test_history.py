@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.balancer.history import COLUMN_BYTES, LIMIT_BYTES, ROW, Cell, Column, History, Taken, cells
+from seaweedq.balancer.history import COLUMN_BYTES, LIMIT_BYTES, ROW, Cell, Column, History, SegmentTraffic, cells
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 
 STEP_US = 10_000_000
@@ -18,18 +18,18 @@ HOT = st.sampled_from([0.0, 0.5, 0.75])
 
 
 @st.composite
-def drawn(draw: st.DrawFn) -> list[list[Taken]]:
+def drawn(draw: st.DrawFn) -> list[list[SegmentTraffic]]:
     """Columns of some topics whose segments tile the key space, as finely as drawn."""
     kinds = st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 3, 40]), COUNTS, st.integers(-5, STEP_US), HOT)
     columns = draw(st.lists(st.lists(kinds, max_size=3, unique_by=lambda one: one[0]), min_size=1, max_size=30))
     return [[one for kind in column for one in tiles(at, *kind)] for at, column in enumerate(columns)]
 
 
-def tiles(at: int, topic: int, parts: int, count: int, after_us: int, hot: float) -> list[Taken]:
+def tiles(at: int, topic: int, parts: int, count: int, after_us: int, hot: float) -> list[SegmentTraffic]:
     cut = [KEY_SPACE * part // parts for part in range(parts + 1)]
     begin_us = at * STEP_US + after_us
     return [
-        Taken(
+        SegmentTraffic(
             (f"t{topic}", 0, 100 * parts + part),
             KeyRange(cut[part], cut[part + 1]),
             begin_us,
@@ -42,7 +42,7 @@ def tiles(at: int, topic: int, parts: int, count: int, after_us: int, hot: float
     ]
 
 
-def sums(taken: Sequence[Taken]) -> dict[str, tuple[int, int]]:
+def sums(taken: Sequence[SegmentTraffic]) -> dict[str, tuple[int, int]]:
     messages, size = Counter[str](), Counter[str]()
     for one in taken:
         messages[one.segment[0]] += one.messages
@@ -51,11 +51,11 @@ def sums(taken: Sequence[Taken]) -> dict[str, tuple[int, int]]:
 
 
 def kept(history: History, topic: str, most: int = 10**9) -> list[Cell]:
-    return cells(history.of((topic, 0), history.begin_us, history.end_us), most)
+    return cells(history.columns_of((topic, 0), history.begin_us, history.end_us), most)
 
 
 @given(drawn(), st.integers(3_000 + 24 * COLUMN_BYTES, 60_000 + 24 * COLUMN_BYTES))
-def test_within_any_limit_no_merge_loses_a_message(columns: list[list[Taken]], limit: int) -> None:
+def test_within_any_limit_no_merge_loses_a_message(columns: list[list[SegmentTraffic]], limit: int) -> None:
     history = History(0, limit)
     for at, column in enumerate(columns):
         history.add((at + 1) * STEP_US, column)
@@ -70,7 +70,7 @@ def test_within_any_limit_no_merge_loses_a_message(columns: list[list[Taken]], l
 
 
 @given(drawn(), st.integers(1, 200))
-def test_so_few_cells_as_are_asked_for_have_the_same_sums(columns: list[list[Taken]], most: int) -> None:
+def test_so_few_cells_as_are_asked_for_have_the_same_sums(columns: list[list[SegmentTraffic]], most: int) -> None:
     history = History(0)
     for at, column in enumerate(columns):
         history.add((at + 1) * STEP_US, column)
@@ -95,10 +95,10 @@ def inside(one: Cell, other: Cell) -> bool:
     )
 
 
-def busy(segments: int, begin_us: int, first: int = 0, topic: str = "t") -> list[Taken]:
+def busy(segments: int, begin_us: int, first: int = 0, topic: str = "t") -> list[SegmentTraffic]:
     cut = [KEY_SPACE * at // segments for at in range(segments + 1)]
     return [
-        Taken((topic, 0, first + at), KeyRange(cut[at], cut[at + 1]), begin_us, begin_us + STEP_US, 1, 100)
+        SegmentTraffic((topic, 0, first + at), KeyRange(cut[at], cut[at + 1]), begin_us, begin_us + STEP_US, 1, 100)
         for at in range(segments)
     ]
 
@@ -142,7 +142,7 @@ def test_short_lived_segments_and_a_hundred_thousand_stay_within_the_limit() -> 
 def test_of_more_topics_than_fit_the_quietest_are_left_out() -> None:
     limit = 200_000
     history = History(0, limit)
-    taken = [Taken((f"t{n}", 0, 0), KeyRange(0, KEY_SPACE), 0, STEP_US, n, n) for n in range(1_000)]
+    taken = [SegmentTraffic((f"t{n}", 0, 0), KeyRange(0, KEY_SPACE), 0, STEP_US, n, n) for n in range(1_000)]
     history.add(STEP_US, taken)
     assert history.size_bytes <= limit
     assert kept(history, "t999")
@@ -152,10 +152,10 @@ def test_of_more_topics_than_fit_the_quietest_are_left_out() -> None:
 def test_a_split_shows_where_it_happened_and_the_hot_key_where_it_was() -> None:
     history = History(0)
     whole, (left, right) = KeyRange(0, KEY_SPACE), KeyRange(0, KEY_SPACE).halves()
-    history.add(STEP_US, [Taken(("t", 0, 0), whole, 0, STEP_US, 10, 1_000, (7, 0.75))])
+    history.add(STEP_US, [SegmentTraffic(("t", 0, 0), whole, 0, STEP_US, 10, 1_000, (7, 0.75))])
     moment = STEP_US + 4_000_000
-    children = [Taken(("t", 0, n), one, moment, 2 * STEP_US, n, n) for n, one in ((1, left), (2, right))]
-    history.add(2 * STEP_US, [Taken(("t", 0, 0), whole, 0, moment, 4, 400), *children])
+    children = [SegmentTraffic(("t", 0, n), one, moment, 2 * STEP_US, n, n) for n, one in ((1, left), (2, right))]
+    history.add(2 * STEP_US, [SegmentTraffic(("t", 0, 0), whole, 0, moment, 4, 400), *children])
     found = kept(history, "t")
     assert [(one.segment, one.begin_us, one.end_us, one.hot_key) for one in found] == [
         (0, 0, STEP_US, (7, 0.75)),
@@ -169,7 +169,7 @@ def test_a_split_shows_where_it_happened_and_the_hot_key_where_it_was() -> None:
         (None, 0, KEY_SPACE, 17, (7, 0.75))
     ]
     assert cells([], 10) == []
-    assert [len(one.rows) for one in history.of(("t", 0), 0, STEP_US)] == [1]
+    assert [len(one.rows) for one in history.columns_of(("t", 0), 0, STEP_US)] == [1]
 
 
 def test_a_column_without_rows_takes_next_to_nothing() -> None:

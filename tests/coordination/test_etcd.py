@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.etcd import BEHIND_ALL, Access, EtcdCoordination, KeySpace
 from seaweedq.coordination.interface import Change, Compare, Put, WatchLost, read_all
-from seaweedq.coordination.membership import Aside, BrokerIdentity, Membership
+from seaweedq.coordination.membership import BrokerIdentity, LeaseThread, Membership
 from seaweedq.errors import CoordinationUnavailable
 from tests.support.processes.broker_process import free_port
 from tests.support.processes.etcd_service import EtcdServer
@@ -348,7 +348,7 @@ async def test_an_etcd_that_answers_late_ends_no_life(proxy: TcpProxy, tmp_path:
         BrokerIdentity.of(SystemIds(), "b", ""),
         LEASE_S,
         lambda: lost.append("lost"),
-        aside=Aside,
+        aside=LeaseThread,
     )
     await member.start()
     end_s = time.monotonic() + 2 * LEASE_S

@@ -89,7 +89,7 @@ def calls() -> dict[str, Any]:
         "SegmentCall": SegmentCall(*segment, 7, 100, 1000, 5),
         "GiveCall": GiveCall(*segment, "b2.6a"),
         "BrokerStatus": BrokerStatus(5, 6, 7, 8, 9.5, 10.5, 11.5),
-        "LoadReport": LoadReport([(segment, load)], [(("flights", 1, 4), 2.0)], [(9, 2, 30)]),
+        "LoadReport": LoadReport([(segment, load, (9, 2, 30))], [(("flights", 1, 4), 2.0)]),
         "SegmentRows": SegmentRows(9, [(7, 1, b"rows")]),
         "Outcome": messages.Outcome(3, 7, True),
         "ErrorMessage": ErrorMessage.from_error(NotOwner("said", owner="b2.6a", inside="inside")),

@@ -167,9 +167,9 @@ async def cluster(services: ClusterDep) -> Response:
             unreleased_journal_bytes=status.unreleased_journal_bytes if status else None,
             memory_bytes=status.held_bytes if status else None,
             memory_budget_bytes=status.budget_bytes if status else None,
-            messages_per_s=_rounded(status.messages_per_s) if status else None,
-            bytes_per_s=_rounded(status.bytes_per_s) if status else None,
-            oldest_tail_s=_rounded(status.oldest_tail_s) if status else None,
+            messages_per_s=round(status.messages_per_s, DIGITS) if status else None,
+            bytes_per_s=round(status.bytes_per_s, DIGITS) if status else None,
+            oldest_tail_s=round(status.oldest_tail_s, DIGITS) if status else None,
         )
 
     brokers = await gather_bounded(ASKED, answer, known)
@@ -189,10 +189,6 @@ async def cluster(services: ClusterDep) -> Response:
             unreadable=sorted(roster.unreadable) or UNSET,
         )
     )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, DIGITS)
 
 
 def _left(one: OrphanedTopics) -> LeftAnswer:
@@ -265,7 +261,7 @@ async def raise_level(services: LevelDep, request: RequestDep) -> Response:
     can join no more."""
     wanted = await services.reader.json(request, _LEVEL)
     to = None if wanted.level is UNSET else wanted.level
-    return json_answer(LevelAnswer((await services.broker.leadership.rise.rise(to)).level))
+    return json_answer(LevelAnswer((await services.broker.leadership.upgrade.upgrade(to)).level))
 
 
 _AFTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,126})/([0-9]{1,10})")

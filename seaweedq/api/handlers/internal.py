@@ -19,8 +19,8 @@ from seaweedq.broker.rpc import (
     EndsCall,
     ErrorMessage,
     GiveCall,
-    GreetCall,
-    Greeting,
+    Heartbeat,
+    HeartbeatCall,
     HistoryCall,
     MarkCall,
     RecoverCall,
@@ -96,7 +96,7 @@ class BrokerCalls:
             "load": self._load,
             "status": self._status,
             "recover": self._recover,
-            "greet": self._greet,
+            "greet": self._heartbeat,
             "use": self._use,
             "share": self._share,
         }
@@ -132,8 +132,8 @@ class BrokerCalls:
     async def _status(self, content: bytes) -> BrokerStatus:
         return self.status()
 
-    async def _greet(self, content: bytes) -> Greeting:
-        return await self.broker.suspecting.responder.greet(decode(content, type=GreetCall).hold_s)
+    async def _heartbeat(self, content: bytes) -> Heartbeat:
+        return await self.broker.suspecting.responder.heartbeat(decode(content, type=HeartbeatCall).hold_s)
 
     async def _recover(self, content: bytes) -> bool:
         return await self.broker.recovery.requested.recover(decode(content, type=RecoverCall).broker)

@@ -17,7 +17,7 @@ from seaweedq.api.services import RequestDep, given
 from seaweedq.balancer.history import KEPT_US, Cell
 from seaweedq.balancer.load import WINDOWS_S, Averages
 from seaweedq.balancer.scaling import Measure
-from seaweedq.broker.load import FoundHistory, Histories, Observed
+from seaweedq.broker.load import FoundHistory, Histories, SegmentRates
 from seaweedq.broker.read import ClusterTime, Position, TopicPositions
 from seaweedq.broker.reshape import ChangeRequests
 from seaweedq.broker.rpc import HistoryCall
@@ -296,15 +296,15 @@ def _answer(
     )
 
 
-def _rates(observed: Observed) -> Rates:
+def _rates(observed: SegmentRates) -> Rates:
     return Rates(_rounded(observed.messages_per_s), _rounded(observed.bytes_per_s))
 
 
-def _hot_key(observed: Observed) -> HotKey | None:
+def _hot_key(observed: SegmentRates) -> HotKey | None:
     return HotKey(observed.hot_key[0], round(observed.hot_key[1], DIGITS)) if observed.hot_key else None
 
 
-def _next_split(observed: Observed) -> NextSplit | None:
+def _next_split(observed: SegmentRates) -> NextSplit | None:
     found = observed.nearest
     if found is None:
         return None

@@ -2,8 +2,8 @@
 
 One task for each other broker follows the rules (broker/cluster/suspicion_rules): it asks the broker as soon as its
 record is seen, has it hold a request, and asks again when that ends. A report is a key tied to this broker's lease,
-which is written under the comparison that both brokers live. It is taken back when the other one answers, or does
-anything but refuse, and when it has gone. What answers say of the time goes to `on_time`.
+which is written under the comparison that both brokers live. It is withdrawn when the other one answers, or does
+anything but refuse, and when it has gone. The times in answers go to `on_time`.
 
 A request that is held ends with the process, which the asking broker notices at once. One that is answered early says
 that this broker stops: it may refuse connections before its record says that it is gone, and must not be suspected for
@@ -18,7 +18,7 @@ from contextlib import suppress
 from seaweedq.broker.cluster.revoker import SuspicionReports
 from seaweedq.broker.cluster.suspicion_rules import PeerHealth, ProbeOutcome, may_be_suspected, reporters_needed
 from seaweedq.broker.rpc.client import Peers, is_refused
-from seaweedq.broker.rpc.messages import GreetCall, Greeting
+from seaweedq.broker.rpc.messages import Heartbeat, HeartbeatCall
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Delete, Put
@@ -45,17 +45,17 @@ class Responder:
         """Tells all who ask, and who wait, that this broker stops."""
         self._leaving.set()
 
-    async def greet(self, hold_s: float) -> Greeting:
-        """Returns who answers here, and the time, after `hold_s`, or as soon as this broker stops."""
+    async def heartbeat(self, hold_s: float) -> Heartbeat:
+        """Returns the id of this broker, and the time, after `hold_s`, or as soon as this broker stops."""
         if hold_s > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(hold_s):
                     await self._leaving.wait()
-        return Greeting(self._me, self._leaving.is_set(), self._clock.now_us())
+        return Heartbeat(self._me, self._leaving.is_set(), self._clock.now_us())
 
 
 class Prober:
-    """The view that one broker has of all others. `suspicions` counts its reports."""
+    """Asks all other brokers, and reports those that refuse connections. `suspicions` counts its reports."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Prober:
         self._reported: dict[str, bool] = {}  # by broker: whether the report was written for certain
 
     def wake(self) -> None:
-        """Looks at the roster, which has changed."""
+        """Begins the next round: the roster has changed."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -89,7 +89,7 @@ class Prober:
             while True:
                 self._wake.clear()
                 self._begin()
-                await self._forget()
+                await self._forget_gone()
                 await self._wake.wait()
         finally:
             for task in self._tasks.values():
@@ -100,14 +100,14 @@ class Prober:
         for broker, known in self._roster.brokers.items():
             if broker != self._membership.broker and known.record.lease_s and broker not in self._tasks:
                 work = self._follow(broker, known.record.url)
-                self._tasks[broker] = asyncio.create_task(work, name=f"greetings of {broker}")
+                self._tasks[broker] = asyncio.create_task(work, name=f"heartbeats of {broker}")
 
-    async def _forget(self) -> None:
+    async def _forget_gone(self) -> None:
         for broker in [broker for broker in self._tasks if broker not in self._roster.brokers]:
             task = self._tasks.pop(broker)
             task.cancel()
             await asyncio.wait([task])
-            await self._take_back(broker)
+            await self._withdraw(broker)
 
     async def _follow(self, broker: str, url: str) -> None:
         health = PeerHealth()
@@ -115,7 +115,7 @@ class Prober:
             await asyncio.sleep(health.pause_s)
             try:
                 health = health.after(await self._ask(broker, url, health.holds_s))
-                await (self._report(broker, url) if health.is_suspect else self._take_back(broker))
+                await (self._report(broker, url) if health.is_suspect else self._withdraw(broker))
             except CoordinationUnavailable as error:
                 logger.info("could not report whether broker %s is there: %s", broker, error)
             except Exception:  # a defect must not end the others
@@ -125,7 +125,7 @@ class Prober:
     async def _ask(self, broker: str, url: str, hold_s: float) -> ProbeOutcome:
         since_s = self._clock.monotonic_s() + hold_s
         try:
-            found = await self._peers.call(url, "greet", GreetCall(hold_s), Greeting, hold_s + ANSWER_S)
+            found = await self._peers.call(url, "greet", HeartbeatCall(hold_s), Heartbeat, hold_s + ANSWER_S)
         except Unavailable as error:
             return ProbeOutcome.REFUSED if is_refused(error) else ProbeOutcome.FAILED
         except SeaweedqError:
@@ -141,7 +141,8 @@ class Prober:
         known = self._roster.brokers.get(broker)
         if known is None or self._reported.get(broker):
             return
-        if not may_be_suspected(known.record) or self._is_reported_enough(broker):
+        is_reported_enough = len(self._reports.by_broker.get(broker, ())) >= reporters_needed(self._roster.living)
+        if is_reported_enough or not may_be_suspected(known.record):
             return
         me = self._membership
         put = Put(self._key(broker), keys.SUSPICIONS.encode(Versioned.new(SuspicionRecord(url))), me.lease)
@@ -151,10 +152,7 @@ class Prober:
             self.suspicions += 1
             logger.warning("broker %s refuses connections at %s, and is suspected to be dead", broker, url)
 
-    def _is_reported_enough(self, broker: str) -> bool:
-        return len(self._reports.by_broker.get(broker, ())) >= reporters_needed(self._roster.living)
-
-    async def _take_back(self, broker: str) -> None:
+    async def _withdraw(self, broker: str) -> None:
         """Removes this broker's report, if there may be one, however long that takes."""
         me = self._membership.broker
         while broker in self._reported or me in self._reports.by_broker.get(broker, ()):

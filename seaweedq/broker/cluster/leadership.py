@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from seaweedq.access.accounts import Accounts
 from seaweedq.broker.cluster.balancing import Autoscaler, Rebalancer
 from seaweedq.broker.cluster.leader import Leader, Recoveries
-from seaweedq.broker.cluster.level_upgrade import LevelRise
+from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, LateFiles, PeriodicTask, UploadSweep
 from seaweedq.broker.context import Context
@@ -43,7 +43,9 @@ class Leadership(Service):
         self._load = load
         self.rebalancer = Rebalancer(context.catalog, context.roster, load.reports, context.peers, context.clock)
         self.autoscaler = Autoscaler(view, load.reports, planner, self.rebalancer, election)
-        self.rise = LevelRise(coordination, context.store, context.level, context.membership, context.settings.lease_s)
+        self.upgrade = LevelUpgrade(
+            coordination, context.store, context.level, context.membership, context.settings.lease_s
+        )
         self.limits = LimitSplit(view, election, context.peers, accounts)
         recoveries = Recoveries(recovery.journals, context.roster, context.peers, coordination, context.broker)
         tasks = (*self._tasks(context, admin, deletion), *_retention_tasks(context, retaining))
@@ -70,13 +72,13 @@ class Leadership(Service):
         journals = JournalSweep(coordination, context.journals)
         return (
             PeriodicTask("ending deletions", deletions.end, DELETIONS_S, clock),
-            PeriodicTask("ending a rise of the level", self.rise.finish, LEVEL_S, clock),
-            PeriodicTask("telling of the level", self.rise.tell, DAY_S, clock),
+            PeriodicTask("ending an upgrade of the level", self.upgrade.finish, LEVEL_S, clock),
+            PeriodicTask("log of the possible level", self.upgrade.log_possible, DAY_S, clock),
             PeriodicTask("balancing", self._balance, BALANCE_S, clock),
             PeriodicTask("sweep of uploads", uploads.records, UPLOADS_S, clock),
             PeriodicTask("sweep of payloads", uploads.folders, SWEEP_S, clock),
             PeriodicTask("sweep", admin.sweep, SWEEP_S, clock),
-            PeriodicTask("sweep of late files", late_files.look, LATE_FILES_S, clock),
+            PeriodicTask("sweep of late files", late_files.sweep_recently_deleted, LATE_FILES_S, clock),
             PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
         )
 

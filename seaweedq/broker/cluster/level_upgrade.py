@@ -1,21 +1,20 @@
-"""The rise of the cluster's level, on request, and the guard that keeps out who cannot read it.
+"""The upgrade of the cluster's level, on request, and the guard that keeps out brokers that cannot read the level.
 
-Order of writes for a rise to N, by any broker: 0. Refuse it, with nothing written, unless each living broker and the
-broker of each journal that is to be recovered reads N. 1. Create the store's object `_levels/N`. 2. One transaction
-compares the cluster's record, the requesting broker's and those of the living brokers, and writes `level` N: from here
-no broker that does not read N joins, since each compares the cluster's record in the transaction that writes its own.
-3. Read the brokers again and
-end the leases of those that do not read N, which had looked at the record before 2 and joined behind it; wait a lease,
-in which they notice it; until there are none. It waits also where it finds none, since another broker may have ended
-them. 4. A transaction writes `written` N: brokers write forms of N.
+Order of writes for an upgrade to N, by any broker: 0. Refuse it, with nothing written, unless each living broker, and
+the broker of each journal that is to be recovered, reads N. 1. Create the store's object `_levels/N`. 2. One
+transaction compares the cluster's record, the requesting broker's and those of the living brokers, and writes `level`
+N: from here no broker that does not read N joins, since each compares the cluster's record in the transaction that
+writes its own. 3. Read the brokers again and end the leases of those that do not read N, which had read the record
+before 2 and joined behind it; wait a lease, in which they notice that; until there are none. It waits also if it finds
+none, since another broker may have ended them. 4. A transaction writes `written` N: brokers write forms of N.
 
 A crash behind 1 leaves a store that says more than is true, which costs nothing. One behind 2 leaves a cluster that
 *rises*: the leader goes on with 3, as does a repeated request. Each step may be done again, and by two at once: what 2
 and 4 write depends on the record that they compare.
 
-Each broker has a guard beside: it ends a broker that does not read the level as its record appears, if one ever joins
-without that comparison. Such a broker is starting then, and never gets ready: for that it compares its own record.
-While the level rises the guard leaves those that are ready to 3, which waits behind the end of their leases.
+Each broker also has a guard: if a broker that does not read the level ever joins without that comparison, the guard
+ends its lease as its record appears. Such a broker is starting then, and never gets ready: for that it compares its own
+record. While the level rises the guard leaves those that are ready to 3, which waits behind the end of their leases.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ _Living = tuple[Entry, Reads | None]
 logger = logging.getLogger(__name__)
 
 
-class LevelRise:
+class LevelUpgrade:
     """Raises the cluster's level. `lease_s` is how long a broker may take to notice the end of its lease."""
 
     def __init__(
@@ -60,24 +59,25 @@ class LevelRise:
         self._membership = membership
         self._lease_s = lease_s
 
-    async def rise(self, to: int | None) -> ClusterRecord:
-        """Raises the level to `to`, or to the newest that a living broker reads; ends a rise that was broken off.
+    async def upgrade(self, to: int | None) -> ClusterRecord:
+        """Raises the level to `to`, or to the newest that a living broker reads; ends an upgrade that was broken off.
 
-        Returns the record as it is then. Raises LevelConflict where `to` is lower than the level, or not read by all;
+        Returns the record as it is then. Raises LevelConflict if `to` is lower than the level, or not read by all;
         Unavailable.
         """
-        await self._begin(to or await self._newest())
+        newest = [reads.highest for _, reads in await self._living() if reads]
+        await self._begin(to or max(newest, default=self._level.level))
         record = await self._finish()
         await self._level.load()
         return record
 
     async def finish(self) -> None:
-        """Ends a rise that was broken off."""
+        """Ends an upgrade that was broken off."""
         if self._level.written < self._level.level:
             await self._finish()
 
-    async def tell(self) -> None:
-        """Logs that the level could rise."""
+    async def log_possible(self) -> None:
+        """Logs that the level could rise, or which brokers keep it from that."""
         level, possible, newest = self._level.level, self._level.possible, self._level.newest
         if possible > level:
             logger.info(
@@ -87,12 +87,8 @@ class LevelRise:
             too_old = ", ".join(self._level.too_old_for(newest)[:NAMED])
             logger.info("the cluster stays at level %d because of brokers that read no higher one: %s", level, too_old)
 
-    async def _newest(self) -> int:
-        found = [reads.highest for _, reads in await self._living() if reads]
-        return max(found, default=self._level.level)
-
     async def _begin(self, to: int) -> None:
-        """Does 0 to 2, unless the level is there already."""
+        """Does 0 to 2, unless the level is `to` already."""
         for _ in range(ATTEMPTS):
             known = await self._read()
             if known.record.level == to:
@@ -108,7 +104,7 @@ class LevelRise:
         raise Unavailable("the cluster's brokers changed whenever its level was to rise; ask again")
 
     async def _check(self, level: int, to: int, living: Sequence[_Living]) -> None:
-        """Raises LevelConflict where the level may not become `to`."""
+        """Raises LevelConflict if the level may not become `to`."""
         if to < level:
             raise LevelConflict(f"the cluster has level {level}, and a level never falls", level=level, to=to)
         too_old = {str(keys.BROKERS.parse(entry.key)[0]) for entry, reads in living if not (reads and reads.reads(to))}
@@ -175,15 +171,15 @@ class JoinGuard:
         self._roster = roster
         self._found = asyncio.Event()
 
-    def look(self) -> None:
-        """Looks at the brokers that are known, after these or the level have changed."""
+    def check(self) -> None:
+        """Checks the brokers that are known, after these or the level have changed."""
         records = [known.record for known in self._roster.readable.values()]
         if any(one.highest < self._level.level and (one.starting or self._is_settled) for one in records):
             self._found.set()
 
     async def run(self) -> None:
         """Ends such leases, for ever."""
-        self.look()
+        self.check()
         while True:
             await self._found.wait()
             self._found.clear()
@@ -192,7 +188,7 @@ class JoinGuard:
             except Unavailable as error:
                 logger.warning("brokers that do not read the cluster's level still have leases: %s", error)
                 await asyncio.sleep(RETRY_S)
-                self.look()
+                self.check()
 
     @property
     def _is_settled(self) -> bool:
@@ -208,15 +204,15 @@ async def end_leases(coordination: Coordination, level: int, ready_too: bool = T
     for entry in too_old:
         (broker,) = keys.BROKERS.parse(entry.key)
         logger.warning("broker %s does not read level %d, which the cluster has: its lease ends", broker, level)
-        if await _mark(coordination, entry):  # else it has changed: the next look ends its lease
+        if await _revoke(coordination, entry):  # else it has changed: the next check ends its lease
             await coordination.leases.revoke(entry.lease)
     return bool(too_old)
 
 
-async def _mark(coordination: Coordination, entry: Entry) -> bool:
+async def _revoke(coordination: Coordination, entry: Entry) -> bool:
     """Has nobody dispatch in place of a broker as long as it may believe in its lease, as with any that is ended early
     (broker/cluster/revoker). False: its record has changed."""
     (broker,) = keys.BROKERS.parse(entry.key)
-    mark = keys.REVOCATIONS.encode(Versioned.new(RevocationRecord("", (), LONGEST_LEASE_S)))
-    put = Put(keys.REVOCATIONS.key(broker), mark)
+    revocation = keys.REVOCATIONS.encode(Versioned.new(RevocationRecord("", (), LONGEST_LEASE_S)))
+    put = Put(keys.REVOCATIONS.key(broker), revocation)
     return await coordination.commit([Compare(entry.key, entry.revision)], [put]) is not None

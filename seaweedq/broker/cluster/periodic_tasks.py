@@ -127,11 +127,11 @@ class LateFiles:
         self._catalog = catalog
         self._sweep = sweep
         self._clock = clock
-        self._seen: dict[str, int] = {}  # the incarnation of each name at the last look
+        self._seen: dict[str, int] = {}  # the incarnation of each name in the last round
         self._gone_s: dict[str, float] = {}
 
-    async def look(self) -> None:
-        """Notes which topics went since the last look, and sweeps the names of those that did so lately."""
+    async def sweep_recently_deleted(self) -> None:
+        """Sweeps the names of the topics that went within LATE_S."""
         now_s = self._clock.monotonic_s()
         topics = filter(None, map(self._catalog.find, self._catalog.names()))
         there = {topic.name: topic.record.incarnation for topic in topics}

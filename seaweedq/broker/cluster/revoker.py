@@ -30,12 +30,12 @@ from seaweedq.coordination.view import View
 from seaweedq.errors import Fenced, SeaweedqError
 from seaweedq.failpoints import reach
 
-LOOK_S = 0.5  # between two looks while something is suspected or marked
+ROUND_S = 0.5  # between two rounds while a broker is suspected or revoked
 logger = logging.getLogger(__name__)
 
 
 class SuspicionReports:
-    """The reports on each broker (`by_broker`), by reporter, with their revisions; and the marks of `revoked` brokers.
+    """The reports on each broker (`by_broker`), by reporter, with their revisions; and the records of `revoked` brokers.
     `changed` is called after every change."""
 
     def __init__(self, coordination: Coordination, changed: Callable[[], None]) -> None:
@@ -48,31 +48,25 @@ class SuspicionReports:
 
     def _apply(self, change: Change) -> None:
         if keys.SUSPICIONS.matches(change.key):
-            self._apply_report(change)
+            broker, reporter = keys.SUSPICIONS.parse(change.key)
+            reports = self.by_broker.setdefault(broker, {})
+            reports.pop(reporter, None)
+            if change.value is not None:
+                reports[reporter] = change.revision
+            if not reports:
+                del self.by_broker[broker]
         elif keys.REVOCATIONS.matches(change.key):
-            self._apply_mark(change)
+            (broker,) = keys.REVOCATIONS.parse(change.key)
+            self.revoked.pop(broker, None)
+            if change.value is not None:
+                found = keys.REVOCATIONS.read(Entry(change.key, change.value, change.revision))
+                if isinstance(found, Versioned):  # one that cannot be read stays for a newer leader
+                    self.revoked[broker] = found
         self._changed()
-
-    def _apply_report(self, change: Change) -> None:
-        broker, reporter = keys.SUSPICIONS.parse(change.key)
-        reports = self.by_broker.setdefault(broker, {})
-        reports.pop(reporter, None)
-        if change.value is not None:
-            reports[reporter] = change.revision
-        if not reports:
-            del self.by_broker[broker]
-
-    def _apply_mark(self, change: Change) -> None:
-        (broker,) = keys.REVOCATIONS.parse(change.key)
-        self.revoked.pop(broker, None)
-        if change.value is not None:
-            found = keys.REVOCATIONS.read(Entry(change.key, change.value, change.revision))
-            if isinstance(found, Versioned):  # one that cannot be read stays for a newer leader
-                self.revoked[broker] = found
 
 
 class Revoker:
-    """Ends leases while this broker leads, and that of the leader where this is the first reporter. `revocations`
+    """Ends leases while this broker leads, and that of the leader if this is the first reporter. `revocations`
     counts them."""
 
     def __init__(
@@ -90,31 +84,31 @@ class Revoker:
         self._election = election
         self._reports = reports
         self._wake = asyncio.Event()
-        self._gone_since_s: dict[str, float] = {}  # of marked brokers
+        self._gone_since_s: dict[str, float] = {}  # of revoked brokers
 
     def wake(self) -> None:
-        """Looks again: the reports, the marks or the brokers have changed."""
+        """Begins the next round at once: the reports, the revocations or the brokers have changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Looks whenever something has changed, and often while something is suspected or marked; for ever."""
+        """Does a round after each change, and often while a broker is suspected or revoked; for ever."""
         while True:
             self._wake.clear()
             try:
-                await self.look()
+                await self.round()
             except (Fenced, SeaweedqError) as error:
                 logger.warning("could not look after suspected brokers: %s", error)
             is_idle = not (self._reports.by_broker or self._reports.revoked)
             try:
-                async with asyncio.timeout(None if is_idle else LOOK_S):
+                async with asyncio.timeout(None if is_idle else ROUND_S):
                     await self._wake.wait()
             except TimeoutError:
                 pass
 
-    async def look(self) -> None:
-        """Ends the leases that this broker is to end now, and removes the marks whose time is over."""
+    async def round(self) -> None:
+        """Ends the leases that this broker is to end now, and removes the revocations whose time is over."""
         await self._end_leases()
-        await self._remove_marks()
+        await self._remove_revocations()
 
     async def _end_leases(self) -> None:
         brokers = {broker: known.record for broker, known in self._roster.brokers.items()}
@@ -130,11 +124,14 @@ class Revoker:
         found = keys.BROKERS.read(there) if there else None
         if there is None or not isinstance(found, Versioned) or not may_be_suspected(found.record):
             return
-        mark = RevocationRecord(self._membership.broker, verdict.reporters, found.record.lease_s)
-        put = Put(keys.REVOCATIONS.key(broker), keys.REVOCATIONS.encode(Versioned.new(mark)))
+        revocation = RevocationRecord(self._membership.broker, verdict.reporters, found.record.lease_s)
+        put = Put(keys.REVOCATIONS.key(broker), keys.REVOCATIONS.encode(Versioned.new(revocation)))
+        reports = self._reports.by_broker.get(broker, {})
+        suspicions = [(keys.SUSPICIONS.key(broker, one), reports.get(one, NEVER)) for one in verdict.reporters]
         compares = [Compare(there.key, there.revision), self._membership.compare(), same_leader]
-        if await self._coordination.commit([*compares, *self._standing(verdict)], [put]) is None:
-            return  # the next look sees why
+        compares += [Compare(*one) for one in suspicions]  # they hold as long as the reports stand
+        if await self._coordination.commit(compares, [put]) is None:
+            return  # the next round sees why
         reach("suspicion.marked")
         named = " and ".join(verdict.reporters)
         logger.warning("the lease of broker %s is ended: it refuses connections of %s", broker, named)
@@ -142,24 +139,18 @@ class Revoker:
         self.revocations += 1
         reach("suspicion.revoked")
 
-    def _standing(self, verdict: Verdict) -> list[Compare]:
-        """Returns the comparisons that hold as long as the reports stand."""
-        reports = self._reports.by_broker.get(verdict.broker, {})
-        key = keys.SUSPICIONS.key
-        return [Compare(key(verdict.broker, one), reports.get(one, NEVER)) for one in verdict.reporters]
-
-    async def _remove_marks(self) -> None:
+    async def _remove_revocations(self) -> None:
         for broker in list(self._reports.revoked):
             if broker not in self._gone_since_s and not self._roster.alive(broker) and await self._roster.gone(broker):
                 self._gone_since_s[broker] = self._clock.monotonic_s()  # the key was there, and never comes back
         self._gone_since_s = {one: at_s for one, at_s in self._gone_since_s.items() if one in self._reports.revoked}
         now_s = self._clock.monotonic_s()
         for broker, since_s in list(self._gone_since_s.items()):
-            mark = self._reports.revoked.get(broker)
-            if mark and self._election.is_leader and now_s - since_s >= mark.record.lease_s:
-                await self._remove_mark(broker, mark.revision)
+            found = self._reports.revoked.get(broker)
+            if found and self._election.is_leader and now_s - since_s >= found.record.lease_s:
+                await self._remove_revocation(broker, found.revision)
 
-    async def _remove_mark(self, broker: str, revision: int) -> None:
+    async def _remove_revocation(self, broker: str, revision: int) -> None:
         key = keys.REVOCATIONS.key(broker)
         compares = [self._election.leader_compare(), Compare(keys.BROKERS.key(broker), 0), Compare(key, revision)]
         if await self._coordination.commit(compares, [Delete(key)]) is not None:

@@ -31,8 +31,8 @@ class OwnRevocations:
         self._clock = clock
         self._last_s = -inf
 
-    def note(self) -> str:
-        """Notes that a lease was ended while this broker lived. Returns that as the end of a line of the log."""
+    def add(self) -> str:
+        """Counts a lease that was ended while this broker lived. Returns that as the end of a line of the log."""
         self.count += 1
         self._last_s = self._clock.monotonic_s()
         return f"; others did that while it lived, so it is not suspected for {EXEMPT_S:g} s"
@@ -77,19 +77,19 @@ class Suspecting(Service):
         )
 
     async def run(self) -> Tasks:
-        """Begins to look after the others, and to be looked after."""
+        """Begins to ask the others, and to answer them."""
         revision = await self.reports.load()
         named = {
-            "marks of suspicion": self.reports.follow(revision),
-            "greetings": self.prober.run(),
-            "suspicions": self.revoker.run(),
+            "suspicions and revocations": self.reports.follow(revision),
+            "heartbeats": self.prober.run(),
+            "revoker": self.revoker.run(),
         }
         if self._membership.is_exempt:
             named["end of the exemption"] = self._own.end_exemption(self._membership)
         return named
 
     def wake(self) -> None:
-        """Looks at the roster, which has changed."""
+        """Tells the prober and the revoker that the roster has changed."""
         self.prober.wake()
         self.revoker.wake()
 

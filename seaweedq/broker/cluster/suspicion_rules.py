@@ -85,7 +85,7 @@ class PeerHealth:
 def may_be_suspected(record: BrokerRecord) -> bool:
     """Tells whether a broker's lease may be ended on suspicion. One that starts or drains may refuse connections while
     it lives, and one that does not say how long its lease is may be of a version that knows no suspicion."""
-    return record.lease_s > 0 and not (record.starting or record.draining or record.spared)
+    return record.lease_s > 0 and not (record.starting or record.draining or record.suspicion_exempt)
 
 
 def reporters_needed(living: int) -> int:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from seaweedq.balancer.history import Cell, History, Taken, cells
+from seaweedq.balancer.history import Cell, History, SegmentTraffic, cells
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.scaling import HotKey
 from seaweedq.broker.context import ClusterView, Context
-from seaweedq.broker.load.meters import Counted, Loads, Reports
+from seaweedq.broker.load.meters import Loads, OwnerCounts, Reports
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import HistoryCall
 from seaweedq.broker.service import Service, Tasks
@@ -43,7 +43,7 @@ class _Known:
 
     term: int
     at_us: int
-    counted: Mapping[SegmentId, Counted]
+    counts: Mapping[SegmentId, OwnerCounts]
     answered: frozenset[str]
 
 
@@ -69,10 +69,10 @@ class HistoryRecorder:
         known, history = self._known, self.history
         if history is None or term != known.term or now_us < known.at_us:
             self.history, known, self._due_s = History(now_us), _Known(term, now_us, {}, frozenset()), now_s
-            self._known = replace(known, counted=(await self._look(known, now_us))[1], answered=self._answered())
+            self._known = replace(known, counts=(await self._collect(known, now_us))[1], answered=self._answered())
         elif now_s >= self._due_s and now_us > known.at_us:
-            taken, counted = await self._look(known, now_us)
-            self._known = _Known(term, now_us, counted, self._answered())
+            taken, counts = await self._collect(known, now_us)
+            self._known = _Known(term, now_us, counts, self._answered())
             await asyncio.to_thread(history.add, now_us, taken)
         else:
             return
@@ -81,26 +81,26 @@ class HistoryRecorder:
     def _answered(self) -> frozenset[str]:
         return frozenset(self._reports.answered)
 
-    async def _look(self, known: _Known, now_us: int) -> tuple[list[Taken], dict[SegmentId, Counted]]:
+    async def _collect(self, known: _Known, now_us: int) -> tuple[list[SegmentTraffic], dict[SegmentId, OwnerCounts]]:
         """Returns what all segments took since then, and the counts of those that were still open when they were looked
         at, each of them once."""
-        hot, counted = self._hot(), self._reports.counted
-        taken: list[Taken] = []
-        there: dict[SegmentId, Counted] = {}
-        for at, key in enumerate({**known.counted, **counted}):
+        hot, counts = self._hot(), self._reports.counts
+        taken: list[SegmentTraffic] = []
+        there: dict[SegmentId, OwnerCounts] = {}
+        for at, key in enumerate({**known.counts, **counts}):
             if at % BREATH == 0:
                 await asyncio.sleep(0)
             record = self._record(key)
             if record is None:
                 continue
             if record.state == "sealed":
-                if before := known.counted.get(key):
+                if before := known.counts.get(key):
                     taken += self._rest(known, key, record, before.end, before.mean_bytes, now_us)
                 continue
-            there[key] = counted.get(key) or known.counted[key]
+            there[key] = counts.get(key) or known.counts[key]
             messages, size_bytes = _since(known, key, there[key], record)
             if messages > 0:
-                taken.append(_one(key, record, now_us, messages, size_bytes, hot.get(key)))
+                taken.append(_traffic(key, record, now_us, messages, size_bytes, hot.get(key)))
         return taken, there
 
     def _record(self, key: SegmentId) -> SegmentRecord | None:
@@ -112,39 +112,36 @@ class HistoryRecorder:
 
     def _rest(
         self, known: _Known, key: SegmentId, record: SegmentRecord, end: int, mean_bytes: float, now_us: int
-    ) -> Iterator[Taken]:
+    ) -> Iterator[SegmentTraffic]:
         """Yields what a sealed segment took behind the end that was known of it, and so all of those that came after it
         and are sealed by now, too."""
         rest = (record.end_offset or 0) - end
         if rest > 0:
-            yield _one(key, record, now_us, rest, round(rest * mean_bytes), None)
+            yield _traffic(key, record, now_us, rest, round(rest * mean_bytes), None)
         for number in record.successors:
             successor = (*key[:2], number)
             after = self._record(successor)
-            if after and _came_and_went(after, known.at_us) and after.predecessors[0] == key[2]:
+            came_and_went = after and after.state == "sealed" and after.created_us >= known.at_us
+            if after and came_and_went and after.predecessors[0] == key[2]:
                 yield from self._rest(known, successor, after, 0, mean_bytes, now_us)
 
 
-def _came_and_went(record: SegmentRecord, since_us: int) -> bool:
-    return record.state == "sealed" and record.created_us >= since_us
-
-
-def _since(known: _Known, key: SegmentId, counted: Counted, record: SegmentRecord) -> tuple[int, int]:
+def _since(known: _Known, key: SegmentId, counts: OwnerCounts, record: SegmentRecord) -> tuple[int, int]:
     """Returns the messages and bytes since the last column. Of a segment that was not known then they are what its
     owner has counted, if that owner was known to have counted nothing; else none, since it may be of long ago."""
-    before = known.counted.get(key)
+    before = known.counts.get(key)
     if before is None:
         if record.created_us >= known.at_us:
-            return counted.end, counted.size_bytes
-        return (counted.messages, counted.size_bytes) if counted.owner in known.answered else (0, 0)
-    goes_on = before.owner == counted.owner and counted.size_bytes >= before.size_bytes
-    return counted.end - before.end, counted.size_bytes - (before.size_bytes if goes_on else 0)
+            return counts.end, counts.size_bytes
+        return (counts.messages, counts.size_bytes) if counts.owner in known.answered else (0, 0)
+    goes_on = before.owner == counts.owner and counts.size_bytes >= before.size_bytes
+    return counts.end - before.end, counts.size_bytes - (before.size_bytes if goes_on else 0)
 
 
-def _one(
+def _traffic(
     key: SegmentId, record: SegmentRecord, now_us: int, messages: int, size_bytes: int, hot: HotKey | None
-) -> Taken:
-    return Taken(
+) -> SegmentTraffic:
+    return SegmentTraffic(
         key,
         KeyRange(record.low, record.high),
         record.created_us,
@@ -205,7 +202,7 @@ class Histories:
 
 def _found(leader: str, history: History, call: HistoryCall) -> FoundHistory:
     begin_us, end_us = history.begin_us, history.end_us
-    columns = history.of((call.topic, call.incarnation), call.since_us, call.until_us)
+    columns = history.columns_of((call.topic, call.incarnation), call.since_us, call.until_us)
     return FoundHistory(leader, begin_us, end_us, cells(columns, call.cells))
 
 

@@ -10,7 +10,7 @@ Observers get what the owner itself has seen: of a segment that was moved, the r
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,24 +46,20 @@ CALL_S = 5.0
 
 class LoadReport(msgspec.Struct, array_like=True):
     """A broker's report to the leader: the loads of its segments, and the seconds for which the others have had none.
-    Brokers of earlier versions do not tell the `counts`: of each of the loads the end of the segment, and the messages
-    and bytes that this broker has taken since it opened the segment."""
+    With each load come the end of the segment, and the messages and bytes that this broker has taken since it opened
+    the segment."""
 
-    loads: list[tuple[SegmentId, SegmentLoad]]
+    loads: list[tuple[SegmentId, SegmentLoad, tuple[Count, Count, Count]]]
     idle: list[tuple[SegmentId, float]]
-    counts: list[tuple[Count, Count, Count]] = []
 
     def all(self) -> dict[SegmentId, SegmentLoad]:
         """Returns the load of each segment."""
-        return dict(self.loads) | {segment: SegmentLoad(observed_s=observed_s) for segment, observed_s in self.idle}
-
-    def counted(self) -> Iterator[tuple[SegmentId, tuple[int, int, int]]]:
-        """Yields the counts of each segment that has some."""
-        return ((segment, counts) for (segment, _), counts in zip(self.loads, self.counts, strict=False))
+        idle = {segment: SegmentLoad(observed_s=observed_s) for segment, observed_s in self.idle}
+        return {segment: load for segment, load, _ in self.loads} | idle
 
 
 @dataclass(slots=True)
-class _Metered:
+class _SegmentMeter:
     """A segment at its last reading; one that nobody has needed yet is not open, and has no load."""
 
     segment: OpenSegment | None
@@ -86,7 +82,7 @@ class Loads:
         self._broker = broker
         self._clock = clock
         self._ticked_s = clock.monotonic_s()
-        self._metered: dict[SegmentId, _Metered] = {}
+        self._metered: dict[SegmentId, _SegmentMeter] = {}
 
     async def run(self) -> None:
         """Reads the meters, for ever."""
@@ -95,13 +91,13 @@ class Loads:
             try:
                 self.tick()
             except Exception:
-                logger.exception("loads were not looked at, going on")
+                logger.exception("loads were not metered, going on")
 
     def tick(self) -> None:
         """Reads the meters once."""
         now_s = self._clock.monotonic_s()
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
-        seen: dict[SegmentId, _Metered] = {}
+        seen: dict[SegmentId, _SegmentMeter] = {}
         cool_downs: dict[Topic, float] = {}
         for key in self._catalog.owned_by(self._broker):
             topic = self._catalog.find(key[0])
@@ -111,17 +107,20 @@ class Loads:
                 cool_downs[topic] = policy_of(topic).cool_down_s
             known = self._metered.get(key)
             if known is None:
-                seen[key] = _met(self._catalog.segment(topic, key[2]).record, topic.opened.get(key[2]))
+                record = self._catalog.segment(topic, key[2]).record
+                seen[key] = _SegmentMeter(None, LoadMeter(KeyRange(record.low, record.high)))
+                if segment := topic.opened.get(key[2]):
+                    seen[key].begin(segment)
             else:
                 seen[key] = known
-                _look(known, topic.opened.get(key[2]), passed_s, cool_downs[topic])
+                _update(known, topic.opened.get(key[2]), passed_s, cool_downs[topic])
         self._metered = seen
 
-    def of(self, topic: Topic) -> dict[int, SegmentLoad]:
+    def by_segment(self, topic: Topic) -> dict[int, SegmentLoad]:
         """Returns the loads of a topic's open segments that this broker owns, by number."""
         name, policy = (topic.name, topic.record.incarnation), policy_of(topic)
         known = ((number, self._metered.get((*name, number))) for number in self._catalog.records(topic))
-        return {number: _told(one.meter, policy) for number, one in known if one}
+        return {number: _reported(one.meter, policy) for number, one in known if one}
 
     def report(self) -> LoadReport:
         """Returns all loads, for the leader."""
@@ -131,10 +130,9 @@ class Loads:
             if key[:2] not in policies:
                 topic = self._catalog.find(key[0])
                 policies[key[:2]] = policy_of(topic) if topic else ScalingPolicy()
-            load = _told(one.meter, policies[key[:2]])
+            load = _reported(one.meter, policies[key[:2]])
             if one.messages or any(load.messages_peaks):
-                found.loads.append((key, load))
-                found.counts.append((one.end, one.messages, one.size_bytes))
+                found.loads.append((key, load, (one.end, one.messages, one.size_bytes)))
             else:
                 found.idle.append((key, load.observed_s))
         return found
@@ -153,14 +151,7 @@ class Loads:
         return costs(self.report().all())
 
 
-def _met(record: SegmentRecord, segment: OpenSegment | None) -> _Metered:
-    metered = _Metered(None, LoadMeter(KeyRange(record.low, record.high)))
-    if segment:
-        metered.begin(segment)
-    return metered
-
-
-def _look(known: _Metered, segment: OpenSegment | None, passed_s: float, cool_down_s: float) -> None:
+def _update(known: _SegmentMeter, segment: OpenSegment | None, passed_s: float, cool_down_s: float) -> None:
     if known.segment is not segment and segment:
         known.begin(segment)
         known.messages = known.size_bytes = known.end = 0  # all its rows came since the last reading
@@ -173,7 +164,7 @@ def _look(known: _Metered, segment: OpenSegment | None, passed_s: float, cool_do
     known.meter.tick(messages, size_bytes, passed_s, cool_down_s)
 
 
-def _told(meter: LoadMeter, policy: ScalingPolicy) -> SegmentLoad:
+def _reported(meter: LoadMeter, policy: ScalingPolicy) -> SegmentLoad:
     """Returns a load as the balancer needs it: of a cool segment it does not need the distribution of keys."""
     load = meter.load(keys=False)
     warm = max(load.messages_per_s) > WARM * policy.target_messages_per_s
@@ -240,7 +231,7 @@ def _places(rows: int) -> tuple[pa.Array, npt.NDArray[np.intp]]:
     return pa.array(chosen), counts
 
 
-class Observed(msgspec.Struct, array_like=True, frozen=True):
+class SegmentRates(msgspec.Struct, array_like=True, frozen=True):
     """The rates of an open segment a second, by window, corrected. `hot_key` is the hash, with its share (0 to 1), of
     the one key because of which an overloaded segment is not split. `nearest` is None where the topic does not split by
     itself; `is_full` tells that it has as many segments as it may have."""
@@ -252,12 +243,14 @@ class Observed(msgspec.Struct, array_like=True, frozen=True):
     is_full: bool = False
 
 
-def observed(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int) -> dict[int, Observed]:
+def segment_rates(
+    topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int
+) -> dict[int, SegmentRates]:
     """Returns the rates of the segments of a topic that have these loads, by number."""
     hot, policy = _hot(topic, records, loads, now_us), policy_of(topic)
     is_full = sum(known.record.state == "open" for known in records.values()) >= policy.max_segments
     return {
-        number: Observed(
+        number: SegmentRates(
             load.corrected_messages_per_s,
             load.corrected_bytes_per_s,
             hot.get(number),
@@ -278,7 +271,7 @@ def _hot(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_u
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class OwnerCounts:
     """The end of a segment, as its owner reported it, and the messages and bytes that this owner has taken since it
     opened the segment."""
 
@@ -295,7 +288,7 @@ class Counted:
 
 class Reports:
     """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` are those of the
-    brokers that answered, whose names are in `answered`; `counted` are the counts of their segments that have had any
+    brokers that answered, whose names are in `answered`; `counts` are those of their segments that have had any
     message.
 
     The observations of a segment's earlier owner still count: neither a move nor a death makes its load unknown. So
@@ -306,7 +299,7 @@ class Reports:
         self.loads: dict[SegmentId, SegmentLoad] = {}
         self.costs: dict[SegmentId, float] = {}
         self.answered: set[str] = set()
-        self.counted: dict[SegmentId, Counted] = {}
+        self.counts: dict[SegmentId, OwnerCounts] = {}
         self._catalog = catalog
         self._roster = roster
         self._peers = peers
@@ -328,8 +321,11 @@ class Reports:
             for segment, load in report.all().items():
                 loads[segment] = self._joined(segment, broker, load)
         self.answered = set(reports)
-        told = ((broker, *each) for broker, report in reports.items() for each in report.counted())
-        self.counted = {segment: Counted(broker, *counts) for broker, segment, counts in told}
+        self.counts = {
+            segment: OwnerCounts(broker, *counts)
+            for broker, report in reports.items()
+            for segment, _, counts in report.loads
+        }
         known = loads.keys() | {one for owner in self._catalog.owners() for one in self._catalog.owned_by(owner)}
         self._last = {segment: load for segment, load in (self._last | loads).items() if segment in known}
         self.loads, self.costs = loads, costs(self._last)

@@ -20,7 +20,7 @@ from math import inf
 
 from seaweedq.broker.log.reader import Pieces, expired, unexpired
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.messages import GreetCall, Greeting
+from seaweedq.broker.rpc.messages import Heartbeat, HeartbeatCall
 from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError, Unavailable
@@ -114,7 +114,7 @@ class ClusterTime:
     async def _ask(self, broker: str, url: str) -> tuple[str, int | None]:
         since_s = self._clock.monotonic_s()
         try:
-            found = await self._peers.call(url, "greet", GreetCall(), Greeting, ANSWER_S)
+            found = await self._peers.call(url, "greet", HeartbeatCall(), Heartbeat, ANSWER_S)
         except SeaweedqError:
             return broker, self._ahead_us.get(broker, -self._monotonic_us())
         self.hear(broker, 0 if found.broker == self._me else found.now_us, since_s)  # its address may be mine by now

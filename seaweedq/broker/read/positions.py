@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from seaweedq.broker.context import ClusterView
-from seaweedq.broker.load.meters import Loads, Observed, observed
+from seaweedq.broker.load.meters import Loads, SegmentRates, segment_rates
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Reader
@@ -34,13 +34,13 @@ T = TypeVar("T")
 class Position(msgspec.Struct, array_like=True):
     """The offsets of a segment; and where they were asked for, the bytes of its files, as stored, and of its tail, as
     in memory. The position of an open segment comes with the load that its owner has observed. With the bytes comes
-    `file_us`, when its newest file was written; None where it has none, or its owner is of an earlier version."""
+    `file_us`, when its newest file was written; None if it has none."""
 
     segment: int
     flushed: int
     end: int
     size_bytes: int = 0
-    observed: Observed | None = None
+    observed: SegmentRates | None = None
     file_us: int | None = None
     tail_bytes: int = 0
 
@@ -73,10 +73,10 @@ class LocalPositions:
         segments = [segment for segment in await self._ownership.mine(topic) if not segment.closed]
         if flush:
             await asyncio.gather(*(self._flusher.flush(segment, self._timeout_s) for segment in segments))
-        loads = observed(topic, self._catalog.records(topic), self._loads.of(topic), self._clock.now_us())
+        loads = segment_rates(topic, self._catalog.records(topic), self._loads.by_segment(topic), self._clock.now_us())
         found = {segment: await self.position(segment, sizes) for segment in segments}
         for segment, position in found.items():
-            position.observed = loads.get(segment.id, Observed())
+            position.observed = loads.get(segment.id, SegmentRates())
         if not self._membership.valid():
             raise NotReady("this broker's lease has expired")
         return [position for segment, position in found.items() if not segment.closed]

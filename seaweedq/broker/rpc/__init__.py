@@ -5,8 +5,8 @@ from seaweedq.broker.rpc.messages import BrokerStatus as BrokerStatus
 from seaweedq.broker.rpc.messages import EndsCall as EndsCall
 from seaweedq.broker.rpc.messages import ErrorMessage as ErrorMessage
 from seaweedq.broker.rpc.messages import GiveCall as GiveCall
-from seaweedq.broker.rpc.messages import GreetCall as GreetCall
-from seaweedq.broker.rpc.messages import Greeting as Greeting
+from seaweedq.broker.rpc.messages import Heartbeat as Heartbeat
+from seaweedq.broker.rpc.messages import HeartbeatCall as HeartbeatCall
 from seaweedq.broker.rpc.messages import HistoryCall as HistoryCall
 from seaweedq.broker.rpc.messages import MarkCall as MarkCall
 from seaweedq.broker.rpc.messages import RecoverCall as RecoverCall

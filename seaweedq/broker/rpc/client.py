@@ -48,7 +48,7 @@ CONNECT_S = 2.0
 _NOT_REPEATED = {"POST", "PATCH"}  # methods that aiohttp sends once
 NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
 Headers = Mapping[str, str]
-Greet = Callable[[Address, Hello], Awaitable[Welcome]]
+SayHello = Callable[[Address, Hello], Awaitable[Welcome]]
 LOOK_S = 0.5
 HELLO_S = 5.0
 HELLO_PATH = "/internal/hello"
@@ -140,20 +140,20 @@ class Transport:
 
 
 class PeerCaller:
-    """Makes sessions; `greet` sends a hello."""
+    """Makes sessions; `say_hello` sends a hello."""
 
-    def __init__(self, trust: PeerKeyring, addresses: Addresses, clock: Clock, ids: Ids, greet: Greet) -> None:
+    def __init__(self, trust: PeerKeyring, addresses: Addresses, clock: Clock, ids: Ids, say_hello: SayHello) -> None:
         self._trust = trust
         self._addresses = addresses
         self._clock = clock
         self._ids = ids
-        self._greet = greet
+        self._say_hello = say_hello
         self._sessions: dict[str, Outgoing] = {}  # by the id of the other broker
-        self._greetings: dict[str, asyncio.Task[Outgoing]] = {}
+        self._hellos: dict[str, asyncio.Task[Outgoing]] = {}
 
     async def session(self, url: str) -> tuple[Address, Outgoing]:
         """Returns a session with the broker at a URL. Raises NotOwner where none is there that proves to know the
-        secret, and what `greet` raises."""
+        secret, and as `say_hello` does."""
         address = self._addresses.find(url)
         if address is None:
             raise NotOwner(  # nobody was asked
@@ -162,7 +162,7 @@ class PeerCaller:
         known = self._sessions.get(address.broker)
         if known is None or self._clock.monotonic_s() >= known.until_s:
             try:
-                known = await asyncio.shield(self._greeting(address))
+                known = await asyncio.shield(self._hello_to(address))
             except SeaweedqError:
                 self._addresses.forget(url)
                 raise
@@ -176,24 +176,24 @@ class PeerCaller:
 
     async def close(self) -> None:
         """Ends the hellos that are under way."""
-        greetings = list(self._greetings.values())
-        for greeting in greetings:
-            greeting.cancel()
-        await asyncio.gather(*greetings, return_exceptions=True)
+        hellos = list(self._hellos.values())
+        for hello in hellos:
+            hello.cancel()
+        await asyncio.gather(*hellos, return_exceptions=True)
 
-    def _greeting(self, address: Address) -> asyncio.Task[Outgoing]:
+    def _hello_to(self, address: Address) -> asyncio.Task[Outgoing]:
         """Returns the hello to a broker that is under way, or begins one."""
-        found = self._greetings.get(address.broker)
+        found = self._hellos.get(address.broker)
         if found is None:
             found = asyncio.create_task(self._begin(address), name=f"hello to {address.broker}")
-            self._greetings[address.broker] = found
+            self._hellos[address.broker] = found
             found.add_done_callback(lambda ended: self._end(address.broker, ended))
         return found
 
     async def _begin(self, address: Address) -> Outgoing:
         said_s = self._clock.monotonic_s()
         hello = Hello(self._trust.me, address.broker, self._ids.nonce()).signed(address.keys)
-        welcome = await self._greet(address, hello)
+        welcome = await self._say_hello(address, hello)
         try:
             session = accepted(hello, welcome, address.keys, said_s)
         except PeerRefused as error:
@@ -204,7 +204,7 @@ class PeerCaller:
         return session
 
     def _end(self, broker: str, ended: asyncio.Task[Outgoing]) -> None:
-        self._greetings.pop(broker, None)
+        self._hellos.pop(broker, None)
         if not ended.cancelled():
             ended.exception()  # those who wait have it; perhaps nobody does any more
 
@@ -282,7 +282,7 @@ class Peers:
 
     def begin(self, trust: PeerKeyring, addresses: Addresses, clock: Clock, ids: Ids) -> None:
         """Calls brokers in sessions, from the level on that has them."""
-        self._caller = PeerCaller(trust, addresses, clock, ids, self._greet)
+        self._caller = PeerCaller(trust, addresses, clock, ids, self._say_hello)
 
     async def call(self, url: str, path: str, request: Any, answer: type[T], timeout_s: float) -> T:
         """Posts a request as msgpack to `/internal/{path}`, and returns the decoded answer. Raises Unavailable where no
@@ -345,7 +345,7 @@ class Peers:
         except TimeoutError as error:
             raise Unavailable("another broker does not answer; try again", inside=f"{url} answers no hello") from error
 
-    async def _greet(self, address: Address, hello: Hello) -> Welcome:
+    async def _say_hello(self, address: Address, hello: Hello) -> Welcome:
         """Says hello. Raises NotOwner where another life is there, WrongSecret, Unavailable."""
         request = Request("POST", HELLO_PATH, {}, b"", HELLO_S)
         found = await self.send(address.base, request, {HELLO_HEADER: hello.encode()}, address.secured)

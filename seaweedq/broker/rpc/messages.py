@@ -152,32 +152,32 @@ class RecoverCall(msgspec.Struct, array_like=True):
     broker: str
 
 
-class GreetCall(msgspec.Struct, array_like=True):
+class HeartbeatCall(msgspec.Struct, array_like=True):
     """Asks which broker answers here. A broker that lives on holds the answer for `hold_s`."""
 
     hold_s: Seconds = 0.0
 
 
-class Greeting(msgspec.Struct, array_like=True):
+class Heartbeat(msgspec.Struct, array_like=True):
     """The id of the broker that answers, whether it is about to stop, so that it may refuse connections soon, and its
-    wall clock; 0 from versions that do not tell it."""
+    wall clock."""
 
     broker: str
-    leaving: bool = False
-    now_us: int = 0
+    leaving: bool
+    now_us: int
 
 
 class BrokerStatus(msgspec.Struct, array_like=True):
-    """The bytes that a broker holds in memory and in its journal. Earlier versions tell no more: its budget, and what
-    it holds of that; what came in a second, over 10 s; and the age of its oldest row that is in no file yet."""
+    """The bytes that a broker holds in memory and in its journal; its budget, and the part of the budget that is held;
+    the messages and bytes that came in a second, over 10 s; and the age of its oldest row that is in no file yet."""
 
     tail_bytes: int
     unreleased_journal_bytes: int
-    budget_bytes: int | None = None
-    held_bytes: int | None = None
-    messages_per_s: float | None = None
-    bytes_per_s: float | None = None
-    oldest_tail_s: float | None = None
+    budget_bytes: int
+    held_bytes: int
+    messages_per_s: float
+    bytes_per_s: float
+    oldest_tail_s: float
 
 
 class UseReport(msgspec.Struct, array_like=True):

@@ -60,10 +60,10 @@ async def test_the_level_rises_once_nobody_prevents_it(
         assert refused.status_code == 409
         assert refused.json() | {"level": 1, "to": next_level, "too_old": ["old.1"]} == refused.json()
         with caplog.at_level(logging.INFO):
-            await inside.level_rise(broker).tell()
+            await inside.level_upgrade(broker).tell()
             await together.coordination.leases.revoke(lease)
             await until(lambda: "old.1" not in inside.roster(broker).strange)
-            await inside.level_rise(broker).tell()
+            await inside.level_upgrade(broker).tell()
         assert "stays at level 1 because of brokers that read no higher one: old.1" in caplog.text
         assert f"all brokers read level {next_level}; `seaweedq cluster level` raises the cluster from 1" in caplog.text
         metrics = (await ask(app, "GET", "/metrics")).text
@@ -137,7 +137,7 @@ async def test_the_leader_ends_a_rise_that_was_broken_off(tmp_path: Path, next_l
         record = msgspec.json.decode(there.value)
         inside.level(broker)._levels = msgspec.structs.replace(inside.level(broker)._levels, written=1)
         await together.coordination.commit([], [Put(key, msgspec.json.encode({**record, "written": 1}))])
-        await inside.level_rise(broker).finish()
+        await inside.level_upgrade(broker).finish()
         there = await together.coordination.get(key)
         assert there
         assert msgspec.json.decode(there.value) == record

@@ -189,7 +189,7 @@ async def test_a_rise_of_the_level_under_load_loses_no_request(tmp_path: Path, n
         await make(together)
         await work(together)
         working = asyncio.create_task(work_often(together))
-        await inside.level_rise(together.brokers[0]).rise(next_level)
+        await inside.level_upgrade(together.brokers[0]).upgrade(next_level)
         await until(lambda: all(inside.level(one).written == next_level for one in together.brokers))
         working.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -10,7 +10,7 @@ import pytest
 
 from seaweedq import levels
 from seaweedq.broker.cluster.joining import cluster_of
-from seaweedq.broker.cluster.level_upgrade import COMPARED, JoinGuard, LevelRise
+from seaweedq.broker.cluster.level_upgrade import COMPARED, JoinGuard, LevelUpgrade
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import ClusterLevel
@@ -18,7 +18,7 @@ from seaweedq.coordination.interface import Entry, Put, read_all
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import CoordinationUnavailable, LevelConflict, LevelMismatch, NeedsLevel, UnfitStore
+from seaweedq.errors import CoordinationUnavailable, LevelConflict, LevelMismatch, UnfitStore
 from seaweedq.failpoints import using
 from seaweedq.storage.identity import known_identity
 from seaweedq.storage.memory import MemoryStore
@@ -42,13 +42,13 @@ class World:
         self.roster = Roster(self.coordination)
         self.level = ClusterLevel(self.coordination, self.roster)
         self.membership = self.member("new")
-        self.rise = self.riser(self.membership)
+        self.upgrade = self.upgrader(self.membership)
 
     def member(self, name: str) -> Membership:
         return Membership(self.coordination, SystemClock(), BrokerIdentity.of(SystemIds(), name, f"http://{name}"), 60)
 
-    def riser(self, membership: Membership) -> LevelRise:
-        return LevelRise(self.coordination, self.store, self.level, membership, LEASE_S)
+    def upgrader(self, membership: Membership) -> LevelUpgrade:
+        return LevelUpgrade(self.coordination, self.store, self.level, membership, LEASE_S)
 
     async def identify(self) -> str:
         return await cluster_of(self.coordination, self.store, SystemIds(), SystemClock(), "these")
@@ -115,7 +115,7 @@ async def test_the_record_of_a_new_cluster_of_level_1(world: World) -> None:
 
 
 async def test_it_rises_and_the_store_names_the_level(world: World) -> None:
-    found = await world.rise.rise(None)
+    found = await world.upgrade.upgrade(None)
     identity = await known_identity(world.store)
     assert identity
     assert (found.level, found.written, found.store) == (2, 2, identity.store)
@@ -129,7 +129,7 @@ async def test_it_rises_and_the_store_names_the_level(world: World) -> None:
     assert "_levels/2" in await world.store.list("_levels/")
     assert world.level.written == 2
     before = await world.all()
-    assert await world.rise.rise(2) == found
+    assert await world.upgrade.upgrade(2) == found
     assert await world.identify() == "c"
     assert await world.all() == before
 
@@ -151,7 +151,7 @@ async def test_it_is_refused_with_their_names_where_somebody_does_not_read_it(
     await world.put(key, value)
     before = await world.all()
     with pytest.raises(LevelConflict, match=too_old[0]) as caught:
-        await world.rise.rise(to)
+        await world.upgrade.upgrade(to)
     assert [name if name.endswith(".1") else name.split(".")[0] for name in caught.value.fields["too_old"]] == too_old
     assert caught.value.fields["level"] == 1
     assert await world.all() == before
@@ -159,38 +159,38 @@ async def test_it_is_refused_with_their_names_where_somebody_does_not_read_it(
 
 async def test_a_recovered_journal_prevents_nothing(world: World) -> None:
     await world.put("journals/dead.1", {"kind": "file", "place": "p", "recovered": True})
-    assert (await world.rise.rise(2)).written == 2
+    assert (await world.upgrade.upgrade(2)).written == 2
 
 
 async def test_it_never_falls(world: World) -> None:
-    await world.rise.rise(2)
+    await world.upgrade.upgrade(2)
     with pytest.raises(LevelConflict, match="never falls"):
-        await world.rise.rise(1)
+        await world.upgrade.upgrade(1)
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("by", ["a request", "the leader"])
 async def test_whatever_a_crash_leaves_is_gone_on_with(world: World, place: str, by: str) -> None:
     with crash_at(place):
-        await world.rise.rise(2)
+        await world.upgrade.upgrade(2)
     assert (await world.record()).get("written", 1) == (2 if place == "level.written" else 1)
     await world.coordination.leases.revoke(world.membership.lease)
     other = world.member("other")
     await other.start(world.level.admit)
     await world.look()
     if by == "a request" or place == "level.marked":
-        await world.riser(other).rise(2)
+        await world.upgrader(other).upgrade(2)
     else:
-        await world.riser(other).finish()
+        await world.upgrader(other).finish()
     assert (await world.record())["written"] == 2
 
 
 async def test_nobody_dispatches_early_in_place_of_one_whose_lease_a_rise_ends(world: World) -> None:
     with crash_at("level.announced"):
-        await world.rise.rise(2)
+        await world.upgrade.upgrade(2)
     await world.join("old.1")
     with crash_at("level.cleared"):
-        await privates.finish(world.rise)()
+        await privates.finish(world.upgrade)()
     assert await world.brokers() == {"new"}
     page = await world.coordination.range("revocations/")
     assert [entry.key for entry in page.entries] == ["revocations/old.1"]
@@ -200,14 +200,14 @@ async def test_a_late_broker_that_cannot_read_the_announcement_is_out_in_time(
     world: World,
 ) -> None:
     with crash_at("level.announced"):
-        await world.rise.rise(2)
+        await world.upgrade.upgrade(2)
     await world.join("old.1")
     assert await world.brokers() == {"new", "old"}
     with crash_at("level.cleared"):
-        await privates.finish(world.rise)()
+        await privates.finish(world.upgrade)()
     assert await world.brokers() == {"new"}
     assert "written" not in await world.record()
-    assert (await privates.finish(world.rise)()).written == 2
+    assert (await privates.finish(world.upgrade)()).written == 2
 
 
 async def test_it_waits_a_lease_also_where_it_finds_nobody_to_keep_out(
@@ -220,17 +220,17 @@ async def test_it_waits_a_lease_also_where_it_finds_nobody_to_keep_out(
 
     monkeypatch.setattr("seaweedq.broker.cluster.level_upgrade.asyncio.sleep", sleep)
     with crash_at("level.announced"):
-        await world.rise.rise(2)
+        await world.upgrade.upgrade(2)
     await world.look()
-    await world.rise.finish()
+    await world.upgrade.finish()
     await world.look()
-    await world.rise.finish()
+    await world.upgrade.finish()
     assert slept == [LEASE_S]
 
 
 async def test_while_it_rises_the_guard_ends_those_that_are_starting(world: World) -> None:
     with crash_at("level.announced"):
-        await world.rise.rise(2)
+        await world.upgrade.upgrade(2)
     await world.join("old.1", starting=True)
     await world.join("served.1")
     await world.look()
@@ -244,13 +244,13 @@ async def test_while_it_rises_the_guard_ends_those_that_are_starting(world: Worl
 
 
 async def test_one_that_comes_when_all_is_over_loses_its_lease(world: World) -> None:
-    await world.rise.rise(2)
+    await world.upgrade.upgrade(2)
     guard = JoinGuard(world.coordination, world.level, world.roster)
     running = asyncio.create_task(guard.run())
     await world.join("old.1")
     await world.join("other.1", highest=2)
     await world.roster.load()
-    guard.look()
+    guard.check()
     async with asyncio.timeout(5):
         while "old" in await world.brokers():
             await asyncio.sleep(0.001)
@@ -266,7 +266,7 @@ async def test_a_broker_joins_under_the_level_that_it_has_read(world: World) -> 
         asked += 1
         found = await world.level.admit()
         if asked == 1:
-            await world.rise.rise(2)
+            await world.upgrade.upgrade(2)
         return found
 
     other = world.member("other")
@@ -337,23 +337,17 @@ async def test_a_store_that_lost_its_coordination_knows_its_level(
 async def test_more_brokers_than_a_transaction_compares(world: World) -> None:
     for number in range(COMPARED + 10):
         await world.join(f"b{number}.1", highest=2)
-    assert (await world.rise.rise(2)).written == 2
+    assert (await world.upgrade.upgrade(2)).written == 2
 
 
 async def test_two_requests_at_once(world: World) -> None:
     other = world.member("other")
     await other.start(world.level.admit)
-    found = await asyncio.gather(world.rise.rise(2), world.riser(other).rise(2))
+    found = await asyncio.gather(world.upgrade.upgrade(2), world.upgrader(other).upgrade(2))
     assert [one.written for one in found] == [2, 2]
 
 
-async def test_what_needs_a_level_is_refused_and_names_who_is_too_old(world: World) -> None:
-    with pytest.raises(NeedsLevel, match="`seaweedq cluster level` raises it"):
-        world.level.require(2, "this")
+async def test_the_levels_that_are_possible_and_who_is_too_old(world: World) -> None:
     await world.join("old.1")
     await world.look()
     assert (world.level.possible, world.level.newest, world.level.too_old_for(2)) == (1, 2, ["old.1"])
-    with pytest.raises(NeedsLevel, match=r"too old for it: old\.1") as caught:
-        world.level.require(2, "this")
-    assert caught.value.fields == {"level": 1, "needs": 2, "too_old": ["old.1"]}
-    world.level.require(1, "this")

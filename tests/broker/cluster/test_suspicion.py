@@ -142,12 +142,12 @@ def test_a_living_one_that_begins_to_refuse_is_revoked_once_then_spared(tmp_path
             together.refusing.add(victim.process.url)
             await asyncio.sleep(HELD_S + 60)
             assert not again.lost.is_set()
-            assert all(inside.roster(one).brokers[again.id].record.spared for one in together.living)
+            assert all(inside.roster(one).brokers[again.id].record.suspicion_exempt for one in together.living)
             await together.crash(again)
         together.refusing.clear()
         again = await together.begin_again(victim)
         await asyncio.sleep(EXEMPT_S)
-        assert not any(inside.roster(one).brokers[again.id].record.spared for one in together.living)
+        assert not any(inside.roster(one).brokers[again.id].record.suspicion_exempt for one in together.living)
         together.refusing.add(victim.process.url)
         await until_s(again.lost.is_set, HELD_S + 3)
 
@@ -202,7 +202,7 @@ def test_one_revoked_while_it_lives_answers_nothing_from_then_and_says_so(
         await together.vanish(victim)
         again = await together.begin_again(victim)
         await asyncio.sleep(1)
-        assert all(inside.roster(one).brokers[again.id].record.spared for one in together.living)
+        assert all(inside.roster(one).brokers[again.id].record.suspicion_exempt for one in together.living)
 
     scene(tmp_path, work, lease_s=5.0)
     assert "others did that while it lived, so it is not suspected for 600 s" in caplog.text
@@ -269,7 +269,7 @@ def topic_of(broker: Broker) -> Any:
 async def test_a_start_that_takes_longer_than_it_is_spared_ends_that_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It said at its beginning that it was spared, and never that it was no more."""
+    """It said at its beginning that it was suspicion_exempt, and never that it was no more."""
     left_s = iter([1.0])
     monkeypatch.setattr(OwnRevocations, "exempt_s", property(lambda self: next(left_s, 0.0)))
     async with running(tmp_path) as broker:

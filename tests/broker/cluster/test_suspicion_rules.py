@@ -102,7 +102,9 @@ def test_two_reporters_of_two_one_that_live_and_are_not_reported(
     assert suspects(living(*brokers), len(brokers), reports) == found
 
 
-@pytest.mark.parametrize("change", [{"starting": True}, {"draining": True}, {"spared": True}, {"lease_s": 0.0}])
+@pytest.mark.parametrize(
+    "change", [{"starting": True}, {"draining": True}, {"suspicion_exempt": True}, {"lease_s": 0.0}]
+)
 def test_starting_draining_and_spared_brokers_are_not_suspected(change: dict[str, bool]) -> None:
     brokers = living("a", "b") | {"c": BrokerRecord("", "c", 0, **{"lease_s": 5.0, **change})}
     assert not may_be_suspected(brokers["c"])

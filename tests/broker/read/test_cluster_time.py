@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.read.cluster_time import ANSWER_S, FRESH_S, ClusterTime
-from seaweedq.broker.rpc.messages import Greeting
+from seaweedq.broker.rpc.messages import Heartbeat
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Unavailable
 from tests.support import privates
@@ -75,14 +75,14 @@ class World:
         """Of a message that comes now."""
         return self.time.lifetime_from_us(self.clock.now)
 
-    async def call(self, url: str, path: str, asked: object, answer: type, timeout_s: float) -> Greeting:
+    async def call(self, url: str, path: str, asked: object, answer: type, timeout_s: float) -> Heartbeat:
         """As Peers."""
         assert (path, timeout_s) == ("greet", ANSWER_S)
         self.asked += 1
         told = self.others[url]
         if told is None:
             raise Unavailable("nobody answers")
-        return Greeting(self.named.get(url, url), False, told)
+        return Heartbeat(self.named.get(url, url), False, told)
 
 
 @pytest.mark.parametrize(

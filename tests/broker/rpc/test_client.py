@@ -19,7 +19,7 @@ import pytest
 from seaweedq.api.app import Application
 from seaweedq.broker.rpc import client
 from seaweedq.broker.rpc.client import Peers, Request, ask_while, is_refused
-from seaweedq.broker.rpc.messages import GreetCall, Greeting
+from seaweedq.broker.rpc.messages import Heartbeat, HeartbeatCall
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
@@ -114,7 +114,7 @@ async def test_after_the_end_others_are_unavailable() -> None:
 async def asked(peers: Peers, url: str, timeout_s: float = 5.0) -> SeaweedqError:
     """The error of a call."""
     with pytest.raises(SeaweedqError) as raised:
-        await peers.call(url, "greet", GreetCall(0), Greeting, timeout_s)
+        await peers.call(url, "greet", HeartbeatCall(0), Heartbeat, timeout_s)
     return raised.value
 
 
@@ -170,8 +170,8 @@ async def test_a_request_that_a_broker_holds_is_answered_when_it_stops(tmp_path:
         (broker,) = together.brokers
         peers = peers_of(broker)
         async with served(broker) as serving:
-            now = await peers.call(serving.url, "greet", GreetCall(0), Greeting, 5)
-            holding = asyncio.create_task(peers.call(serving.url, "greet", GreetCall(60), Greeting, 65))
+            now = await peers.call(serving.url, "greet", HeartbeatCall(0), Heartbeat, 5)
+            holding = asyncio.create_task(peers.call(serving.url, "greet", HeartbeatCall(60), Heartbeat, 65))
             await asyncio.sleep(0.1)
             assert not holding.done()
             serving.stop.ask()

@@ -62,7 +62,7 @@ def test_a_proof_holds_for_no_other_record(change: dict[str, object]) -> None:
 
 def test_what_changes_in_a_life_needs_no_new_proof() -> None:
     keys = keys_of("sesame")
-    there = msgspec.structs.replace(proven(keys), draining=True, starting=True, spared=True, lease_s=7.0)
+    there = msgspec.structs.replace(proven(keys), draining=True, starting=True, suspicion_exempt=True, lease_s=7.0)
     assert keys.shared("b1.0f", there)
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from seaweedq.api.connections.connections import Connections
-from seaweedq.broker.rpc.messages import GreetCall, Greeting
+from seaweedq.broker.rpc.messages import Heartbeat, HeartbeatCall
 from seaweedq.cli.server.broker_process import uvicorn_loop
 from seaweedq.errors import Unavailable
 from tests.support.brokers.in_process import running
@@ -79,7 +79,7 @@ def test_neither_clients_nor_brokers_take_a_certificate_that_is(tmp_path: Path, 
                 await http.get("/healthz")
         peers = stranger_peers(trusting)
         with pytest.raises(Unavailable) as caught:
-            await peers.call(serving.url, "greet", GreetCall(0), Greeting, 5)
+            await peers.call(serving.url, "greet", HeartbeatCall(0), Heartbeat, 5)
         assert why in caught.value.inside
         await peers.close()
 
@@ -93,7 +93,7 @@ def test_brokers_call_each_other_under_the_set_authority_and_no_other(tmp_path: 
         for trust, refused in ((lambda: mine, ""), (lambda: others, "issuer"), (None, "issuer")):
             peers, inside = peers_of(serving.broker, secret, trust), ""
             try:
-                found = await peers.call(serving.url, "greet", GreetCall(0), Greeting, 5)
+                found = await peers.call(serving.url, "greet", HeartbeatCall(0), Heartbeat, 5)
                 assert found.broker == serving.broker.id
             except Unavailable as error:
                 inside = error.inside

@@ -11,7 +11,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.balancing import Autoscaler
 from seaweedq.broker.cluster.heartbeats import Prober, Responder
 from seaweedq.broker.cluster.leader import Leader
-from seaweedq.broker.cluster.level_upgrade import LevelRise
+from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.revoker import Revoker
 from seaweedq.broker.context import ClusterView
@@ -128,8 +128,8 @@ def registration(broker: Broker) -> JournalRegistration:
     return broker.recovery.registration
 
 
-def level_rise(broker: Broker) -> LevelRise:
-    return broker.leadership.rise
+def level_upgrade(broker: Broker) -> LevelUpgrade:
+    return broker.leadership.upgrade
 
 
 def topic_admin(broker: Broker) -> TopicAdmin:

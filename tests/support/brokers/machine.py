@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
-from seaweedq.coordination.membership import Aside, StartAside
+from seaweedq.coordination.membership import LeaseThread, StartBackground
 from seaweedq.journal.disk import Disk
 from tests.support.brokers.simulated_loop import SimulatedLoop
 
@@ -61,7 +61,7 @@ class Machine:
 
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
-    aside: StartAside | None = Aside
+    aside: StartBackground | None = LeaseThread
     disk: Disk = field(default_factory=Disk)
 
 

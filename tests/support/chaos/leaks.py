@@ -12,7 +12,7 @@ from tests.support.chaos.cluster import Cluster, Member
 
 QUIET_S = 20.0
 MOST_FILES = 150  # of a broker with its store, coordination and two others
-MOST_BYTES = 1024  # brokers hold one another's greetings
+MOST_BYTES = 1024  # brokers hold one another's heartbeats
 USED = ("seaweedq_request_bytes", "seaweedq_unread_answer_bytes", "seaweedq_incomplete_body_bytes")
 MOST = {"files": MOST_FILES, "seaweedq_request_bytes": MOST_BYTES}
 WAITING = re.compile(r"^seaweedq_pool_waiting\{[^}]*\} (\S+)$", re.MULTILINE)
