@@ -78,9 +78,9 @@ class ProcessContext:
     brokers at `peer_url` if there is one.
 
     `secret` is the setting by which brokers of the cluster know each other; an empty one matches nothing. `make_keys`
-    makes the keys of its secrets, which takes a while. `import_reader` starts the reader of an import. `aside` runs
-    what must go on while the event loop stands still; None runs it on the loop. `pools` are the threads of the process,
-    for its metrics. `revoked` remembers over all lives of the process which of its leases others have ended.
+    makes the keys of its secrets, which takes a while. `import_reader` starts the reader of an import. `background`
+    runs work that must go on while the event loop stands still; None runs it on the loop. `pools` are the threads of
+    the process, for its metrics. `revoked` remembers over all lives of the process which leases others have ended.
     """
 
     settings: Settings
@@ -94,7 +94,7 @@ class ProcessContext:
     revoked: OwnRevocations
     secret: str = ""
     import_reader: StartReader = no_reader
-    aside: StartBackground | None = LeaseThread
+    background: StartBackground | None = LeaseThread
     pools: Pools = field(default_factory=Pools)
     peer_url: str = ""
     make_keys: MakeKeys = make_keys
@@ -111,9 +111,11 @@ class Broker:
     the other services once it has a journal.
     """
 
+    # Its rooms, in the order in which they are made.
+    recovery: Recovery
+    topics: TopicAdmin
     log: Log
     load: Load
-    topics: TopicAdmin
     publishing: Publishing
     reading: Reading
     subscribing: Subscribing
@@ -124,7 +126,6 @@ class Broker:
     streaming: Streaming
     audit_topic: AuditTopic
     retaining: Retaining
-    recovery: Recovery
     deletion: TopicDeletion
     leadership: Leadership
     suspecting: Suspecting
@@ -178,7 +179,7 @@ class Broker:
         process = self.process
         await probe(process.store.payloads, process.ids)
         exempt = process.revoked.exempt_s > 0
-        identity = BrokerIdentity.of(
+        identity = BrokerIdentity.new(
             process.ids, process.settings.name, process.url, process.settings.zone, exempt, process.peer_url
         )
         context = await self._join(await self._identify(identity), identity)
@@ -224,7 +225,7 @@ class Broker:
         coordination, clock, level = process.coordination, process.clock, self.level
         prove = self.keyring.keys.prove
         membership = Membership(
-            coordination, clock, identity, settings.lease_s, self._lose, aside=process.aside, prove=prove
+            coordination, clock, identity, settings.lease_s, self._lose, background=process.background, prove=prove
         )
         limits_of, most = self.callers.view.limits_of, (settings.max_topics, settings.max_segments)
         return Context(
@@ -253,8 +254,41 @@ class Broker:
     def _open_services(self, context: Context) -> tuple[Service, ...]:
         """Makes the journal, which is empty, and all that needs one. Returns the services in the order of their start:
         the recovery is complete before the leader may assign segments to this broker, or this broker leads."""
-        settings, process = context.settings, self.process
-        self.topics = admin = TopicAdmin(
+        self._open_log(context)
+        self._open_rooms(context, self.process, self.log)
+        self.leadership = Leadership(
+            context,
+            self.accounts,
+            self.recovery,
+            self.load,
+            self.reshaping.planner,
+            self.retaining,
+            self.topics,
+            self.deletion,
+        )
+        self.suspecting = Suspecting(context, self.process.revoked, self.reading)
+        self._maintenance = Maintenance(context, self.log, self.subscribing.dispatcher)
+        return (
+            self._maintenance,
+            self.load,
+            self.publishing,
+            self.subscribing,
+            self.reshaping,
+            self.dead_lettering,
+            self.audit_topic,
+            self.uploading,
+            self.importing,
+            self.streaming,
+            self.reading,
+            self.retaining,
+            self.recovery,
+            self.leadership,
+            self.suspecting,
+        )
+
+    def _open_log(self, context: Context) -> None:
+        """Makes the journal and the log, and the changes of topics: rooms below the context."""
+        self.topics = TopicAdmin(
             context.catalog,
             context.roster,
             context.membership,
@@ -262,64 +296,44 @@ class Broker:
             context.coordination,
             context.store,
             context.entries,
-            settings.publish_timeout_s,
+            context.settings.publish_timeout_s,
             context.quota,
         )
-        self.log = log = Log(
+        self.log = Log(
             context.journals.create(context.broker),
             context.membership.valid,
             context.entries,
             context.budget,
-            settings.cache_bytes,
+            context.settings.cache_bytes,
             context.clock,
             lambda segment: self.reshaping.grown(segment),
             self._segment_fenced,
         )
-        self.load = load = Load(context, lambda: self.leadership.autoscaler.hot)
+
+    def _open_rooms(self, context: Context, process: ProcessContext, log: Log) -> None:
+        """Makes the rooms of topics, each on those above it."""
+        self.load = Load(context, lambda: self.leadership.autoscaler.hot)
         self.publishing = publishing = Publishing(context, log)
-        self.reading = reading = Reading(context, publishing.ownership, log, load)
+        self.reading = reading = Reading(context, publishing.ownership, log, self.load)
         self.subscribing = subscribing = Subscribing(context, reading, log)
-        self.reshaping = reshaping = Reshaping(context, log, publishing, load)
-        self.uploading = uploading = Uploading(context, self.keyring, reading)
-        uploads = uploading.uploads
-        self.importing = importing = Importing(
-            context, process.import_reader, publishing, reading, UploadClaims(uploads.find, uploads.claim)
-        )
-        self.dead_lettering = DeadLettering(context, admin, publishing, reading, subscribing, uploading)
-        self.streaming = Streaming(context, reading, subscribing, uploading)
-        self.audit_topic = AuditTopic(self.audit, context.catalog, admin, publishing.publisher, context.broker)
+        self.reshaping = Reshaping(context, log, publishing, self.load)
+        self.uploading = Uploading(context, self.keyring, reading)
+        uploads = self.uploading.uploads
+        claims = UploadClaims(uploads.find, uploads.claim)
+        self.importing = Importing(context, process.import_reader, publishing, reading, claims)
+        self.dead_lettering = DeadLettering(context, self.topics, publishing, reading, subscribing, self.uploading)
+        self.streaming = Streaming(context, reading, subscribing, self.uploading)
+        self.audit_topic = AuditTopic(self.audit, context.catalog, self.topics, publishing.publisher, context.broker)
         self.retaining = Retaining(context, log, publishing, reading, subscribing)
         self.deletion = TopicDeletion(
-            context.catalog, admin, reading.positions, log, reshaping.reshaper, importing, uploads
-        )
-        self.leadership = Leadership(
-            context, self.accounts, self.recovery, load, reshaping.planner, self.retaining, admin, self.deletion
-        )
-        self.suspecting = Suspecting(context, process.revoked, reading)
-        self._maintenance = Maintenance(context, log, subscribing.dispatcher)
-        return (
-            self._maintenance,
-            load,
-            publishing,
-            subscribing,
-            reshaping,
-            self.dead_lettering,
-            self.audit_topic,
-            self.uploading,
-            importing,
-            self.streaming,
-            reading,
-            self.retaining,
-            self.recovery,
-            self.leadership,
-            self.suspecting,
+            context.catalog, self.topics, reading.positions, log, self.reshaping.reshaper, self.importing, uploads
         )
 
     async def _run(self, service: Service) -> None:
         """Begins a service, whose tasks this life does not go on without."""
         self.services += (service,)
         for name, work in (await service.run()).items():
-            task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work, name=name)
+            task = asyncio.create_task(work, name=name)
             self._tasks[task] = None
             task.add_done_callback(self._ended)
 
@@ -403,7 +417,6 @@ class Broker:
         await self._step(self._end_work())
         if self._maintenance:
             await self._step(self._close_journal(clean))
-        await self._step(context.election.stop())
         await self._step(context.membership.stop())
 
     async def _close_journal(self, clean: bool) -> None:

@@ -3,7 +3,6 @@
 To add one is to write its class, and to name it in `Broker._open_services`.
 """
 
-import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from prometheus_client import Metric
 
 from seaweedq.broker.topics.catalog import Topic
 
-Tasks = Mapping[str, Coroutine[Any, Any, object] | asyncio.Task[Any]]
+Tasks = Mapping[str, Coroutine[Any, Any, object]]
 
 
 class Service:

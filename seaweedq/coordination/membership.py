@@ -112,7 +112,7 @@ async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
 
 
 class BackgroundWork(Protocol):
-    """Work that was started aside."""
+    """Work that was started beside the caller's loop."""
 
     async def stop(self) -> None:
         """Cancels the work, and waits until it has ended."""
@@ -169,7 +169,7 @@ class BrokerIdentity:
     peer_url: str = ""
 
     @staticmethod
-    def of(
+    def new(
         ids: Ids, name: str, url: str, zone: str = "", suspicion_exempt: bool = False, peer_url: str = ""
     ) -> "BrokerIdentity":
         """Returns an identity with a new id."""
@@ -192,7 +192,7 @@ class Membership:
         lease_s: float,
         on_lost: Callable[[], None] = _nobody_asks,
         *,
-        aside: StartBackground | None = None,
+        background: StartBackground | None = None,
         prove: Callable[[str, BrokerRecord], tuple[str, ...]] = _nothing_is_proven,
     ) -> None:
         self.broker = identity.id
@@ -213,26 +213,26 @@ class Membership:
             peer_url=identity.peer_url,
         )
         self._held = Versioned.new(record).replace(proofs=prove(identity.id, record))
-        self._saying = asyncio.Lock()
+        self._announcing = asyncio.Lock()
         self._lease_s = lease_s
         self._on_lost = on_lost
         self._valid_until_s = 0.0
         self._ended = False
         self._renewals = Renewals(clock, self.broker, lease_s, self.renew)
         self._renewal: asyncio.Task[None] | None = None
-        self._start_aside = aside
-        self._aside: BackgroundWork | None = None
+        self._start_background = background
+        self._background: BackgroundWork | None = None
         self._home: asyncio.AbstractEventLoop | None = None
         self._home_seen_s = 0.0
 
     async def start(self, admit: Callable[[], Awaitable[Sequence[Compare]]] = _everybody_may) -> None:
         """Takes a lease, begins to renew, and writes `brokers/{broker}`. The key is written under the comparisons of
         `admit`, which is asked again where one does not hold. Raises CoordinationUnavailable, and as `admit` does."""
-        await self._take_lease()
+        await self._acquire_lease()
         self._begin_renewing()  # before the key is written, which may take as long as a lease
         self._held = self._held.stored(await self._write_key(admit))
 
-    async def _take_lease(self) -> None:
+    async def _acquire_lease(self) -> None:
         sent_s, asked_s = self._clock.monotonic_s(), self._lease_s
         grant = await self._coordination.leases.grant(asked_s)
         self.lease, self._lease_s = grant.lease, grant.ttl_s
@@ -247,9 +247,9 @@ class Membership:
 
     def _begin_renewing(self) -> None:
         self._renewals = Renewals(self._clock, self.broker, self._lease_s, self.renew)
-        if self._start_aside is not None:
+        if self._start_background is not None:
             self._home, self._home_seen_s = asyncio.get_running_loop(), self._clock.monotonic_s()
-            self._aside = self._start_aside(self._keep_renewing, "lease-renewal")
+            self._background = self._start_background(self._keep_renewing, "lease-renewal")
         else:
             self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
 
@@ -269,8 +269,8 @@ class Membership:
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.wait([self._renewal])
-        if self._aside is not None:
-            await self._aside.stop()
+        if self._background is not None:
+            await self._background.stop()
             self._end()  # a renewal may have been answered meanwhile
         if self.lease:
             with suppress(CoordinationUnavailable):
@@ -278,19 +278,19 @@ class Membership:
 
     async def drain(self) -> bool:
         """Announces that this broker is about to leave, so that it gets no new segments. False: the lease has ended."""
-        return await self._say(draining=True)
+        return await self._announce(draining=True)
 
     async def open(self) -> bool:
         """Announces that this broker serves, so that it may get segments. False: the lease has ended."""
-        return await self._say(starting=False)
+        return await self._announce(starting=False)
 
     async def end_exemption(self) -> bool:
         """Announces that this broker may be suspected again. False: the lease has ended."""
-        return await self._say(suspicion_exempt=False)
+        return await self._announce(suspicion_exempt=False)
 
-    async def _say(self, **changes: bool) -> bool:
+    async def _announce(self, **changes: bool) -> bool:
         key = BROKERS.key(self.broker)
-        async with self._saying:  # each change compares the revision that the one before has made
+        async with self._announcing:  # each change compares the revision that the one before has made
             there = await self._coordination.get(key)
             if there is None:
                 return False
@@ -344,7 +344,7 @@ class Membership:
         except Exception:
             logger.exception("cannot renew the lease of %s any more", self.broker)
             self._end()
-        self._tell_lost()
+        self._report_lost()
 
     def _home_stands_still(self) -> bool:
         """Tells whether the broker's event loop has not run for STALL_LEASES leases; always False on that loop
@@ -361,7 +361,7 @@ class Membership:
     def _see_home(self) -> None:
         self._home_seen_s = self._clock.monotonic_s()
 
-    def _tell_lost(self) -> None:
+    def _report_lost(self) -> None:
         if self._home is None:
             self._on_lost()
         else:

@@ -150,7 +150,7 @@ async def test_a_membership_that_could_not_start_can_be_stopped() -> None:
         raise CoordinationUnavailable("not now")
 
     coordination.before = refuse
-    member = Membership(coordination, SystemClock(), BrokerIdentity.of(SystemIds(), "m", "http://x"), 5)
+    member = Membership(coordination, SystemClock(), BrokerIdentity.new(SystemIds(), "m", "http://x"), 5)
     with pytest.raises(CoordinationUnavailable):
         await member.start()
     await member.stop()
@@ -195,7 +195,7 @@ async def test_a_renewal_that_meets_damage_ends_the_membership() -> None:
         raise Damaged("the file is no database")
 
     coordination.renew = damaged  # type: ignore[method-assign]
-    member = Membership(coordination, SystemClock(), BrokerIdentity.of(SystemIds(), "m", "http://x"), 0.3, lost.set)
+    member = Membership(coordination, SystemClock(), BrokerIdentity.new(SystemIds(), "m", "http://x"), 0.3, lost.set)
     await member.start()
     await asyncio.wait_for(lost.wait(), 5)
     assert not member.valid()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.cluster.leader import Leader
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.subscriptions.dispatcher import Handoff
-from seaweedq.coordination.election import Election
 from seaweedq.errors import Fenced
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.segments.chain import Chain
@@ -31,6 +31,23 @@ async def test_each_task_of_a_life_ends_it_also_by_a_cancellation_from_inside(tm
             (task,) = [task for task in privates.tasks(broker) if task.get_name() == name]
             task.cancel()
             await asyncio.wait_for(broker.lost.wait(), WITHIN_S)
+
+
+async def test_no_election_runs_unwatched_beside_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[set[str]] = []
+    first_round = Leader.round
+
+    async def observed(leader: Leader) -> None:
+        found.append({task.get_name() for task in asyncio.all_tasks()})
+        await first_round(leader)
+
+    monkeypatch.setattr(Leader, "round", observed)
+    async with running(tmp_path) as broker:
+        names = {task.get_name() for task in privates.tasks(broker)}
+    assert "election" in names
+    assert "election" not in found[0]
 
 
 @pytest.mark.parametrize("how", ["returns", "raises"])
@@ -78,7 +95,7 @@ async def test_a_broker_whose_segment_was_taken_begins_again(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("kind", "step"),
-    [(Broker, "_put_away"), (Broker, "_end_work"), (Peers, "close"), (FileJournal, "close"), (Election, "stop")],
+    [(Broker, "_put_away"), (Broker, "_end_work"), (Peers, "close"), (FileJournal, "close")],
 )
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), OSError("the disk has gone")])
 async def test_a_stop_whose_step_fails_gives_lease_and_folder_back(

@@ -50,7 +50,7 @@ def post(together: Together) -> Post:
     known = (together.process.data_dir / "cluster-secret").read_text()
     cluster = together.get(0, "/v1/cluster")
     callee = next(one["id"] for one in cluster["brokers"] if one["url"] == together.urls[0])
-    keys_ = PeerKeys.of([known], cluster["cluster"])
+    keys_ = PeerKeys.from_secrets([known], cluster["cluster"])
     session = begin_session(lambda path, headers: together.ask("POST", 0, path, headers=headers), keys_, callee)
 
     def send(path: str, content: bytes, *secrets: bytes) -> tuple[int, bytes]:

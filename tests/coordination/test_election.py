@@ -21,12 +21,13 @@ LEASE_S = 3600
 class Candidate:
     def __init__(self, coordination: Coordination, clock: Any, ids: Ids, name: str) -> None:
         self.coordination = coordination
-        self.member = Membership(coordination, clock, BrokerIdentity.of(ids, name, ""), LEASE_S)
+        self.member = Membership(coordination, clock, BrokerIdentity.new(ids, name, ""), LEASE_S)
         self.election = Election(coordination, self.member, retry_s=0.01)
+        self.task: asyncio.Task[None] | None = None
 
     async def start(self) -> "Candidate":
         await self.member.start()
-        self.election.start()
+        self.task = asyncio.create_task(self.election.run())
         return self
 
     async def lead(self) -> "Candidate":
@@ -34,8 +35,13 @@ class Candidate:
             await self.election.elected()
         return self
 
+    async def end_election(self) -> None:
+        if self.task:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+
     async def stop(self) -> None:
-        await self.election.stop()
+        await self.end_election()
         await self.member.stop()
 
 
@@ -85,7 +91,7 @@ async def test_the_other_takes_over_when_the_leader_stops(pair: list[Candidate])
 
 async def test_the_transaction_of_a_zombie_leader_is_refused(pair: list[Candidate]) -> None:
     zombie, second = pair
-    await zombie.election.stop()  # it learns nothing any more
+    await zombie.end_election()  # it learns nothing any more
     held = zombie.election.leader_compare()
     await second.coordination.leases.revoke(zombie.member.lease)
     await second.lead()

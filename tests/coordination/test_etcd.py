@@ -345,10 +345,10 @@ async def test_an_etcd_that_answers_late_ends_no_life(proxy: TcpProxy, tmp_path:
     member = Membership(
         coordination,
         SystemClock(),
-        BrokerIdentity.of(SystemIds(), "b", ""),
+        BrokerIdentity.new(SystemIds(), "b", ""),
         LEASE_S,
         lambda: lost.append("lost"),
-        aside=LeaseThread,
+        background=LeaseThread,
     )
     await member.start()
     end_s = time.monotonic() + 2 * LEASE_S

@@ -40,7 +40,7 @@ async def member(coordination: Coordination, clock: Any, ids: Ids, lost: list[st
     member = Membership(
         coordination,
         clock,
-        BrokerIdentity.of(ids, "broker", "http://here"),
+        BrokerIdentity.new(ids, "broker", "http://here"),
         LEASE_S,
         on_lost=lambda: lost.append("lost"),
     )
@@ -65,7 +65,7 @@ async def test_a_member_is_seen_by_others_until_it_stops(backend: Any, member: M
 
 
 async def test_each_life_has_an_id_of_its_own(coordination: Coordination, clock: Any, ids: Ids) -> None:
-    lives = [Membership(coordination, clock, BrokerIdentity.of(ids, "broker", ""), LEASE_S) for _ in range(2)]
+    lives = [Membership(coordination, clock, BrokerIdentity.new(ids, "broker", ""), LEASE_S) for _ in range(2)]
     assert lives[0].broker != lives[1].broker
 
 
@@ -160,7 +160,7 @@ async def test_the_task_renews_and_reports_a_lost_lease_once(
     monkeypatch.setattr(coordination, "leases", leases)
     lost = asyncio.Queue[str]()
     member = Membership(
-        coordination, clock, BrokerIdentity.of(ids, "b", ""), 0.03, on_lost=lambda: lost.put_nowait("lost")
+        coordination, clock, BrokerIdentity.new(ids, "b", ""), 0.03, on_lost=lambda: lost.put_nowait("lost")
     )
     await member.start()
     async with asyncio.timeout(10):
@@ -187,7 +187,7 @@ async def test_a_start_whose_lease_ends_meanwhile_says_so(
         return lease
 
     monkeypatch.setattr(leases, "grant", grant, raising=False)
-    member = Membership(coordination, backend.clock, BrokerIdentity.of(ids, "b", ""), LEASE_S)
+    member = Membership(coordination, backend.clock, BrokerIdentity.new(ids, "b", ""), LEASE_S)
     with pytest.raises(CoordinationUnavailable, match="expired before"):
         await member.start()
     assert not member.valid()

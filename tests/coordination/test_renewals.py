@@ -63,7 +63,7 @@ class Scene:
         self.coordination = MemoryCoordination(clock())
         self.leases = self.coordination.leases = SlowLeases(self.coordination)
         self.lost: list[float] = []
-        identity = BrokerIdentity.of(SeededIds(1), "b", "")
+        identity = BrokerIdentity.new(SeededIds(1), "b", "")
         self.member = Membership(
             self.coordination, clock(), identity, LEASE_S, lambda: self.lost.append(clock().time())
         )
@@ -237,7 +237,7 @@ async def join(coordination: Coordination, ids: Ids, lease_s: float) -> AsyncIte
     made: list[Membership] = []
 
     async def join(**more: Any) -> Membership:
-        made.append(Membership(coordination, SystemClock(), BrokerIdentity.of(ids, "b", ""), lease_s, **more))
+        made.append(Membership(coordination, SystemClock(), BrokerIdentity.new(ids, "b", ""), lease_s, **more))
         await made[-1].start()
         return made[-1]
 
@@ -254,7 +254,7 @@ def renewals() -> set[threading.Thread]:
 async def test_a_loop_that_stands_still_keeps_its_lease_only_with_the_thread(
     coordination: Coordination, join: Any, lease_s: float, in_thread: bool
 ) -> None:
-    member = await join(aside=LeaseThread if in_thread else None)
+    member = await join(background=LeaseThread if in_thread else None)
     time.sleep(lease_s * 3)
     assert member.valid() == in_thread
     assert await member.renew() == in_thread
@@ -266,7 +266,7 @@ async def test_a_loop_that_hangs_loses_its_lease_and_learns_it(
 ) -> None:
     monkeypatch.setattr(membership, "STALL_LEASES", 0.5)
     told = asyncio.Queue[int]()
-    member = await join(aside=LeaseThread, on_lost=lambda: told.put_nowait(threading.get_ident()))
+    member = await join(background=LeaseThread, on_lost=lambda: told.put_nowait(threading.get_ident()))
     time.sleep(lease_s * 2.5)
     assert not member.valid()
     async with asyncio.timeout(5):
@@ -279,7 +279,7 @@ async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(
     coordination: Coordination, join: Any, lease_s: float
 ) -> None:
     told = asyncio.Queue[int]()
-    member = await join(aside=LeaseThread, on_lost=lambda: told.put_nowait(threading.get_ident()))
+    member = await join(background=LeaseThread, on_lost=lambda: told.put_nowait(threading.get_ident()))
     await coordination.leases.revoke(member.lease)
     async with asyncio.timeout(lease_s * 3 + 1):
         assert await told.get() == threading.get_ident()
@@ -289,7 +289,7 @@ async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(
 async def test_stopping_ends_the_thread(coordination: Coordination, join: Any) -> None:
     before = renewals()
     told: list[str] = []
-    member = await join(aside=LeaseThread, on_lost=lambda: told.append("lost"))
+    member = await join(background=LeaseThread, on_lost=lambda: told.append("lost"))
     assert len(renewals() - before) == 1
     await member.stop()
     assert renewals() == before

@@ -38,8 +38,8 @@ def append_slice(of: Any) -> Any:
     return of._append_slice
 
 
-def aside(of: Any) -> Any:
-    return of._aside
+def lease_thread(of: Any) -> Any:
+    return of._background
 
 
 def asked_s(of: Any) -> Any:

@@ -83,4 +83,4 @@ def _elsewhere() -> PeerRefused:
 
 def _covered(request: Request) -> Covered:
     method = "GET" if request.is_socket else request.method
-    return Covered.of(method, request.raw_path, request.query_string, request.headers.items())
+    return Covered.from_request(method, request.raw_path, request.query_string, request.headers.items())

@@ -123,7 +123,7 @@ class BrokerCalls:
         return self.broker.load.loads.report()
 
     async def _use(self, content: bytes) -> UseReport:
-        return UseReport.of(self.broker.accounts, self.broker.process.clock.monotonic_s())
+        return UseReport.from_accounts(self.broker.accounts, self.broker.process.clock.monotonic_s())
 
     async def _share(self, content: bytes) -> bool:
         call = decode(content, type=ShareCall)

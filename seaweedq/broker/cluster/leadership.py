@@ -54,10 +54,9 @@ class Leadership(Service):
     async def run(self) -> Tasks:
         """Stands for election. A broker that leads at once does its first round before it serves."""
         await self._election.campaign()
-        election = self._election.start()
         if self._election.is_leader:
             await self.leader.round()
-        return {"election": election, "leader": self.leader.run(), "split of limits": self.limits.run()}
+        return {"election": self._election.run(), "leader": self.leader.run(), "split of limits": self.limits.run()}
 
     async def stop(self) -> None:
         """Ends the tasks beside the leader's rounds."""

@@ -77,5 +77,5 @@ class LimitSplit:
         asked = (self._peers.call(url, "use", None, UseReport, CALL_S) for url in urls.values())
         answers = await asyncio.gather(*asked, return_exceptions=True)
         reports = {broker: a for broker, a in zip(urls, answers, strict=True) if isinstance(a, UseReport)}
-        reports[self._own] = UseReport.of(self._accounts, self._clock.monotonic_s())
+        reports[self._own] = UseReport.from_accounts(self._accounts, self._clock.monotonic_s())
         return reports

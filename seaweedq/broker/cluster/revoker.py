@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class SuspicionReports:
-    """The reports on each broker (`by_broker`), by reporter, with their revisions; and the records of `revoked` brokers.
+    """The reports on each broker (`by_broker`), by reporter, with their revisions; and the revocations (`revoked`).
     `changed` is called after every change."""
 
     def __init__(self, coordination: Coordination, changed: Callable[[], None]) -> None:

@@ -269,7 +269,7 @@ class Request:
         """Returns what a stamp covers of it."""
         path, _, query = self.path.encode().partition(b"?")
         named = ((name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items())
-        return Covered.of(self.method, path, query, named)
+        return Covered.from_request(self.method, path, query, named)
 
 
 class Peers:

@@ -188,7 +188,7 @@ class UseReport(msgspec.Struct, array_like=True):
     uses: list[Wish]
 
     @staticmethod
-    def of(accounts: Accounts, now_s: float) -> "UseReport":
+    def from_accounts(accounts: Accounts, now_s: float) -> "UseReport":
         """Returns what was used since the report before."""
         uses = accounts.report(now_s)
         return UseReport(accounts.number, uses)

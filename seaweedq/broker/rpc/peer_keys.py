@@ -54,7 +54,7 @@ class RootKeys:
     record: bytes = field(repr=False)
 
     @staticmethod
-    def of(root: bytes) -> "RootKeys":
+    def from_root(root: bytes) -> "RootKeys":
         """Returns the keys of a root."""
         return RootKeys(root, _labelled(root, b"hello"), _labelled(root, b"record"))
 
@@ -79,9 +79,9 @@ class PeerKeys:
     roots: tuple[RootKeys, ...] = ()
 
     @staticmethod
-    def of(secrets: Sequence[str], cluster: str, stretched: Stretch = stretch) -> "PeerKeys":
+    def from_secrets(secrets: Sequence[str], cluster: str, stretched: Stretch = stretch) -> "PeerKeys":
         """Returns the keys of secrets in a cluster. It takes a while."""
-        return PeerKeys(tuple(RootKeys.of(stretched(secret, cluster)) for secret in secrets))
+        return PeerKeys(tuple(RootKeys.from_root(stretched(secret, cluster)) for secret in secrets))
 
     def prove(self, broker: str, record: BrokerRecord) -> tuple[str, ...]:
         """Returns what a broker's record has to say in `proofs`."""
@@ -101,7 +101,7 @@ class Secured(NamedTuple):
 
 async def make_keys(secrets: Sequence[str], cluster: str) -> PeerKeys:
     """Returns the keys of secrets in a cluster. The loop goes on meanwhile."""
-    return await asyncio.to_thread(PeerKeys.of, secrets, cluster)
+    return await asyncio.to_thread(PeerKeys.from_secrets, secrets, cluster)
 
 
 MakeKeys = Callable[[Sequence[str], str], Awaitable[PeerKeys]]

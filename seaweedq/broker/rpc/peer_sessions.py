@@ -130,7 +130,7 @@ class Covered:
     headers: tuple[bytes, ...] = ()
 
     @staticmethod
-    def of(method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> "Covered":
+    def from_request(method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> "Covered":
         """Returns the parts of a request whose headers have lower-case names, each once."""
         lines = [b"%b:%b" % one for one in headers if one[0].startswith(PREFIX) and one[0] not in _NOT_COVERED]
         return Covered(method.encode(), path, query, tuple(sorted(lines)))
@@ -181,8 +181,8 @@ class Incoming:
     highest: int = 0
     seen: int = 0
 
-    def take(self, number: int) -> None:
-        """Takes a number. Raises PeerRefused where it was taken before, or is too old to be known."""
+    def accept(self, number: int) -> None:
+        """Accepts a number. Raises PeerRefused if it was accepted before, or is too old to be known."""
         behind = self.highest - number
         if behind < 0:
             self.seen = ((self.seen << min(-behind, WINDOW)) | 1) & _SEEN
@@ -231,7 +231,7 @@ class IncomingSessions:
             raise refused(Refusal.SESSION, "the session is not known, or has ended")
         if not hmac.compare_digest(request.mac(found.key, number), mac):
             raise refused(Refusal.MAC, "the request is not what its sender stamped")
-        found.take(number)
+        found.accept(number)
         self._new.pop(session, None)
         self._used.pop(session, None)
         self._used[session] = found  # the last one, as it was used last

@@ -69,7 +69,7 @@ class Authority:
     _id: x509.SubjectKeyIdentifier = field(repr=False)
 
     @staticmethod
-    def of(keys: RootKeys) -> "Authority":
+    def from_keys(keys: RootKeys) -> "Authority":
         """Returns the authority of a secret."""
         tag = keys.derive(b"authority of peers, tag", length=TAG_BYTES).hex()
         key = private_key(keys.derive(b"authority of peers", length=SEED_BYTES))
@@ -162,7 +162,7 @@ class PeerTls:
     """The contexts of one life of a broker."""
 
     def __init__(self, keys: PeerKeys, me: str, ids: Ids) -> None:
-        authorities = [Authority.of(one) for one in keys.roots]
+        authorities = [Authority.from_keys(one) for one in keys.roots]
         key = private_key(_random(ids, SEED_BYTES))
         trusted = "".join(one.certificate for one in authorities)
         self._sides: dict[RootKeys, _Side] = {}

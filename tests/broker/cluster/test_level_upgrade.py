@@ -45,7 +45,7 @@ class World:
         self.upgrade = self.upgrader(self.membership)
 
     def member(self, name: str) -> Membership:
-        return Membership(self.coordination, SystemClock(), BrokerIdentity.of(SystemIds(), name, f"http://{name}"), 60)
+        return Membership(self.coordination, SystemClock(), BrokerIdentity.new(SystemIds(), name, f"http://{name}"), 60)
 
     def upgrader(self, membership: Membership) -> LevelUpgrade:
         return LevelUpgrade(self.coordination, self.store, self.level, membership, LEASE_S)

@@ -80,7 +80,7 @@ class Cluster:
 
     def _ask(self, now_s: float) -> dict[str, UseReport]:
         answering = {str(at): one for at, one in enumerate(self.members) if not self.silent(at, now_s)}
-        return {name: UseReport.of(one.accounts, now_s) for name, one in answering.items()}
+        return {name: UseReport.from_accounts(one.accounts, now_s) for name, one in answering.items()}
 
     def _tell(self, reports: dict[str, UseReport], now_s: float) -> None:
         for name, shares in splits(reports, self.brokers - len(reports)).items():

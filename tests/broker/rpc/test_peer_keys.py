@@ -29,7 +29,7 @@ def test_the_root_is_scrypts_and_another_one_for_each_cluster() -> None:
 
 
 def test_every_label_and_context_has_a_key_of_its_own() -> None:
-    keys = RootKeys.of(b"r" * 32)
+    keys = RootKeys.from_root(b"r" * 32)
     found = [keys.derive(b"a"), keys.derive(b"b"), keys.derive(b"a", b"b"), keys.derive(b"ab"), keys.hello, keys.record]
     assert len(set(found)) == len(found)
     assert framed(b"ab", b"c") != framed(b"a", b"bc")

@@ -87,24 +87,24 @@ def test_in_any_order_each_is_taken_once_up_to_the_window(data: st.DataObject) -
     for number in data.draw(st.lists(step, max_size=60)):
         highest = max(taken, default=0)
         if number in taken and number > highest - WINDOW:
-            assert reason(lambda number=number: incoming.take(number)) == "taken"
+            assert reason(lambda number=number: incoming.accept(number)) == "taken"
         elif number <= highest - WINDOW:
-            assert reason(lambda number=number: incoming.take(number)) == "late"
+            assert reason(lambda number=number: incoming.accept(number)) == "late"
         else:
-            incoming.take(number)
+            incoming.accept(number)
             taken.add(number)
         assert incoming.seen < 1 << WINDOW
 
 
 def test_the_edges_of_the_window() -> None:
     incoming = Incoming(CALLER, NONCE, Welcome(CALLEE, NONCE, NONCE), b"", 0.0)
-    incoming.take(2 * WINDOW)
-    incoming.take(WINDOW + 1)
-    assert reason(lambda: incoming.take(WINDOW)) == "late"
-    assert reason(lambda: incoming.take(WINDOW + 1)) == "taken"
-    incoming.take(2 * WINDOW + 1)
-    assert reason(lambda: incoming.take(WINDOW + 1)) == "late"
-    assert reason(lambda: incoming.take(2 * WINDOW)) == "taken"
+    incoming.accept(2 * WINDOW)
+    incoming.accept(WINDOW + 1)
+    assert reason(lambda: incoming.accept(WINDOW)) == "late"
+    assert reason(lambda: incoming.accept(WINDOW + 1)) == "taken"
+    incoming.accept(2 * WINDOW + 1)
+    assert reason(lambda: incoming.accept(WINDOW + 1)) == "late"
+    assert reason(lambda: incoming.accept(2 * WINDOW)) == "taken"
 
 
 @settings(max_examples=60, deadline=None)
@@ -290,6 +290,6 @@ def test_among_sessions_in_use_the_longest_unused_gives_way(monkeypatch: pytest.
 
 def test_only_seaweedqs_headers_are_covered_in_any_order_not_the_stamp() -> None:
     pairs = [(b"seaweedq-b", b"2"), (b"host", b"x"), (b"seaweedq-peer", b"s"), (b"seaweedq-a", b"1")]
-    found = Covered.of("GET", b"/v1", b"", pairs)
+    found = Covered.from_request("GET", b"/v1", b"", pairs)
     assert found.headers == (b"seaweedq-a:1", b"seaweedq-b:2")
-    assert Covered.of("GET", b"/v1", b"", reversed(pairs)) == found
+    assert Covered.from_request("GET", b"/v1", b"", reversed(pairs)) == found

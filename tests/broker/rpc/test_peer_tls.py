@@ -176,17 +176,17 @@ def read(pem: str) -> x509.Certificate:
 
 
 def test_two_brokers_make_one_authority_other_secrets_or_clusters_another() -> None:
-    mine, theirs = Authority.of(ROOT), Authority.of(keys_of("sesame").roots[0])
+    mine, theirs = Authority.from_keys(ROOT), Authority.from_keys(keys_of("sesame").roots[0])
     assert mine.certificate == theirs.certificate
     assert mine.name("b") == theirs.name("b")
     others = [keys_of("other").roots[0], keys_of("sesame", cluster="c2").roots[0]]
-    for other in map(Authority.of, others):
+    for other in map(Authority.from_keys, others):
         assert other.tag != mine.tag
         assert read(other.certificate).public_key() != read(mine.certificate).public_key()
 
 
 def test_an_authority_signs_certificates_only_from_1970_to_2100() -> None:
-    found = read(Authority.of(ROOT).certificate)
+    found = read(Authority.from_keys(ROOT).certificate)
     found.verify_directly_issued_by(found)
     assert found.extensions.get_extension_for_class(x509.BasicConstraints).value == x509.BasicConstraints(True, 0)
     assert found.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
@@ -196,7 +196,7 @@ def test_an_authority_signs_certificates_only_from_1970_to_2100() -> None:
 
 @pytest.mark.parametrize("serial", [1, 127, 128, 255, 256, (1 << 127) - 1])
 def test_a_broker_gets_a_certificate_under_its_name_for_its_key(serial: int) -> None:
-    authority = Authority.of(ROOT)
+    authority = Authority.from_keys(ROOT)
     pair = authority.issue(BROKER, KEY, serial)
     found = read(pair.certificate)
     found.verify_directly_issued_by(read(authority.certificate))
@@ -208,7 +208,7 @@ def test_a_broker_gets_a_certificate_under_its_name_for_its_key(serial: int) -> 
 
 
 def test_neither_key_is_shown() -> None:
-    authority = Authority.of(ROOT)
+    authority = Authority.from_keys(ROOT)
     shown = repr((authority, authority.issue(BROKER, KEY, 1)))
     assert "PRIVATE" not in shown
     for key in (authority._key, KEY):

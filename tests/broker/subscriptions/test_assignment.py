@@ -68,7 +68,7 @@ class World:
         """A broker that lives, with a journal."""
         clock, ids = SystemClock(), SystemIds()
         self.members[name] = member = Membership(
-            self.coordination, clock, BrokerIdentity.of(ids, name, f"http://{name}"), 60
+            self.coordination, clock, BrokerIdentity.new(ids, name, f"http://{name}"), 60
         )
         await member.start()
         await self.journal(name, recovered=False)

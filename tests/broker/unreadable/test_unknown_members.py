@@ -169,7 +169,7 @@ async def _bytes() -> Any:
 
 async def test_members_survive_what_a_broker_says_of_itself() -> None:
     coordination, clock = MemoryCoordination(SystemClock()), SystemClock()
-    member = Membership(coordination, clock, BrokerIdentity.of(SystemIds(), "b", "http://b"), 60)
+    member = Membership(coordination, clock, BrokerIdentity.new(SystemIds(), "b", "http://b"), 60)
     await member.start()
     try:
         key = keys.BROKERS.key(member.broker)

@@ -39,6 +39,6 @@ def environment(
         revoked or OwnRevocations(clock),
         secret,
         import_reader,
-        machine.aside,
+        machine.background,
         make_keys=make_quick_keys,
     )

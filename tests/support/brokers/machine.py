@@ -61,7 +61,7 @@ class Machine:
 
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
-    aside: StartBackground | None = LeaseThread
+    background: StartBackground | None = LeaseThread
     disk: Disk = field(default_factory=Disk)
 
 

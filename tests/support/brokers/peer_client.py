@@ -33,7 +33,7 @@ def begin_session(post: Post, keys: PeerKeys, callee: str) -> Outgoing:
 def stamped(session: Outgoing, method: str, path: str) -> dict[str, str]:
     """The headers of one more request."""
     raw, _, query = path.encode().partition(b"?")
-    return {STAMP_HEADER: session.stamp(Covered.of(method, raw, query, ()))}
+    return {STAMP_HEADER: session.stamp(Covered.from_request(method, raw, query, ()))}
 
 
 class _At(Addresses):

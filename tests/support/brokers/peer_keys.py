@@ -13,7 +13,7 @@ def quick_root(secret: str, cluster: str) -> bytes:
 
 def keys_of(*secrets: str, cluster: str = "c1") -> PeerKeys:
     """The keys of some secrets."""
-    return PeerKeys.of(secrets, cluster, quick_root)
+    return PeerKeys.from_secrets(secrets, cluster, quick_root)
 
 
 async def make_quick_keys(secrets: Sequence[str], cluster: str) -> PeerKeys:

@@ -134,8 +134,8 @@ class Lives(InLoop):
             lock.release()
         self.apps[broker.process.url] = self.apps.get(broker.process.url)  # type: ignore[assignment]
         await super().vanish(broker)
-        if privates.aside(inside.membership(broker)):
-            await privates.aside(inside.membership(broker)).stop()
+        if privates.lease_thread(inside.membership(broker)):
+            await privates.lease_thread(inside.membership(broker)).stop()
 
     async def orphan(self, broker: Broker) -> None:
         """End its lease: the others take over, and it goes on as a zombie until it is crashed."""
