@@ -127,11 +127,7 @@ class InLoop:
     async def vanish(self, broker: Broker) -> None:
         """End it as SIGKILL does. Its lease lives on."""
         self.unlisten(broker)
-        tasks = [
-            *privates.end_tasks(broker),
-            privates.renewal(inside.membership(broker)),
-            inside.election(broker)._task,
-        ]
+        tasks = [*privates.end_tasks(broker), privates.renewal(inside.membership(broker))]
         for task in filter(None, tasks):
             task.cancel()
         await asyncio.gather(*filter(None, tasks), inside.flusher(broker).stop(), return_exceptions=True)
