@@ -133,7 +133,7 @@ class Broker:
     def __init__(self, process: ProcessContext) -> None:
         settings, coordination, clock, ids = process.settings, process.coordination, process.clock, process.ids
         self.process = process
-        self.readiness = Readiness(self._has_lease)
+        self.readiness = Readiness()
         self.lost = asyncio.Event()
         self.budget = Budget(settings.memory_budget_bytes)
         self.keyring = PeerKeyring(secrets_of(process.secret), ids)
@@ -214,6 +214,7 @@ class Broker:
     async def _join(self, cluster: str, identity: BrokerIdentity) -> Context:
         """Makes this broker a member of the cluster, whose journal is known before there is one."""
         context = self._context = self._member(cluster, identity)
+        self.readiness.has_lease = context.membership.valid
         self.recovery = Recovery(context, self.process.journals.home.id)
         await self.recovery.journals.revoke()
         await context.membership.start(self.level.admit)
@@ -443,9 +444,6 @@ class Broker:
         except Exception:
             logger.exception("a step of the stop failed; the next one follows")
 
-    def _has_lease(self) -> bool:
-        return self._context is not None and self._context.membership.valid()
-
     def _topic_closed(self, topic: Topic) -> None:
         """Listens to the catalog: the topic is being deleted, or gone."""
         refuse_more(topic)
@@ -462,9 +460,9 @@ class Broker:
         if self._following:
             self._following.guard.check()
         if self._context:
-            self._look_for_own_key()
+            self._check_own_key()
 
-    def _look_for_own_key(self) -> None:
+    def _check_own_key(self) -> None:
         """Ends this life as soon as its key has gone: others may do its work by now, or soon."""
         is_there = self.roster.alive(self.id)
         if self._was_seen and not is_there:

@@ -37,15 +37,20 @@ class ClusterView:
     clock: Clock
 
 
-class Readiness:
-    """The state of one broker's life, for requests to ask. `has_lease` says whether its lease is valid now."""
+def _never() -> bool:
+    return False
 
-    def __init__(self, has_lease: Callable[[], bool]) -> None:
+
+class Readiness:
+    """The state of one broker's life, for requests to ask. `has_lease` says whether its lease is valid now: the
+    membership's answer, once there is one."""
+
+    def __init__(self, has_lease: Callable[[], bool] = _never) -> None:
         self.ready = False
         self.leaving = False  # new clients go elsewhere, and an answer ends its connection
         self.draining = False
         self.stopping = False
-        self._has_lease = has_lease
+        self.has_lease = has_lease
 
     def is_stopping(self) -> bool:
         """Returns whether the broker stops, so that no request may wait any longer."""
@@ -54,7 +59,7 @@ class Readiness:
     @property
     def can_take_work(self) -> bool:
         """Whether new clients may come."""
-        return self.ready and not (self.leaving or self.draining or self.stopping) and self._has_lease()
+        return self.ready and not (self.leaving or self.draining or self.stopping) and self.has_lease()
 
     def check_takes_work(self) -> None:
         """Raises NotReady unless new clients may come."""
@@ -69,8 +74,9 @@ class Readiness:
 
     def check_ready(self) -> None:
         """Raises NotReady while the broker starts, stops or has no lease. One that drains serves to the end."""
-        self.check_joined()
-        if not self._has_lease():
+        if not self.ready or self.stopping:  # seldom: most requests make no further call
+            self.check_joined()
+        if not self.has_lease():
             raise NotReady("this broker's lease has expired")
 
 
