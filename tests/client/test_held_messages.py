@@ -179,16 +179,3 @@ def test_room_that_helps_nobody_is_made_less_often() -> None:
         held.add(PullResult("b", [job.wire for job in crowd]), 0)
         pauses.append(held.pause_s)
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
-
-
-def test_what_cannot_be_given_back_stays_in_its_order() -> None:
-    held = held_with("ordered", *(wire(n) for n in range(5)))
-    (first,) = begun(held)
-    held.restore(held.make_room(1))
-    assert not held.is_crowded(3), "the broker knows no nacks"
-    held.done(first)
-    seen = [first]
-    while more := begun(held):
-        seen += more
-        held.done(more[0])
-    assert ids(seen) == [f"0-{n}" for n in range(5)]

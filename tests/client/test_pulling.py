@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.pulling import REFUSED_S
-from seaweedq.errors import InvalidRequest, NeedsLevel, SubscriptionConflict
+from seaweedq.errors import InvalidRequest, SubscriptionConflict
 from tests.support import privates
 from tests.support.client.fake_cluster import FakeCluster, problem
 
@@ -60,35 +59,14 @@ def test_a_pool_is_refused_at_the_call(wrong: dict[str, Any], error: type[Except
         asyncio.run(AsyncClient(NOWHERE).work("t", "s", **arguments))
 
 
-UNKNOWN = "the request is not valid: Object contains unknown field `lease`"
-
-
 @pytest.fixture
 def cluster() -> FakeCluster:
     return FakeCluster(messages=[{"value": n} for n in range(20)])
 
 
-class Moving:
-    """A clock that tests move."""
-
-    def __init__(self) -> None:
-        self.at_s = 100.0
-
-    def now_us(self) -> int:
-        return 0
-
-    def monotonic_s(self) -> float:
-        return self.at_s
-
-
 @pytest.fixture
-def clock() -> Moving:
-    return Moving()
-
-
-@pytest.fixture
-def client(cluster: FakeCluster, clock: Moving) -> Any:
-    with Client("http://test", transport=httpx.MockTransport(cluster), timeout_s=2, clock=clock) as client:
+def client(cluster: FakeCluster) -> Any:
+    with Client("http://test", transport=httpx.MockTransport(cluster), timeout_s=2) as client:
         yield client
 
 
@@ -125,27 +103,6 @@ def test_a_name_whose_lease_has_ended_is_not_used_again(cluster: FakeCluster, cl
     assert len(list(client.subscribe("t", "s", idle_timeout_s=0))) == 20
     first, second, _ = (one["lease"] for one in pulls(cluster))
     assert first != second
-
-
-@pytest.mark.parametrize(
-    "refusal", [(422, "invalid-request", UNKNOWN), (409, "needs-cluster-level", "a pull with a lease needs level 3")]
-)
-def test_a_broker_that_takes_no_names_is_pulled_without(
-    cluster: FakeCluster, client: Client, clock: Moving, refusal: tuple[int, str, str]
-) -> None:
-    def refuses(request: httpx.Request) -> httpx.Response | None:
-        return problem(*refusal) if b'"lease"' in request.content else None
-
-    cluster.faults = [refuses] * 7
-    assert len(list(client.subscribe("t", "s", idle_timeout_s=0, max_messages=5))) == 20
-    assert ["lease" in one for one in pulls(cluster)] == [True] + [False] * 5, "one probe a client"
-    cluster.faults, cluster.delivered, cluster.requests = [], 0, []
-    assert len(list(client.subscribe("t", "s", idle_timeout_s=0))) == 20
-    assert not any("lease" in one for one in pulls(cluster)), "another subscription of the client knows it"
-    clock.at_s += REFUSED_S
-    cluster.delivered, cluster.requests = 0, []
-    assert len(list(client.subscribe("t", "s", idle_timeout_s=0))) == 20
-    assert all("lease" in one for one in pulls(cluster)), "the cluster's level may have risen"
 
 
 def test_another_refusal_is_raised(cluster: FakeCluster, client: Client) -> None:
@@ -236,11 +193,6 @@ def test_settings_go_with_the_creation(cluster: FakeCluster, client: Client) -> 
         "max_in_flight": 7,
         "backoff_s": [1, 2],
     }
-
-
-def test_batches_of_a_broker_without_arrow_are_an_error(cluster: FakeCluster, client: Client) -> None:
-    with pytest.raises(NeedsLevel):
-        next(client.batches("t", "s"))
 
 
 @pytest.mark.process

@@ -27,7 +27,7 @@ from seaweedq.client.core.held_messages import (
 )
 from seaweedq.client.core.message import Answer, AsyncMessage, Item, Make, Origin, extension_of, nack_of, return_of
 from seaweedq.client.core.pulling import Pulling
-from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
+from seaweedq.errors import BadRequest, NoDeadLetters, SeaweedqError
 
 logger = logging.getLogger(__name__)
 
@@ -140,16 +140,10 @@ class AsyncWork:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._room.wait(), self._held.pause_s if is_crowded else None)
             if self._held.waiting > half and self._held.is_crowded(self._workers):
-                await self._return_crowd(self._held.make_room(half))
-
-    async def _return_crowd(self, crowd: list[Job]) -> None:
-        try:
-            await self._return(crowd)
-        except NeedsLevel:
-            self._held.restore(crowd)
+                await self._return(self._held.make_room(half))
 
     async def _return(self, jobs: list[Job]) -> None:
-        """Gives back what nobody has begun, and insists: what is behind it must not overtake it. Raises NeedsLevel."""
+        """Gives back what nobody has begun, and insists: what is behind it must not overtake it."""
         if jobs:
             await self._run(self._pulling.answer([return_of(job.wire.id, job.lease) for job in jobs]))
         self._held.returned(jobs)
@@ -171,8 +165,6 @@ class AsyncWork:
     async def _return_lost(self, lost: list[Job]) -> None:
         try:
             await self._return(lost)
-        except NeedsLevel:  # it comes again by itself
-            self._held.returned(lost)
         except Exception as error:
             self._fail(error)
 
@@ -231,18 +223,13 @@ class AsyncWork:
             return not answered.unknown
         except NoDeadLetters as error:
             logger.error("message %s comes again: %s", verdict.id, error)
-        except NeedsLevel as error:
-            logger.warning("message %s comes again: %s", verdict.id, error)
         return False
 
     async def _nack(self, job: Job, verdict: Answer) -> None:
         """Nacks a message, which comes again, with what is behind it; on its last attempt that alone does."""
         dropped = self._held.fail(job)
-        try:
-            await self._run(self._pulling.answer([without_reject(verdict)]))
-            await self._give_back(dropped)
-        except NeedsLevel as error:
-            logger.warning("message %s comes again once its lease has ended: %s", verdict.id, error)
+        await self._run(self._pulling.answer([without_reject(verdict)]))
+        await self._give_back(dropped)
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

@@ -84,7 +84,6 @@ class HeldMessages:
         self._leaving: dict[Job, None] = {}  # they are just being given back
         self._made_room = False
         self.pause_s = 0.0
-        self._can_return = True  # the cluster's level knows nacks
 
     @property
     def waiting(self) -> int:
@@ -144,7 +143,7 @@ class HeldMessages:
 
     def is_crowded(self, workers: int) -> bool:
         """Tells whether some of the workers have nothing to do, and all that waits is behind what runs."""
-        idle = self._can_return and 0 < len(self.running) < workers
+        idle = 0 < len(self.running) < workers
         return idle and not self._ready and any(self._behind.values())
 
     def make_room(self, most: int) -> list[Job]:
@@ -162,13 +161,6 @@ class HeldMessages:
         for job in jobs:
             self._leaving.pop(job, None)
             self._tell(job)
-
-    def restore(self, jobs: Iterable[Job]) -> None:
-        """Takes back what `make_room` has dropped: the broker cannot have it."""
-        self._made_room, self._can_return = False, False
-        for job in jobs:
-            self._leaving.pop(job, None)
-            self._queue(job)
 
     def fail(self, job: Job) -> list[Job]:
         """Drops what is behind a message that failed, before a broker is told. Returns it."""

@@ -1,8 +1,7 @@
 """The steps of a subscriber: create the subscription, pull, answer, give back, and end when idle. No I/O.
 
 A pull has a name, the name of its lease. Repeated under its name it gets the same messages, so that none is skipped if
-an answer was lost. Brokers of 0.1, and clusters below level 3, refuse the name. They are asked again after REFUSED_S: a
-cluster's level rises while its clients run.
+an answer was lost.
 
 The bounds of a caller's arguments are checked at the call, before anything is sent. Each error names the argument, its
 value and the bound: a TypeError for a value of another type, a ValueError for one out of bounds. Settings, places and
@@ -24,32 +23,7 @@ from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
 from seaweedq.client.core.message import Item, Verb, bodies, return_of
 from seaweedq.client.core.problems import check
 from seaweedq.client.core.wire import AckResult, decode_ack_result, decode_pull, encode
-from seaweedq.errors import InvalidRequest, LeaseEnded, NeedsLevel, SeaweedqError, SubscriptionConflict
-
-REFUSED_S = 300.0
-
-
-class LeaseNames:
-    """Gives each pull of a client a name, unless its brokers refuse them."""
-
-    def __init__(self, new: Callable[[], str], monotonic_s: Callable[[], float]) -> None:
-        self._new = new
-        self._monotonic_s = monotonic_s
-        self._refused_s = -inf
-
-    def new_name(self) -> str | None:
-        """Returns a new name, or None for a while after one was refused."""
-        return None if self._monotonic_s() < self._refused_s + REFUSED_S else self._new()
-
-    def refuse(self, error: SeaweedqError) -> None:
-        """Notes that a broker refused a name; raises any error that says something else."""
-        if not (isinstance(error, NeedsLevel) or "`lease`" in error.detail):
-            raise error
-        self._refused_s = self._monotonic_s()
-
-
-REFUSALS = (InvalidRequest, NeedsLevel)
-
+from seaweedq.errors import LeaseEnded, SeaweedqError, SubscriptionConflict
 
 # Acks wait for company, but no longer than this, and no more of them than that.
 ACK_LINGER_S = 0.1
@@ -103,15 +77,16 @@ class PullResult:
 
 @dataclass(slots=True)
 class Pulling:
-    """One consumer of a subscription. `lease` is the name of a pull that is not answered yet. What somebody of this
-    name held before comes first; `is_ahead` once messages came, since what it holds from then on is this one's."""
+    """One consumer of a subscription. `lease` is the name of a pull that is not answered yet; `new_lease` draws one.
+    What somebody of this name held before comes first; `is_ahead` once messages came, since what it holds from then on
+    is this one's."""
 
     topic: str
     subscription: str
     consumer: str
     wanted: PullOptions
     patience: Patience
-    names: LeaseNames
+    new_lease: Callable[[], str]
     late: LateAcks = field(default_factory=LateAcks, init=False)
     lease: str | None = field(default=None, init=False)
     is_ahead: bool = field(default=False, init=False)
@@ -171,19 +146,13 @@ class Pulling:
         """Waits up to `wait_s` for messages. A pull whose answer was lost is repeated under its name; where that lease
         has ended, its messages come again anyway."""
         while True:
-            self.lease = self.lease or self.names.new_name()
-            body = {"max_messages": most, "wait_s": wait_s, "consumer": self.consumer}
-            body |= {"lease": self.lease, **({"ahead": True} if self.is_ahead else {})} if self.lease else {}
+            self.lease = self.lease or self.new_lease()
+            body = {"max_messages": most, "wait_s": wait_s, "consumer": self.consumer, "lease": self.lease}
+            body |= {"ahead": True} if self.is_ahead else {}
             try:
                 reply = yield from self.patience.send(self._post("pull", body, wait_s, accept))
             except LeaseEnded:
                 self.lease = None
-                continue
-            except REFUSALS as error:
-                if self.lease is None or accept == ARROW:
-                    raise
-                self.lease = None
-                self.names.refuse(error)
                 continue
             self.lease = None
             pulled = _pulled(reply, accept)
@@ -257,8 +226,6 @@ def ids_of(items: Iterable[Any]) -> list[str] | None:
 
 def _pulled(reply: Reply, accept: str) -> PullResult:
     if accept == ARROW:
-        if not reply.headers.get("content-type", "").startswith(ARROW):
-            raise NeedsLevel("this broker answers pulls as JSON alone; a newer one is needed for batches")
         lease = reply.headers.get("lease")
         return PullResult(lease, [reply.body] if lease else [])
     found = decode_pull(reply.body)

@@ -34,7 +34,7 @@ from seaweedq.client.core.effects import ARROW, JSON, Steps
 from seaweedq.client.core.held_messages import Worked
 from seaweedq.client.core.message import Batch, Make, Message, Page
 from seaweedq.client.core.payload_reading import payload
-from seaweedq.client.core.pulling import LeaseNames, Mode, Pulling, PullOptions, check_pull_options, check_work
+from seaweedq.client.core.pulling import Mode, Pulling, PullOptions, check_pull_options, check_work
 from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Upload, format_given, imported
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files import Progress, Source
@@ -96,7 +96,6 @@ class Client:
         self._run = self._transport.run
         self._timeout_s, self._on_retry = timeout_s, on_retry
         self._producers: set[Producer] = set()
-        self._lease_names = LeaseNames(self._ids.nonce, self._clock.monotonic_s)
         self._ackers: WeakSet[Acker] = WeakSet()
         self._works: set[Work] = set()
 
@@ -578,7 +577,7 @@ class Client:
 
     def _pulling(self, topic: str, name: str, consumer: str | None, wanted: PullOptions) -> Pulling:
         check_pull_options(wanted, consumer)
-        return Pulling(topic, name, consumer or self._ids.nonce(), wanted, self._patience(), self._lease_names)
+        return Pulling(topic, name, consumer or self._ids.nonce(), wanted, self._patience(), self._ids.nonce)
 
     def _deliveries(self, pulling: Pulling, accept: str, made: Callable[[Any, Any], Any]) -> Iterator[Any]:
         acker = Acker(lambda items: self._run(pulling.answer(items)))

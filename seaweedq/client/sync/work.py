@@ -25,7 +25,7 @@ from seaweedq.client.core.held_messages import (
 from seaweedq.client.core.message import Answer, Item, Make, Message, Origin, extension_of, return_of
 from seaweedq.client.core.pulling import Pulling
 from seaweedq.client.sync.subscriber import Acker, Run
-from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
+from seaweedq.errors import BadRequest, NoDeadLetters, SeaweedqError
 
 logger = logging.getLogger(__name__)
 
@@ -131,14 +131,7 @@ class Work:
                 if has_room() or self._changed.wait_for(has_room, self._held.pause_s):
                     return not self._is_ending
                 crowd = self._held.make_room(half) if is_crowded() else []
-            self._return_crowd(crowd)
-
-    def _return_crowd(self, crowd: list[Job]) -> None:
-        try:
             self._return(crowd)
-        except NeedsLevel:
-            with self._changed:
-                self._held.restore(crowd)
 
     def _end(self) -> None:
         with self._changed:
@@ -159,7 +152,7 @@ class Work:
             self._run(self._pulling.give_back(lease, ids))
 
     def _return(self, jobs: list[Job]) -> None:
-        """Gives back what nobody has begun, and insists: what is behind it must not overtake it. Raises NeedsLevel."""
+        """Gives back what nobody has begun, and insists: what is behind it must not overtake it."""
         if jobs:
             self._run(self._pulling.answer([return_of(job.wire.id, job.lease) for job in jobs]))
         with self._changed:
@@ -198,9 +191,6 @@ class Work:
     def _return_lost(self, lost: list[Job]) -> None:
         try:
             self._return(lost)
-        except NeedsLevel:  # it comes again by itself
-            with self._changed:
-                self._held.returned(lost)
         except Exception as error:
             self._fail(error)
 
@@ -238,19 +228,14 @@ class Work:
             return not self._run(self._pulling.answer([verdict])).unknown
         except NoDeadLetters as error:
             logger.error("message %s comes again: %s", verdict.id, error)
-        except NeedsLevel as error:
-            logger.warning("message %s comes again: %s", verdict.id, error)
         return False
 
     def _nack(self, job: Job, verdict: Answer) -> None:
         """Nacks a message, which comes again, with what is behind it; on its last attempt that alone does."""
         with self._changed:
             dropped = self._held.fail(job)
-        try:
-            self._run(self._pulling.answer([without_reject(verdict)]))
-            self._give_back(dropped)
-        except NeedsLevel as error:
-            logger.warning("message %s comes again once its lease has ended: %s", verdict.id, error)
+        self._run(self._pulling.answer([without_reject(verdict)]))
+        self._give_back(dropped)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
