@@ -74,7 +74,7 @@ def by_segment(rows: Rows) -> list[Key]:
 
 
 def capped(rows: Rows, most: int) -> Rows:
-    """Returns at most so many rows: neighbours in the key space are merged, and where more topics remain than that,
+    """Returns at most so many rows: neighbours in the key space are merged, and if more topics remain than that,
     those with the fewest messages are left out."""
     while len(rows) > most:
         halved = _halved(rows)

@@ -479,7 +479,7 @@ class Broker:
             self._following.guard.check()
 
     def _lose_lease(self, why: str) -> None:
-        """As `_lose`, where others were seen to act as if the lease had ended: from here nothing is answered."""
+        """Ends this life if others act as though its lease had ended: from here nothing is answered."""
         self.context.membership.end()
         self._lose(why)
 
@@ -493,7 +493,7 @@ class Broker:
         self.lost.set()
 
     def _segment_fenced(self, segment: OpenSegment, error: Fenced) -> None:
-        """Listens to the flusher: another broker has written where this one owns the segment. It is believed dead."""
+        """Listens to the flusher: another broker has written to a segment of this one, which it believes dead."""
         topic = self.catalog.find(segment.topic)
         known = self.catalog.records(topic).get(segment.id) if topic else None
         if known and known.record.owner == self.id:

@@ -232,24 +232,21 @@ class EtcdCoordination:
         self._watches: set[Watch] = set()
 
     async def get(self, key: str) -> Entry | None:
-        """As Coordination."""
         answer = await self._transport.call(rpc.RangeRequest(key=self._keys.full(key)))
         return self._entry(answer.kvs[0]) if answer.kvs else None
 
     async def range(self, prefix: str, after: str = "", limit: int = 500) -> Page:
-        """As Coordination."""
         start, end = self._keys.interval(prefix, after)
         answer = await self._transport.call(rpc.RangeRequest(key=start, range_end=end, limit=limit))
         return Page(tuple(self._entry(kv) for kv in answer.kvs), answer.header.revision, answer.more)
 
     async def count(self, prefix: str) -> int:
-        """As Coordination."""
         start, end = self._keys.interval(prefix, "")
         answer = await self._transport.call(rpc.RangeRequest(key=start, range_end=end, count_only=True))
         return int(answer.count)
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
-        """As Coordination. Raises ValueError for more than 128 operations, or a key written twice."""
+        """Raises ValueError for more than 128 operations, or a key written twice."""
         check_transaction(compares, writes)
         request = rpc.TxnRequest(
             compare=[self._compare(compare) for compare in compares], success=[self._write(write) for write in writes]
@@ -261,7 +258,7 @@ class EtcdCoordination:
         return int(answer.header.revision) if answer.succeeded else None
 
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[Change]]:
-        """As Coordination. Reconnects without a gap, for as long as it takes."""
+        """Reconnects without a gap, for as long as it takes."""
         self._transport.check_open()
         watch = Watch(self._transport, self._keys, prefix, revision)
         self._watches.add(watch)
@@ -273,22 +270,20 @@ class EtcdCoordination:
             self._watches.discard(watch)
 
     async def grant(self, ttl_s: float) -> Grant:
-        """As Leases. etcd counts whole seconds: `ttl_s` is rounded up, and is at least 2 s by etcd's default."""
+        """etcd counts whole seconds: `ttl_s` is rounded up, and is at least 2 s by etcd's default."""
         granted = await self._transport.call(rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)))
         return Grant(int(granted.ID), float(granted.TTL))
 
     async def renew(self, lease: int) -> bool:
-        """As Leases."""
         answer = await self._transport.call(rpc.LeaseKeepAliveRequest(ID=lease))
         return bool(answer.TTL > 0)
 
     async def revoke(self, lease: int) -> None:
-        """As Leases."""
         with suppress(LeaseNotFound):
             await self._transport.call(rpc.LeaseRevokeRequest(ID=lease))
 
     async def close(self) -> None:
-        """As Coordination; closing twice is no error. Its threads have ended afterwards."""
+        """Closing twice is no error. Its threads have ended afterwards."""
         self._transport.close()
         streams = [stream for watch in self._watches if (stream := watch.end())]
         await asyncio.gather(*(stream.ended(JOIN_S) for stream in streams))

@@ -65,7 +65,7 @@ class KeyKind(Generic[T]):
     _decoder: msgspec.json.Decoder[T] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Makes the decoder at once, since msgspec crashes where threads make the first one of a type together."""
+        """Makes the decoder at once, since msgspec crashes if threads make the first one of a type together."""
         object.__setattr__(self, "_decoder", msgspec.json.Decoder(self.record))
 
     @property
@@ -129,7 +129,7 @@ class KeyKind(Generic[T]):
             return self._unreadable(entry, _why(entry.value, error))
         if later := _needs_later(stored):
             return self._unreadable(entry, later)
-        names = dict.fromkeys(self.record.__struct_fields__)  # also those that are left out where they have defaults
+        names = dict.fromkeys(self.record.__struct_fields__)  # also those that are left out if they have defaults
         return Versioned(record, entry.revision, unknown_in(stored, names | msgspec.json.decode(known)))
 
     def _unreadable(self, entry: Entry, why: str) -> Unreadable:

@@ -227,7 +227,7 @@ class Membership:
 
     async def start(self, admit: Callable[[], Awaitable[Sequence[Compare]]] = _everybody_may) -> None:
         """Takes a lease, begins to renew, and writes `brokers/{broker}`. The key is written under the comparisons of
-        `admit`, which is asked again where one does not hold. Raises CoordinationUnavailable, and as `admit` does."""
+        `admit`, which is asked again if one does not hold. Raises CoordinationUnavailable, and as `admit` does."""
         await self._acquire_lease()
         self._begin_renewing()  # before the key is written, which may take as long as a lease
         self._held = self._held.stored(await self._write_key(admit))

@@ -31,7 +31,7 @@ PLAN_MAX_BYTES = 1024 * 1024
 
 class _PackedCursor(msgspec.Struct, array_like=True):
     """`acked` has a bit for each offset from `acked_to` on, most significant first. `offsets` (uint32, counted from
-    `acked_to`) and `counts` (uint16), both little-endian, are the attempts. `unbegun`, as `acked`, has those of 0 where
+    `acked_to`) and `counts` (uint16), both little-endian, are the attempts. `unbegun`, as `acked`, has those of 0 if
     they are too many for that."""
 
     acked: bytes
@@ -152,7 +152,7 @@ def unpack_plan(text: str) -> list[SegmentSeek]:
 
 
 def cursor_after(one: SegmentSeek, epoch: int, before: CursorRecord | None) -> CursorRecord | None:
-    """Returns the cursor with which the epoch of a seek begins; None where the one before may stay, or was written in
+    """Returns the cursor with which the epoch of a seek begins; None if the one before may stay, or was written in
     that epoch already. Leases end; attempts, and what is dying, stay where the cursor does."""
     old = before or CursorRecord(0, 0)
     if old.epoch >= epoch or (old.acked_to >= one.end and one.to in (None, old.acked_to)):

@@ -60,7 +60,7 @@ class Engine(Protocol):
 
 
 class PollingCoordination:
-    """Coordination and Leases over an engine. A subclass decides where the engine's steps run (`_run`)."""
+    """Coordination and Leases over an engine. A subclass runs the engine's steps (`_run`)."""
 
     def __init__(self, engine: Engine, poll_s: float) -> None:
         self.leases: Leases = self
@@ -71,26 +71,22 @@ class PollingCoordination:
         self._poller: asyncio.Task[None] | None = None
 
     async def get(self, key: str) -> Entry | None:
-        """As Coordination."""
         return await self._step(self._engine.get, key)
 
     async def range(self, prefix: str, after: str = "", limit: int = 500) -> Page:
-        """As Coordination."""
         return await self._step(self._engine.range, prefix, after, limit)
 
     async def count(self, prefix: str) -> int:
-        """As Coordination."""
         return await self._step(self._engine.count, prefix)
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
-        """As Coordination. Raises ValueError for more than 128 operations, or a key written twice."""
+        """Raises ValueError for more than 128 operations, or a key written twice."""
         check_transaction(compares, writes)
         revision = await self._step(self._engine.commit, compares, writes)
         self._wake()
         return revision
 
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[Change]]:
-        """As Coordination."""
         changed = asyncio.Event()
         self._watches[changed] = None
         if self._poller is None:
@@ -110,20 +106,17 @@ class PollingCoordination:
                 self._stop_poll()
 
     async def grant(self, ttl_s: float) -> Grant:
-        """As Leases."""
         return await self._step(self._engine.grant, ttl_s)
 
     async def renew(self, lease: int) -> bool:
-        """As Leases."""
         return await self._step(self._engine.renew, lease)
 
     async def revoke(self, lease: int) -> None:
-        """As Leases."""
         await self._step(self._engine.revoke, lease)
         self._wake()
 
     async def close(self) -> None:
-        """As Coordination; closing twice is no error."""
+        """Closing twice is no error."""
         if not self._closed:
             self._closed = True
             self._stop_poll()

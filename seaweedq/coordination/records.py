@@ -123,7 +123,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
     """The place of a broker's journal: which kind of backend has it, and the id of the broker's home folder (`place`),
     whose lock the broker held.
 
-    `path` is that folder, where the backend needs it. `recovered`: the broker is dead, and its journal has been
+    `path` is that folder, if the backend needs it. `recovered`: the broker is dead, and its journal has been
     replayed; only the journal's content is still to be removed. The broker reads the levels from `lowest` to `highest`.
     `needs_newer`: no broker that lives reads the journal, as far as the leader knows. `left`: the
     broker is dead, and all of its journal has been replayed but what it holds of these topics, since a record of theirs
@@ -188,7 +188,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
 
     `columns` is the Arrow schema made of `schema`, encoded, so that a broker need not parse `schema` at start.
     `max_payload_bytes` lowers the setting of that name. `ndjson`: lines of NDJSON are values unless a
-    request says otherwise; where it is left out they are messages. `limits` bound what all who use
+    request says otherwise; if it is left out they are messages. `limits` bound what all who use
     the topic do together.
     """
 
@@ -212,7 +212,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
 
 class TopicRecord(msgspec.Struct, frozen=True):
     """A topic. Its incarnation tells it from earlier topics of the same name. `creator` is the uid of the principal
-    that created it, to whose limits it counts; it is not there where nobody in particular did."""
+    that created it, to whose limits it counts; it is not there if nobody in particular did."""
 
     incarnation: int
     state: Literal["active", "deleting"]

@@ -76,16 +76,16 @@ class Roster:
         return len(self.brokers) + len(self.unreadable)
 
     def journal(self, broker: str) -> Versioned[JournalRecord] | Unreadable | None:
-        """Returns a broker's journal as it was last seen, None where there was none."""
+        """Returns a broker's journal as it was last seen, None if there was none."""
         return self.journals.get(broker) or self.unreadable_journals.get(broker)
 
     def check_alive(self, broker: str | None) -> None:
-        """Raises Unavailable where the broker's key was not there when last seen."""
+        """Raises Unavailable if the broker's key was not there when last seen."""
         if not self.alive(broker):
             raise Unavailable(f"broker {broker} died before it answered")
 
     def check_journal(self, broker: str | None) -> None:
-        """Raises NeedsNewerBroker where the broker is dead, and no living one reads its journal."""
+        """Raises NeedsNewerBroker if the broker is dead, and no living one reads its journal."""
         found = self.journals.get(broker or "")
         if found and found.record.needs_newer and not self.alive(broker):
             raise needs_newer(f"no broker that lives reads the journal of broker {broker}, which has gone")
@@ -152,7 +152,7 @@ def _apply(
 
 
 def is_recovered(journal: Entry) -> bool:
-    """Tells whether a dead broker's journal holds nothing any more that is needed; False where nobody here can tell."""
+    """Tells whether a dead broker's journal holds nothing any more that is needed; False if nobody here can tell."""
     found = keys.JOURNALS.read(journal)
     return isinstance(found, Versioned) and found.record.recovered
 

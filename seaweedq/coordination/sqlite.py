@@ -284,7 +284,6 @@ class EmbeddedCoordination(PollingCoordination):
         self.thread = Pool("coordination", 1)
 
     async def close(self) -> None:
-        """As Coordination."""
         await super().close()
         self.thread.shutdown(wait=False)
 

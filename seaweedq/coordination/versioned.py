@@ -51,7 +51,7 @@ class Unknown:
         return bool(self.members or self.inside)
 
     def merged(self, known: Any) -> Any:
-        """Returns the JSON value `known` with these members, where the objects that they were in still exist."""
+        """Returns the JSON value `known` with these members, if the objects that they were in still exist."""
         if isinstance(known, dict) and _identity(known) == self.identity:
             return {**self.members, **{name: self._merged(name, value) for name, value in known.items()}}
         if isinstance(known, list):

@@ -190,7 +190,7 @@ class Autoscaler:
         return topic if topic and topic.record.incarnation == segment[1] else None
 
     def _tell_hot(self, hot: dict[SegmentId, HotKey]) -> None:
-        """Logs each hot segment once, also where its load comes and goes."""
+        """Logs each hot segment once, also if its load comes and goes."""
         self._told = set(filter(self._is_open, self._told))
         for segment, plan in hot.items():
             if segment not in self._told:

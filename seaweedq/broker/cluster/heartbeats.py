@@ -146,7 +146,7 @@ class Prober:
             return
         me = self._membership
         put = Put(self._key(broker), keys.SUSPICIONS.encode(Versioned.new(SuspicionRecord(url))), me.lease)
-        self._reported[broker] = False  # also where no answer comes, it may be there
+        self._reported[broker] = False  # also if no answer comes, it may be there
         if await self._coordination.commit([me.compare(), self._roster.compare(broker)], [put]) is not None:
             self._reported[broker] = True
             self.suspicions += 1

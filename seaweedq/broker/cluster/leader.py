@@ -73,7 +73,7 @@ class Recoveries:
     async def recover(
         self, broker: str, journal: Versioned[JournalRecord] | Unreadable, remaining: Remaining | None = None
     ) -> bool:
-        """As JournalRecovery.recover; returns False also where another broker is still at it, or nobody reads it. One
+        """As JournalRecovery.recover; returns False also if another broker is still at it, or nobody reads it. One
         whose record this broker cannot read is for others alone."""
         if isinstance(journal, Unreadable):
             return await self._ask_others(broker, None, journal.why)

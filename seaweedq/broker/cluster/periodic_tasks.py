@@ -219,7 +219,7 @@ class UploadSweep:
                 await self._forget(entry)
 
     async def _over(self, key: str) -> Compare | None:
-        """Returns a comparison that no import reads the upload any more; None where one does, or may do so."""
+        """Returns a comparison that no import reads the upload any more; None if one does, or may do so."""
         imported = keys.IMPORTS.key(*keys.UPLOADS.parse(key))
         there = await self._coordination.get(imported)
         if there is None:

@@ -3,7 +3,7 @@
 Only a refused connection counts, since the machine's kernel says by it that nobody listens there any more. A time-out
 says nothing: the network, or a broker that stands still, may be the reason. And it counts only of a broker that has
 answered the reporter before, in this life and at this URL, so that a wrong URL, or a rule of a firewall that was always
-there, never does. One reporter may be cut off by its own network, so it takes two where there are two.
+there, never does. One reporter may be cut off by its own network, so it takes two if there are two.
 """
 
 from collections.abc import Collection, Mapping
@@ -89,7 +89,7 @@ def may_be_suspected(record: BrokerRecord) -> bool:
 
 
 def reporters_needed(living: int) -> int:
-    """Returns how many reports end a lease where so many brokers have one."""
+    """Returns how many reports end a lease if so many brokers have one."""
     return REPORTERS if living > REPORTERS else 1
 
 

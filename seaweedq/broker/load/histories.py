@@ -61,7 +61,7 @@ class HistoryRecorder:
         self._due_s = float("-inf")
 
     async def record(self) -> None:
-        """Takes the last reports into the history, where that is due and this broker leads."""
+        """Adds the last reports to the history, if that is due and this broker leads."""
         if not self._election.is_leader:
             return
         term, now_s = self._election.leader_compare().revision, self._clock.monotonic_s()
@@ -162,7 +162,7 @@ class FoundHistory(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Histories:
-    """Finds histories at the leader, and answers from what the `recorder` has where this broker leads."""
+    """Finds histories at the leader, and answers from the `recorder` while this broker leads."""
 
     def __init__(self, view: ClusterView, election: Election, recorder: HistoryRecorder, peers: Peers) -> None:
         self.recorder = recorder
@@ -171,7 +171,7 @@ class Histories:
         self._peers = peers
 
     async def find(self, call: HistoryCall) -> FoundHistory:
-        """Returns the history that a call names. Raises Unavailable where no leader answers in time."""
+        """Returns the history that a call names. Raises Unavailable if no leader answers in time."""
         deadline = Deadline(self._view.clock, FIND_S)
         failure: Unavailable | None = None
         async for _ in deadline.attempts(pause_s=PAUSE_S):

@@ -233,7 +233,7 @@ def _places(rows: int) -> tuple[pa.Array, npt.NDArray[np.intp]]:
 
 class SegmentRates(msgspec.Struct, array_like=True, frozen=True):
     """The rates of an open segment a second, by window, corrected. `hot_key` is the hash, with its share (0 to 1), of
-    the one key because of which an overloaded segment is not split. `nearest` is None where the topic does not split by
+    the one key because of which an overloaded segment is not split. `nearest` is None if the topic does not split by
     itself; `is_full` tells that it has as many segments as it may have."""
 
     messages_per_s: Averages = IDLE

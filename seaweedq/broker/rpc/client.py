@@ -6,7 +6,7 @@ Unavailable, and the outcome of the request is unknown: the caller decides wheth
 sends each request once, on connections that are kept open.
 
 Brokers of several versions call each other. A message travels as an array: a version adds members at its end, which
-have a default where they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
+have a default if they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
 An error travels with the slugs of its class and of those above, and is raised as the nearest one that the receiver
 knows. Whatever an earlier version would take wrongly is sent only at a level of the cluster that all brokers read.
 
@@ -96,7 +96,7 @@ class Transport:
     async def send(
         self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float, secured: Secured | None = None
     ) -> Relayed:
-        """Sends a request. Raises Unavailable where no answer came."""
+        """Sends a request. Raises Unavailable if no answer came."""
         import aiohttp
         from yarl import URL
 
@@ -152,7 +152,7 @@ class PeerCaller:
         self._hellos: dict[str, asyncio.Task[Outgoing]] = {}
 
     async def session(self, url: str) -> tuple[Address, Outgoing]:
-        """Returns a session with the broker at a URL. Raises NotOwner where none is there that proves to know the
+        """Returns a session with the broker at a URL. Raises NotOwner if none is there that proves to know the
         secret, and as `say_hello` does."""
         address = self._addresses.find(url)
         if address is None:
@@ -245,7 +245,7 @@ _PROBLEM, _WELCOME = msgspec.json.Decoder(_Problem), msgspec.msgpack.Decoder(Wel
 
 
 def refusal_of(found: Relayed) -> str:
-    """Returns why an answer does not take this broker for one of the cluster; empty where it does."""
+    """Returns why an answer does not take this broker for one of the cluster; empty if it does."""
     if found.status != FORBIDDEN:
         return ""
     try:
@@ -285,7 +285,7 @@ class Peers:
         self._caller = PeerCaller(trust, addresses, clock, ids, self._say_hello)
 
     async def call(self, url: str, path: str, request: Any, answer: type[T], timeout_s: float) -> T:
-        """Posts a request as msgpack to `/internal/{path}`, and returns the decoded answer. Raises Unavailable where no
+        """Posts a request as msgpack to `/internal/{path}`, and returns the decoded answer. Raises Unavailable if no
         answer came, PeerTooOld for a call that is not known there, else the error that the other broker raised."""
         body = await self.post(url, path, msgspec.msgpack.encode(request), timeout_s)
         try:
@@ -308,7 +308,7 @@ class Peers:
         raise _error_of(found, f"{url}, {path}")
 
     async def refused(self, url: str, timeout_s: float) -> bool:
-        """Whether the broker at `url` has another secret. Raises Unavailable where no answer came."""
+        """Whether the broker at `url` has another secret. Raises Unavailable if no answer came."""
         try:
             await self.relay("POST", url, "/internal/status", {}, b"", timeout_s)
         except WrongSecret:
@@ -316,7 +316,7 @@ class Peers:
         return False
 
     async def relay(self, method: str, url: str, path: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
-        """Sends a request on to the broker whose record has this URL. Raises Unavailable where no answer came."""
+        """Sends a request on to the broker whose record has this URL. Raises Unavailable if no answer came."""
         request = Request(method, path, headers, body, timeout_s)
         caller = self._caller
         assert caller is not None, "a broker is called before begin"
@@ -334,7 +334,7 @@ class Peers:
         raise wrong_secret(url)
 
     async def send(self, base: str, request: Request, shown: Headers, secured: Secured | None = None) -> Relayed:
-        """Sends a request with the headers that show who sends it. Raises Unavailable where no answer came."""
+        """Sends a request with the headers that show who sends it. Raises Unavailable if no answer came."""
         headers, url = {**request.headers, **shown}, base + request.path
         return await self._transport.send(request.method, url, headers, request.body, request.timeout_s, secured)
 
@@ -346,7 +346,7 @@ class Peers:
             raise Unavailable("another broker does not answer; try again", inside=f"{url} answers no hello") from error
 
     async def _say_hello(self, address: Address, hello: Hello) -> Welcome:
-        """Says hello. Raises NotOwner where another life is there, WrongSecret, Unavailable."""
+        """Says hello. Raises NotOwner if another life is there, WrongSecret, Unavailable."""
         request = Request("POST", HELLO_PATH, {}, b"", HELLO_S)
         found = await self.send(address.base, request, {HELLO_HEADER: hello.encode()}, address.secured)
         if found.status == 200:

@@ -74,7 +74,7 @@ class RootKeys:
 
 @dataclass(frozen=True, slots=True)
 class PeerKeys:
-    """The keys of all secrets of a broker. The first one signs where the other side takes it; all are accepted."""
+    """The keys of all secrets of a broker. The first one signs if the other side takes it; all are accepted."""
 
     roots: tuple[RootKeys, ...] = ()
 

@@ -161,7 +161,7 @@ class Outgoing:
 
 
 def accepted(hello: Hello, welcome: Welcome, keys: RootKeys, said_s: float) -> Outgoing:
-    """Returns the session that an answer makes of a hello, which was said at `said_s`. Raises PeerRefused where the
+    """Returns the session that an answer makes of a hello, which was said at `said_s`. Raises PeerRefused if the
     answer is not of the broker that was meant, or not of one that knows the secret."""
     key = _session_key(keys, hello, welcome)
     if welcome.callee != hello.callee or not hmac.compare_digest(_welcome_mac(key, welcome), welcome.mac):
