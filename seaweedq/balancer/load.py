@@ -217,7 +217,8 @@ def costs(loads: Mapping[SegmentId, SegmentLoad]) -> dict[SegmentId, float]:
         if load.observed_s < KNOWN_S:
             unknown.append(segment)
             continue
-        known[segment] = cost = _cost(load)
+        plain = load.bytes_per_s[_COST_WINDOW] + MESSAGE_BYTES * load.messages_per_s[_COST_WINDOW]
+        known[segment] = cost = plain / weight(load.observed_s, WINDOWS_S[_COST_WINDOW])
         sums.setdefault(segment[:2], []).append(cost)
     means = {topic: sum(several) / len(several) for topic, several in sums.items()}
     return known | {segment: means.get(segment[:2], 0.0) for segment in unknown}
@@ -283,8 +284,3 @@ class LoadMeter:
     def _observed(self) -> tuple[KeyHistogram, HotKeys]:
         self._keys = self._keys or (KeyHistogram(self._range), HotKeys())
         return self._keys
-
-
-def _cost(load: SegmentLoad) -> float:
-    plain = load.bytes_per_s[_COST_WINDOW] + MESSAGE_BYTES * load.messages_per_s[_COST_WINDOW]
-    return plain / weight(load.observed_s, WINDOWS_S[_COST_WINDOW])

@@ -84,35 +84,30 @@ class Columns:
         self.low = low[order]
         self.high = _ints(segment.range.high for segment in self.segments)
         self.age_s = _floats(segment.age_s for segment in self.segments)
-        self._count(len(topics))
-        self._set_policies([policies.get(each, _NO_POLICY) for each in topics])
-        self.loads = [segment.load or _UNKNOWN for segment in self.segments]
-        self._set_rates()
-        takers = {host.broker for host in hosts if not host.draining}
-        free = (s.load is not None and not s.locked and s.owner in takers for s in self.segments)
-        self.free: Flags = np.fromiter(free, bool, len(segments)) & self.enabled[self.topic]
-
-    def _count(self, topics: int) -> None:
-        """Counts the least and the most segments that the topics can have once the current changes have ended."""
+        # The least and the most segments that the topics can have once the current changes have ended.
         becomes = _floats(segment.becomes for segment in self.segments)
-        self.least = np.bincount(self.topic, np.minimum(becomes, 1.0), topics)
-        self.most = np.bincount(self.topic, np.maximum(becomes, 1.0), topics)
+        self.least = np.bincount(self.topic, np.minimum(becomes, 1.0), len(topics))
+        self.most = np.bincount(self.topic, np.maximum(becomes, 1.0), len(topics))
 
-    def _set_policies(self, policies: Sequence[ScalingPolicy]) -> None:
-        self.enabled: Flags = np.array([policy.enabled for policy in policies], bool)
-        self.min_segments = _ints(policy.min_segments for policy in policies)
-        self.max_segments = _ints(policy.max_segments for policy in policies)
-        self.cool_down_s = _floats(policy.cool_down_s for policy in policies)
-        self._targets: Floats = np.array([(p.target_messages_per_s, p.target_bytes_per_s) for p in policies], float)
+        of_topics = [policies.get(each, _NO_POLICY) for each in topics]
+        self.min_segments = _ints(policy.min_segments for policy in of_topics)
+        self.max_segments = _ints(policy.max_segments for policy in of_topics)
+        self.cool_down_s = _floats(policy.cool_down_s for policy in of_topics)
+        self._targets: Floats = np.array([(p.target_messages_per_s, p.target_bytes_per_s) for p in of_topics], float)
 
-    def _set_rates(self) -> None:
+        self.loads = [segment.load or _UNKNOWN for segment in self.segments]
         self.observed_s = _floats(load.observed_s for load in self.loads)
         self.hot_share = _floats(0.0 if load.hottest is None else load.hot_share for load in self.loads)
         amounts = _by_window((load.messages_per_s, load.bytes_per_s) for load in self.loads)
-        known_s = np.maximum(self.observed_s, 1.0)  # what came in less says nothing
+        known_s = np.maximum(self.observed_s, 1.0)  # amounts of less time say nothing
         self.amounts: Floats = amounts / -np.expm1(-known_s[:, None, None] / np.array(WINDOWS_S))
         self.plain = self.relative(amounts, self.topic)
         self.rate = self.relative(self.amounts, self.topic)
+
+        takers = {host.broker for host in hosts if not host.draining}
+        free = (s.load is not None and not s.locked and s.owner in takers for s in self.segments)
+        enabled: Flags = np.array([policy.enabled for policy in of_topics], bool)
+        self.free: Flags = np.fromiter(free, bool, len(segments)) & enabled[self.topic]
 
     def peaks(self, rows: Ints) -> Floats:
         """Returns plain peaks per second: messages and bytes, by window."""

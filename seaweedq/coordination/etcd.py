@@ -72,12 +72,9 @@ class KeySpace:
         """Returns the first key and the exclusive end of the keys that begin with `prefix` and sort after `after`."""
         low = self.full(prefix)
         start = max(low, self.full(after) + b"\0") if after else low
-        return start or FIRST, _end(low)
-
-
-def _end(prefix: bytes) -> bytes:
-    """Returns the first key after all that begin with the prefix. UTF-8 has no byte 0xff, so the last byte can rise."""
-    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else BEHIND_ALL
+        # The end is the first key behind all with the prefix: UTF-8 has no byte 0xff, so the last byte can rise.
+        end = low[:-1] + bytes([low[-1] + 1]) if low else BEHIND_ALL
+        return start or FIRST, end
 
 
 class WatchStream:
@@ -162,7 +159,12 @@ class Watch:
         self._metadata = await self._transport.metadata(endpoint)
         if self._transport.closed:
             return
-        self._stream = stream = WatchStream(endpoint.watch(self._request(), self._metadata))
+        start, end = self._keys.interval(self._prefix)
+        create = rpc.WatchCreateRequest(
+            key=start, range_end=end, start_revision=self._revision + 1, progress_notify=True
+        )
+        request = rpc.WatchRequest(create_request=create)
+        self._stream = stream = WatchStream(endpoint.watch(request, self._metadata))
         try:
             while (answer := await stream.next()) is not None:
                 if answer.canceled:
@@ -172,13 +174,6 @@ class Watch:
                     yield changes
         finally:
             stream.end()
-
-    def _request(self) -> Any:
-        start, end = self._keys.interval(self._prefix)
-        create = rpc.WatchCreateRequest(
-            key=start, range_end=end, start_revision=self._revision + 1, progress_notify=True
-        )
-        return rpc.WatchRequest(create_request=create)
 
     def _changes(self, answer: Any) -> tuple[Change, ...]:
         if answer.created:
@@ -191,11 +186,14 @@ class Watch:
             self._revision = answer.events[-1].kv.mod_revision
         else:  # progress: nothing was left out up to here, so that a compaction below it does not matter
             self._revision = max(self._revision, answer.header.revision)
-        return tuple(self._change(event) for event in answer.events)
-
-    def _change(self, event: Any) -> Change:
-        value = None if event.type == event.DELETE else event.kv.value
-        return Change(self._keys.short(event.kv.key), value, event.kv.mod_revision)
+        return tuple(
+            Change(
+                self._keys.short(event.kv.key),
+                None if event.type == event.DELETE else event.kv.value,
+                event.kv.mod_revision,
+            )
+            for event in answer.events
+        )
 
     def _canceled(self, answer: Any, endpoint: Endpoint) -> None:
         """Raises unless a new token may help; older etcds report a stale token as a lack of permission."""

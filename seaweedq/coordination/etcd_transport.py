@@ -175,7 +175,7 @@ class Transport:
                 while True:
                     endpoint, tries = self.endpoint, tries - 1
                     try:
-                        return await self._patient(endpoint, request)
+                        return await self._send_patiently(endpoint, request)
                     except grpc.RpcError as error:
                         self._judge(error, endpoint, again=repeat and tries > 0)
         except TimeoutError:
@@ -212,24 +212,21 @@ class Transport:
         for endpoint in self._endpoints:
             endpoint.close()
 
-    async def _patient(self, endpoint: Endpoint, request: Any) -> Any:
-        """Sends a request. An endpoint that is slow gets no further ones, but its answer is waited for: all may be
-        slow."""
+    async def _send_patiently(self, endpoint: Endpoint, request: Any) -> Any:
+        """Sends a request, with another token if etcd does not take this one any more. An endpoint that is slow gets no
+        further requests, but its answer is waited for: all may be slow."""
         late = asyncio.get_running_loop().call_later(SLOW_S, self.blame, endpoint)
         try:
-            return await self._authorized(endpoint, request)
+            metadata = await self.metadata(endpoint)
+            try:
+                return await self._send(endpoint, request, metadata)
+            except grpc.RpcError as error:
+                if not (self._access.user and stale_token(error.details())):
+                    raise
+            self.refresh(metadata)  # etcd has refused the call, so that it can be made again
+            return await self._send(endpoint, request, await self.metadata(endpoint))
         finally:
             late.cancel()
-
-    async def _authorized(self, endpoint: Endpoint, request: Any) -> Any:
-        metadata = await self.metadata(endpoint)
-        try:
-            return await self._send(endpoint, request, metadata)
-        except grpc.RpcError as error:
-            if not (self._access.user and stale_token(error.details())):
-                raise
-        self.refresh(metadata)  # etcd has refused the call, so that it can be made again
-        return await self._send(endpoint, request, await self.metadata(endpoint))
 
     async def _send(self, endpoint: Endpoint, request: Any, metadata: Metadata) -> Any:
         self.check_open()

@@ -80,7 +80,11 @@ class Renewals:
             if ended.done():
                 ended.result()
         finally:
-            await _cancel(under_way)
+            left = list(under_way)
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
 
     async def _send(self, ended: asyncio.Future[None]) -> None:
         try:
@@ -101,14 +105,6 @@ class Renewals:
             return
         count, self._logged, self._logged_s = self.missed - self._logged, self.missed, now_s
         logger.warning("%d renewals of the lease of %s were missed; the last one: %s", count, self._holder, why)
-
-
-async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
-    left = list(tasks)
-    for task in left:
-        task.cancel()
-    if left:
-        await asyncio.wait(left)
 
 
 class BackgroundWork(Protocol):
@@ -228,11 +224,6 @@ class Membership:
     async def start(self, admit: Callable[[], Awaitable[Sequence[Compare]]] = _everybody_may) -> None:
         """Takes a lease, begins to renew, and writes `brokers/{broker}`. The key is written under the comparisons of
         `admit`, which is asked again if one does not hold. Raises CoordinationUnavailable, and as `admit` does."""
-        await self._acquire_lease()
-        self._begin_renewing()  # before the key is written, which may take as long as a lease
-        self._held = self._held.stored(await self._write_key(admit))
-
-    async def _acquire_lease(self) -> None:
         sent_s, asked_s = self._clock.monotonic_s(), self._lease_s
         grant = await self._coordination.leases.grant(asked_s)
         self.lease, self._lease_s = grant.lease, grant.ttl_s
@@ -244,6 +235,15 @@ class Membership:
                 asked_s,
             )
         self._valid_until_s = sent_s + self._lease_s
+        self._begin_renewing()  # before the key is written, which may take as long as a lease
+        key = BROKERS.key(self.broker)
+        put = Put(key, BROKERS.encode(self._held), self.lease)
+        for _ in range(JOINS):
+            revision = await self._coordination.commit([Compare(key, 0), *await admit()], [put])
+            if revision is not None:
+                self._held = self._held.stored(revision)
+                return
+        raise CoordinationUnavailable(f"the lease of {self.broker} expired before its membership key was written")
 
     def _begin_renewing(self) -> None:
         self._renewals = Renewals(self._clock, self.broker, self._lease_s, self.renew)
@@ -252,15 +252,6 @@ class Membership:
             self._background = self._start_background(self._keep_renewing, "lease-renewal")
         else:
             self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
-
-    async def _write_key(self, admit: Callable[[], Awaitable[Sequence[Compare]]]) -> int:
-        key = BROKERS.key(self.broker)
-        put = Put(key, BROKERS.encode(self._held), self.lease)
-        for _ in range(JOINS):
-            revision = await self._coordination.commit([Compare(key, 0), *await admit()], [put])
-            if revision is not None:
-                return revision
-        raise CoordinationUnavailable(f"the lease of {self.broker} expired before its membership key was written")
 
     async def stop(self) -> None:
         """Ends the lease, and with it all keys tied to it; if coordination does not answer, the lease ends by
@@ -344,7 +335,11 @@ class Membership:
         except Exception:
             logger.exception("cannot renew the lease of %s any more", self.broker)
             self._end()
-        self._report_lost()
+        if self._home is None:
+            self._on_lost()
+        else:
+            with suppress(RuntimeError):
+                self._home.call_soon_threadsafe(self._on_lost)
 
     def _home_stands_still(self) -> bool:
         """Tells whether the broker's event loop has not run for STALL_LEASES leases; always False on that loop
@@ -360,13 +355,6 @@ class Membership:
 
     def _see_home(self) -> None:
         self._home_seen_s = self._clock.monotonic_s()
-
-    def _report_lost(self) -> None:
-        if self._home is None:
-            self._on_lost()
-        else:
-            with suppress(RuntimeError):
-                self._home.call_soon_threadsafe(self._on_lost)
 
     def _end(self) -> None:
         self._ended = True

@@ -107,15 +107,14 @@ class Roster:
     def _apply(self, change: Change) -> None:
         there = None if change.value is None else Entry(change.key, change.value, change.revision)
         if keys.BROKERS.matches(change.key):
-            self._apply_broker(change.key, there)
-        _apply(keys.JOURNALS, change.key, there, self.journals, self.unreadable_journals)
+            (broker,) = keys.BROKERS.parse(change.key)
+            self._place(broker, _read(keys.BROKERS, broker, there, self.unreadable))
+        elif keys.JOURNALS.matches(change.key):
+            (broker,) = keys.JOURNALS.parse(change.key)
+            self.journals.pop(broker, None)
+            if journal := _read(keys.JOURNALS, broker, there, self.unreadable_journals):
+                self.journals[broker] = journal
         self._changed()
-
-    def _apply_broker(self, key: str, there: Entry | None) -> None:
-        found: dict[str, Versioned[BrokerRecord]] = {}
-        _apply(keys.BROKERS, key, there, found, self.unreadable)
-        (broker,) = keys.BROKERS.parse(key)
-        self._place(broker, found.get(broker))
 
     def _place(self, broker: str, known: Versioned[BrokerRecord] | None) -> None:
         was_strange = broker in self.strange
@@ -135,20 +134,14 @@ class Roster:
             )
 
 
-def _apply(
-    kind: KeyKind[T], key: str, there: Entry | None, held: dict[str, Versioned[T]], unreadable: dict[str, Unreadable]
-) -> None:
-    """Puts a key's record in the place of the one that was known, if the key is of this kind."""
-    if not kind.matches(key):
-        return
-    (broker,) = kind.parse(key)
-    held.pop(broker, None)
+def _read(kind: KeyKind[T], broker: str, there: Entry | None, unreadable: dict[str, Unreadable]) -> Versioned[T] | None:
+    """Returns the record of a broker's key, if there is one that can be read."""
     unreadable.pop(broker, None)
     found = kind.read(there) if there else None
     if isinstance(found, Unreadable):
         unreadable[broker] = found
-    elif found:
-        held[broker] = found
+        return None
+    return found
 
 
 def is_recovered(journal: Entry) -> bool:

@@ -32,7 +32,7 @@ class View:
         """Reads everything. Returns the revision from which a watch must continue."""
         revisions = [await self.reread(prefix) for prefix in self._prefixes]
         for prefix, revision in zip(self._prefixes, revisions, strict=True):
-            self._rise(prefix, revision)
+            self._raise_floor(prefix, revision)
         return min(revisions)
 
     async def reread(self, prefix: str) -> int:
@@ -64,18 +64,17 @@ class View:
     def take(self, changes: Sequence[Change]) -> None:
         """Applies changes, unless a newer one of the same key is known."""
         for change in changes:
-            if change.revision > self._known(change.key):
+            known = self._seen.get(change.key)
+            if known is None:
+                known = next(floor for prefix, floor in self._floors.items() if change.key.startswith(prefix))
+            if change.revision > known:
                 was_there = change.key in self._seen and change.key not in self._gone
                 self._seen[change.key] = change.revision
                 (self._gone.add if change.value is None else self._gone.discard)(change.key)
                 if was_there or change.value is not None:
                     self._apply(change)
 
-    def _known(self, key: str) -> int:
-        seen = self._seen.get(key)
-        return next(floor for prefix, floor in self._floors.items() if key.startswith(prefix)) if seen is None else seen
-
-    def _rise(self, prefix: str, floor: int) -> None:
+    def _raise_floor(self, prefix: str, floor: int) -> None:
         """Records that all changes below a prefix up to this revision are known: an unknown key is deleted, or
         newer."""
         self._floors[prefix] = max(self._floors[prefix], floor)
@@ -93,4 +92,4 @@ class View:
     async def _watch(self, revision: int, prefix: str) -> None:
         async for changes in self._coordination.watch(prefix, revision):
             self.take(changes)
-            self._rise(prefix, max(change.revision for change in changes))
+            self._raise_floor(prefix, max(change.revision for change in changes))

@@ -88,26 +88,20 @@ class Prober:
         try:
             while True:
                 self._wake.clear()
-                self._begin()
-                await self._forget_gone()
+                for broker, known in self._roster.brokers.items():
+                    if broker != self._membership.broker and known.record.lease_s and broker not in self._tasks:
+                        work = self._follow(broker, known.record.url)
+                        self._tasks[broker] = asyncio.create_task(work, name=f"heartbeats of {broker}")
+                for broker in [broker for broker in self._tasks if broker not in self._roster.brokers]:
+                    task = self._tasks.pop(broker)
+                    task.cancel()
+                    await asyncio.wait([task])
+                    await self._withdraw(broker)
                 await self._wake.wait()
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    def _begin(self) -> None:
-        for broker, known in self._roster.brokers.items():
-            if broker != self._membership.broker and known.record.lease_s and broker not in self._tasks:
-                work = self._follow(broker, known.record.url)
-                self._tasks[broker] = asyncio.create_task(work, name=f"heartbeats of {broker}")
-
-    async def _forget_gone(self) -> None:
-        for broker in [broker for broker in self._tasks if broker not in self._roster.brokers]:
-            task = self._tasks.pop(broker)
-            task.cancel()
-            await asyncio.wait([task])
-            await self._withdraw(broker)
 
     async def _follow(self, broker: str, url: str) -> None:
         health = PeerHealth()

@@ -48,7 +48,7 @@ class Leadership(Service):
         )
         self.limits = LimitSplit(view, election, context.peers, accounts)
         recoveries = Recoveries(recovery.journals, context.roster, context.peers, coordination, context.broker)
-        tasks = (*self._tasks(context, admin, deletion), *_retention_tasks(context, retaining))
+        tasks = self._periodic_tasks(context, admin, deletion, retaining)
         self.leader = Leader(view, coordination, election, recoveries, self.rebalancer, tasks)
 
     async def run(self) -> Tasks:
@@ -62,8 +62,11 @@ class Leadership(Service):
         """Ends the tasks beside the leader's rounds."""
         await self.leader.stop()
 
-    def _tasks(self, context: Context, admin: TopicAdmin, deletion: TopicDeletion) -> Sequence[PeriodicTask]:
+    def _periodic_tasks(
+        self, context: Context, admin: TopicAdmin, deletion: TopicDeletion, retaining: Retaining
+    ) -> Sequence[PeriodicTask]:
         catalog, coordination, clock = context.catalog, context.coordination, context.clock
+        retention = retaining.retention
         grace_s, leading = context.settings.upload_grace_s, context.election.leader_compare
         uploads = UploadSweep(catalog, coordination, context.store.payloads, clock, grace_s, leading)
         deletions = Deletions(catalog, deletion.delete, clock)
@@ -79,6 +82,9 @@ class Leadership(Service):
             PeriodicTask("sweep", admin.sweep, SWEEP_S, clock),
             PeriodicTask("sweep of late files", late_files.sweep_recently_deleted, LATE_FILES_S, clock),
             PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
+            PeriodicTask("retention", retention.round, RETENTION_S, clock),
+            PeriodicTask("sweep of tombstones", retention.removal.sweep, SWEEP_S, clock),
+            PeriodicTask("expiry of subscriptions", retaining.expiry.delete_expired, EXPIRY_S, clock),
         )
 
     async def _balance(self) -> None:
@@ -86,12 +92,3 @@ class Leadership(Service):
         await self._load.recorder.record()
         await self.autoscaler.scale()
         await self.rebalancer.rebalance()
-
-
-def _retention_tasks(context: Context, retaining: Retaining) -> Sequence[PeriodicTask]:
-    retention, clock = retaining.retention, context.clock
-    return (
-        PeriodicTask("retention", retention.round, RETENTION_S, clock),
-        PeriodicTask("sweep of tombstones", retention.removal.sweep, SWEEP_S, clock),
-        PeriodicTask("expiry of subscriptions", retaining.expiry.delete_expired, EXPIRY_S, clock),
-    )

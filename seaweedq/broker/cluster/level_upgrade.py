@@ -137,19 +137,16 @@ class LevelUpgrade:
             if await end_leases(self._coordination, known.record.level):
                 waited = False
             elif waited:
-                await self._write(known)
+                reach("level.cleared")
+                level = known.record.level
+                put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.replace(written=level)))
+                if await self._coordination.commit([Compare(put.key, known.revision)], [put]) is not None:
+                    logger.warning("the cluster has level %d, and writes it", level)
+                    reach("level.written")
                 continue
             await asyncio.sleep(self._lease_s)
             waited = True
         return known.record
-
-    async def _write(self, known: Versioned[ClusterRecord]) -> None:
-        reach("level.cleared")
-        level = known.record.level
-        put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.replace(written=level)))
-        if await self._coordination.commit([Compare(put.key, known.revision)], [put]) is not None:
-            logger.warning("the cluster has level %d, and writes it", level)
-            reach("level.written")
 
     async def _read(self) -> Versioned[ClusterRecord]:
         there = await self._coordination.get(keys.CLUSTER.key())

@@ -181,8 +181,9 @@ class UploadSweep:
         busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
         await self._catalog.load()
         known = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.read(e) for e in counters}
+        there = {topic for topic in known if self._catalog.find(topic) or not self._catalog.is_readable(topic)}
         below = {topic: one.record.next for topic, one in known.items() if isinstance(one, Versioned)}
-        dead = {topic: end for topic, end in below.items() if topic not in busy and self._is_gone(topic)}
+        dead = {topic: end for topic, end in below.items() if topic not in busy | there}
         if not dead:
             return 0
         gone = 0
@@ -191,9 +192,6 @@ class UploadSweep:
             if topic in dead:
                 gone += await clear_folder(self._store, topic, dead[topic])
         return gone
-
-    def _is_gone(self, topic: str) -> bool:
-        return self._catalog.find(topic) is None and self._catalog.is_readable(topic)
 
     async def _one(self, entry: Entry) -> None:
         topic, _, upload = keys.UPLOADS.parse(entry.key)

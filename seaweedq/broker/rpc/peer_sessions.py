@@ -217,10 +217,16 @@ class IncomingSessions:
         if hello.callee != self._me:
             raise refused(Refusal.BROKER, "the caller means another broker")
         self._end_old()
-        of_caller = self._of(hello.caller)
+        # The caller's sessions, in the order in which they would lose their place.
+        of_caller = [
+            one for sessions in (self._new, self._used) for one in sessions.values() if one.caller == hello.caller
+        ]
         if known := next((one for one in of_caller if one.nonce == hello.nonce), None):
             return known.welcome
-        self._make_place(of_caller)
+        if len(of_caller) >= MOST_OF_ONE:
+            self._forget(of_caller[0].welcome.session)
+        elif len(self) >= MOST:
+            self._forget(next(iter(self._new or self._used)))
         return self._begin(hello, keys)
 
     def check(self, stamp: str, request: Covered) -> str:
@@ -232,8 +238,7 @@ class IncomingSessions:
         if not hmac.compare_digest(request.mac(found.key, number), mac):
             raise refused(Refusal.MAC, "the request is not what its sender stamped")
         found.accept(number)
-        self._new.pop(session, None)
-        self._used.pop(session, None)
+        self._forget(session)
         self._used[session] = found  # the last one, as it was used last
         return found.caller
 
@@ -245,25 +250,15 @@ class IncomingSessions:
         self._new[welcome.session] = Incoming(hello.caller, hello.nonce, welcome, key, until_s)
         return welcome
 
+    def _forget(self, session: str) -> None:
+        self._new.pop(session, None)
+        self._used.pop(session, None)
+
     def _end_old(self) -> None:
         now_s = self._clock.monotonic_s()
         for sessions in (self._new, self._used):
             for session in [session for session, one in sessions.items() if now_s >= one.until_s]:
                 del sessions[session]
-
-    def _of(self, caller: str) -> list[Incoming]:
-        """Returns a caller's sessions in the order in which they would lose their place."""
-        return [one for sessions in (self._new, self._used) for one in sessions.values() if one.caller == caller]
-
-    def _make_place(self, of_caller: list[Incoming]) -> None:
-        if len(of_caller) >= MOST_OF_ONE:
-            self._forget(of_caller[0].welcome.session)
-        elif len(self) >= MOST:
-            self._forget(next(iter(self._new or self._used)))
-
-    def _forget(self, session: str) -> None:
-        self._new.pop(session, None)
-        self._used.pop(session, None)
 
 
 def refused(why: Refusal, detail: str) -> PeerRefused:
