@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from seaweedq import errors, levels
-from seaweedq.broker.load.meters import LoadReport
+from seaweedq.broker.load import LoadReport
 from seaweedq.broker.read.segment_reads import SegmentRows
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.rpc import messages

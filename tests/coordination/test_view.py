@@ -63,7 +63,7 @@ async def test_old_news_change_nothing_and_what_has_gone_is_forgotten(data: st.D
 
 def _watch(view: View, prefix: str, changes: Sequence[Change]) -> None:
     view.take(changes)
-    view._rise(prefix, changes[-1].revision)
+    view._raise_floor(prefix, changes[-1].revision)
 
 
 @pytest.mark.parametrize("value", [b"again", None])

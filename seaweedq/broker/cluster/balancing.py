@@ -16,7 +16,7 @@ from seaweedq.balancer.placement import Host, Move, SegmentId, TopicId, assign, 
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Segment, Split, decide
 from seaweedq.broker.context import ClusterView
-from seaweedq.broker.load.meters import Reports, policy_of, segment_of
+from seaweedq.broker.load import Reports, policy_of, segment_of
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GiveCall

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from seaweedq.broker.context import ClusterView
-from seaweedq.broker.load.meters import Loads, SegmentRates, segment_rates
+from seaweedq.broker.load import Loads, SegmentRates, segment_rates
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Reader

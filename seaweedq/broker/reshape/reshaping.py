@@ -11,8 +11,8 @@ import logging
 
 from seaweedq.balancer.placement import Host, SegmentId, assign
 from seaweedq.broker.context import Context
-from seaweedq.broker.load.histories import Load
-from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.load import Loads
+from seaweedq.broker.load_history import Load
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.publishing import Publishing

@@ -9,7 +9,7 @@ from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.balancing import Rebalancer
 from seaweedq.broker.cluster.joining import cluster_of
-from seaweedq.broker.load.meters import Reports
+from seaweedq.broker.load import Reports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.memory import MemoryCoordination

@@ -78,6 +78,6 @@ async def made(together: InLoop, segments: int = 1, **scaling: Any) -> Topic:
 @asynccontextmanager
 async def in_hand(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
     """The brokers, with nobody else looking."""
-    monkeypatch.setattr("seaweedq.broker.load.meters.TICK_S", 3600.0)
+    monkeypatch.setattr("seaweedq.broker.load.TICK_S", 3600.0)
     async with in_loop(folder) as together:
         yield Hand(together)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from seaweedq.balancer.scaling import HotKey
+from seaweedq.broker import load_history
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.load import histories
-from seaweedq.broker.load.meters import LoadReport
+from seaweedq.broker.load import LoadReport
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers import inside
 from tests.support.brokers.changing import at
@@ -28,7 +28,7 @@ MIDDLE = KEY_SPACE // 2
 
 @pytest.fixture
 async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
-    monkeypatch.setattr("seaweedq.broker.load.histories.RECORD_S", 0.0)
+    monkeypatch.setattr("seaweedq.broker.load_history.RECORD_S", 0.0)
     monkeypatch.setattr(
         "seaweedq.broker.cluster.leadership.BALANCE_S", 3600.0
     )  # the leader looks when the test says so
@@ -123,7 +123,7 @@ async def test_a_new_leader_begins_anew_and_nobody_answers_without_one(
     assert after["leader"] == two.id
     assert after["from"] > before["until"]
     assert messages(after["cells"]) == about({1: 2})
-    monkeypatch.setattr(histories, "FIND_S", 0.05)
+    monkeypatch.setattr(load_history, "FIND_S", 0.05)
 
     async def nobody() -> None:
         return None

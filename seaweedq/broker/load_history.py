@@ -17,7 +17,7 @@ from seaweedq.balancer.history import Cell, History, SegmentTraffic, cells
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.scaling import HotKey
 from seaweedq.broker.context import ClusterView, Context
-from seaweedq.broker.load.meters import Loads, OwnerCounts, Reports
+from seaweedq.broker.load import Loads, OwnerCounts, Reports
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import HistoryCall
 from seaweedq.broker.service import Service, Tasks

@@ -14,7 +14,7 @@ import pytest
 from seaweedq.balancer.load import WINDOWS_S, SegmentLoad
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.scaling import HotKey
-from seaweedq.broker.load.meters import LoadReport, Loads, Reports
+from seaweedq.broker.load import LoadReport, Loads, Reports
 from seaweedq.broker.log.open_segment import BufferedRows
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig, TopicRecord
@@ -179,7 +179,7 @@ async def test_a_look_that_fails_is_not_the_last(sampled, monkeypatch, caplog):
         looks.append(len(looks))
         raise ZeroDivisionError
 
-    monkeypatch.setattr("seaweedq.broker.load.meters.TICK_S", 0.001)
+    monkeypatch.setattr("seaweedq.broker.load.TICK_S", 0.001)
     monkeypatch.setattr(sampled.loads, "tick", tick)
     task = asyncio.create_task(sampled.loads.run())
     while len(looks) < 3:
@@ -354,10 +354,10 @@ class Cluster:
     async def call(self, url: str, *_: Any) -> LoadReport:
         if url not in self.alive:
             raise Unavailable("gone")
-        return LoadReport([(one, self.load[one]) for one in self.owned[url]], [])
+        return LoadReport([(one, self.load[one], (0, 0, 0)) for one in self.owned[url]], [])
 
     def report(self) -> LoadReport:
-        return LoadReport([(one, self.load[one]) for one in self.owned["a"]], [])
+        return LoadReport([(one, self.load[one], (0, 0, 0)) for one in self.owned["a"]], [])
 
 
 @pytest.fixture
