@@ -40,7 +40,7 @@ Key = npt.NDArray[np.int64]
 _LOWEST, _HIGHEST, _SUMS = ("low", "begin_ms"), ("high", "end_ms"), ("messages", "size_bytes")
 LIMIT_BYTES = 32 * 1024 * 1024
 KEPT_US = 3_600_000_000
-TOPIC_BYTES, COLUMN_BYTES = 512, 1024  # what one of each takes beside its rows
+TOPIC_BYTES, COLUMN_BYTES = 512, 1024  # the bytes of one of each, beside its rows
 LEAST_COLUMNS = 24  # that always fit
 _LONGEST_MS = 2**31 - 1
 FINE_BANDS, ROUGH_BANDS, ROUGH_COLUMNS = 256, 16, 60  # of a picture, and of a small one
@@ -272,7 +272,7 @@ def _fewer(rows: Rows, column: Key, most: int) -> Rows:
 
 
 def _merged(rows: Rows, column: Key, bands: int) -> tuple[Rows, Key]:
-    """Returns one row for what is of one column and one segment, or lies within one of so many equal parts of the key
+    """Returns one row for all rows of one column and one segment, or within one of so many equal parts of the key
     space; and the columns of these rows."""
     low, high = whole(rows["low"]), whole(rows["high"])
     first, last = low * bands // KEY_SPACE, (high - 1) * bands // KEY_SPACE

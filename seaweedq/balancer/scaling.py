@@ -220,7 +220,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A segment has too much load, and a split would not help: one hash has so large a share of it."""
+    """A segment has too much load, and a split would not help, since one hash has so large a share."""
 
     segment: SegmentId
     hash: int
@@ -240,7 +240,7 @@ class NearestSplit(msgspec.Struct, array_like=True, frozen=True):
 
 
 def nearest_split(load: SegmentLoad, policy: ScalingPolicy) -> NearestSplit:
-    """Returns what `decide` goes by in the first place; of an idle segment the longest average."""
+    """Returns the average by which `decide` splits first; of an idle segment the longest one."""
     measures: tuple[tuple[Measure, int, Averages], ...] = (
         ("messages_per_s", policy.target_messages_per_s, load.messages_per_s),
         ("bytes_per_s", policy.target_bytes_per_s, load.bytes_per_s),

@@ -1,18 +1,18 @@
 """The life of a broker: its services are built, started and stopped in order.
 
-Its rooms are built on two stages: what the process chose for it (ProcessContext), and what a member of the cluster has
+Its rooms are built on two stages: the choices of the process (ProcessContext), and the context of a member
 (broker/context).
 
 Start: lock → probe → identity → membership → views → recovery of this folder's journals → journal → election → serve.
-The leader (broker/cluster/leader), which may be this broker, does what is to be done for brokers that are gone.
+The leader (broker/cluster/leader), which may be this broker, does the work left by brokers that are gone.
 
-Stop: 1. what others can do is handed over, while others live; 2. nothing more is taken, and who waits is sent home;
-3. imports end with their batch, and the audit sends its rest; 4. the commits under way end, everything is flushed, and
-cursors are written (broker/maintenance); 5. tasks are cancelled, and the services end, the last one first; 6. the
-journal is closed, and if it is of no use its key says so before its content goes
+Stop: 1. segments and subscriptions are handed over, while others live; 2. nothing more is accepted, and waiting
+requests end; 3. imports end with their batch, and the audit sends its rest; 4. the commits under way end, everything is
+flushed, and cursors are written (broker/maintenance); 5. tasks are cancelled, and the services end, the last one first;
+6. the journal is closed, and if it is of no use its key says so before its content goes
 (broker/recovery/journal_registration); 7. the membership ends, so nobody recovers the journal too early; 8. the folder
-is given back. The journal keeps what a stop does not finish in time, and a recovery finds it there. A step that fails
-is logged, and the next one follows.
+is given back. The journal keeps the rest that a stop does not finish in time, and a recovery finds it there. A step
+that fails is logged, and the next one follows.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class ProcessContext:
     make_keys: MakeKeys = make_keys
 
 
-STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
+STOP_MARGIN_S = 1.5  # of shutdown_s, kept for the steps after the flushes
 logger = logging.getLogger(__name__)
 
 
@@ -345,7 +345,7 @@ class Broker:
             self.streaming.begin_stop()
 
     async def drain(self) -> None:
-        """Hands over what this broker has to others, as far as they live and the time for a stop allows."""
+        """Hands over segments and subscriptions to others, as far as they live and the time for a stop allows."""
         readiness = self.readiness
         if readiness.draining or not readiness.ready or self.lost.is_set() or len(self.roster.brokers) < 2:
             return
@@ -370,7 +370,7 @@ class Broker:
         return max(0.5, self._stop_by_s - now_s)
 
     def begin_stop(self) -> None:
-        """Takes nothing more, and sends home everybody who waits."""
+        """Accepts nothing more, and ends waiting requests."""
         self.readiness.stopping = True
         self._left_s()
         if self.readiness.ready:
@@ -438,7 +438,7 @@ class Broker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _step(self, work: Awaitable[Any]) -> None:
-        """Does a step of the stop, whatever comes of it."""
+        """Does a step of the stop. One that fails is logged."""
         try:
             await work
         except Exception:

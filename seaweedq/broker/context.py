@@ -1,6 +1,6 @@
 """The context on which all rooms of a broker are built, once it is a member of its cluster; and whether it may answer.
 
-The stage before is what its process chose (broker/broker). A room's class takes the context and the rooms that it
+The stage before has the choices of its process (broker/broker). A room's class takes the context and the rooms that it
 stands on, and builds all that is inside by itself.
 """
 
@@ -84,8 +84,9 @@ class Readiness:
 class Context:
     """All that the rooms of a member of the cluster share. `cluster` is the cluster's id.
 
-    `level`, `roster`, `catalog` and `callers` are watched views, so possibly behind; transactions compare what matters.
-    `entries` writes files in the member's name, `journals` makes its journal and opens those of the dead.
+    `level`, `roster`, `catalog` and `callers` are watched views, so possibly behind; transactions compare the records
+    that matter. `entries` writes files in the member's name, `journals` makes its journal and opens those of the
+    dead.
     """
 
     settings: Settings

@@ -5,7 +5,7 @@ Rows are counted when they become durable, and metered once a second. Hashes are
 the tail then, so their cost does not grow with the traffic. Time that was not observed counts as unknown, and not as
 idle: else a broker that got a segment a moment ago would look as if it had room for more.
 
-Observers get what the owner itself has seen: of a segment that was moved, the rows since then.
+Observers get the rates that the owner itself has measured: of a segment that was moved, the rows since then.
 """
 
 import asyncio

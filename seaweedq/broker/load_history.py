@@ -184,7 +184,7 @@ class Histories:
         raise failure or Unavailable("no broker leads, so nobody knows the history; try again")
 
     async def here(self, call: HistoryCall) -> FoundHistory:
-        """Returns what this broker has recorded. Raises Unavailable unless it leads and has begun to."""
+        """Returns the history that this broker has recorded. Raises Unavailable unless it leads and has begun to."""
         history = self.recorder.history
         if not self._election.is_leader or history is None:
             raise Unavailable("the leader has just changed, so the history begins anew; try again")

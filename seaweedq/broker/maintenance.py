@@ -39,7 +39,7 @@ class Maintenance(Service):
         self._flushes: set[asyncio.Task[None]] = set()
 
     async def run(self) -> Tasks:
-        """Begins to commit what is appended, and all that follows from it."""
+        """Begins commits, flushes, releases and checkpoints."""
         return {
             "group commit": self._log.commit.run(),
             "ticks": self._tick_often(),
@@ -126,7 +126,7 @@ class Maintenance(Service):
         )
 
     def _release(self) -> None:
-        """Lets the journal forget what is in files and in coordination."""
+        """Lets the journal forget commits that are in files and in coordination."""
         pins = [self._log.commit.committed + 1]  # later commits may have acks that are not counted yet
         pins += [segment.pin for segment in self._log.dirty if segment.pin is not None]
         if self._dispatcher.pin is not None:

@@ -14,17 +14,17 @@ Tasks = Mapping[str, Coroutine[Any, Any, object]]
 
 
 class Service:
-    """A part of a broker's life, which does nothing; each service says what differs."""
+    """A part of a broker's life. Each service overrides the steps in which it has work."""
 
     async def run(self) -> Tasks:
         """Begins the work. Returns the tasks by name: none ends before the life, which else ends with it."""
         return {}
 
     async def hand_over(self) -> None:
-        """Gives what this broker has to others that live, as far as the time for a stop allows."""
+        """Hands over segments and subscriptions to others that live, as far as the time for a stop allows."""
 
     def begin_stop(self) -> None:
-        """Takes nothing more, and sends home everybody who waits."""
+        """Accepts nothing more, and ends waiting requests."""
 
     async def stop(self) -> None:
         """Ends the rest of the work. The tasks of `run` are cancelled by then; the lease and the journal are there."""

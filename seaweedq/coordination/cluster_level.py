@@ -50,7 +50,7 @@ def levels_of(value: bytes) -> Levels:
     try:
         return _LEVELS.decode(value)
     except msgspec.DecodeError:
-        return Levels(draft=levels.DRAFT)  # whoever reads the record says why it cannot be read
+        return Levels(draft=levels.DRAFT)  # the reader of the record says why it cannot be read
 
 
 def reads_of(value: bytes) -> Reads | None:

@@ -58,8 +58,8 @@ class Election:
         return Compare(KEY, self._revision)
 
     async def campaign(self) -> int:
-        """Reads who leads, and takes the lead if no broker does; one whose record cannot be read leads. Returns the
-        revision of the read. Raises CoordinationUnavailable."""
+        """Reads the leader's key, and takes the lead if no broker has it; one whose record cannot be read leads.
+        Returns the revision of the read. Raises CoordinationUnavailable."""
         page = await self._coordination.range(KEY, limit=1)
         won: int | None = None
         if not page.entries:

@@ -121,7 +121,7 @@ class WatchStream:
     def _hand_over(self, answer: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(self._answers.put_nowait, answer)
-        except RuntimeError:  # the loop has gone, and whoever read with it
+        except RuntimeError:  # the loop has gone, and its readers
             self._call.cancel()
 
 
@@ -138,7 +138,8 @@ class Watch:
         self._stream: WatchStream | None = None
 
     async def groups(self) -> AsyncGenerator[Sequence[Change], None]:
-        """As Coordination.watch, to the end of the transport. Raises CoordinationUnavailable for what will not heal."""
+        """As Coordination.watch, to the end of the transport. Raises CoordinationUnavailable for errors that will not
+        heal."""
         while not self._transport.closed:
             endpoint = self._transport.endpoint
             try:

@@ -233,7 +233,7 @@ class Transport:
         return await endpoint.call(request, self._timeout_s, metadata)
 
     def _judge(self, error: Any, endpoint: Endpoint, again: bool) -> None:
-        """Raises what a failed call means, unless it is to be made again at the next endpoint."""
+        """Raises the error of a failed call, unless it is to be made again at the next endpoint."""
         self.check_open()
         if error.code() in SILENT:
             self.blame(endpoint)
@@ -265,5 +265,5 @@ def _codec(request: Any, response: Any) -> Any:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the loop has gone, and whoever waited in it
+    with suppress(RuntimeError):  # the loop has gone, and its tasks
         loop.call_soon_threadsafe(done.set)

@@ -69,7 +69,7 @@ class WatchLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease as it was granted: `lease` is above 0, and `ttl_s` may be longer than what was asked for."""
+    """A lease as it was granted: `lease` is above 0, and `ttl_s` may be longer than asked for."""
 
     lease: int
     ttl_s: float

@@ -53,7 +53,8 @@ def _same(record: T) -> T:
 class KeyKind(Generic[T]):
     """One kind of key. `pattern` is a format string whose fields are the parts: `{name}`, or `{number:010d}`.
 
-    `stored_form` makes what is stored of a record, `read_form` a record of what is stored; that one raises ValueError.
+    `stored_form` makes the stored form of a record, `read_form` a record of its stored form; that one raises
+    ValueError.
     """
 
     pattern: str

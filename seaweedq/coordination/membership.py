@@ -65,8 +65,8 @@ class Renewals:
         return min(PERIOD_S, self._lease_s / SENDINGS)
 
     async def run(self, hold: Callable[[], bool]) -> None:
-        """Sends until an answer says that the lease has ended, or `hold` tells to send nothing any more. Raises what a
-        renewal raised other than CoordinationUnavailable."""
+        """Sends until an answer says that the lease has ended, or `hold` tells to send nothing any more. Raises any
+        error of a renewal but CoordinationUnavailable."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         under_way: set[asyncio.Task[None]] = set()
         try:
@@ -130,7 +130,7 @@ class LeaseThread:
         """Cancels the work, and waits until its thread has ended."""
         with suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._task.cancel)
-        while self._thread.is_alive():  # in no pool of threads: whatever hangs there, a lease is given back
+        while self._thread.is_alive():  # in no pool of threads: if all of those hang, a lease is given back
             await asyncio.sleep(POLL_S)
 
     def _run(self) -> None:
@@ -155,7 +155,7 @@ async def _everybody_may() -> Sequence[Compare]:
 
 @dataclass(frozen=True)
 class BrokerIdentity:
-    """The id of one life of a broker, `{name}.{boot id}`, and what others need to know of it."""
+    """The id of one life of a broker, `{name}.{boot id}`, and the facts that others need to know."""
 
     id: str
     name: str
@@ -177,7 +177,7 @@ class Membership:
 
     `broker` is the broker's id; `lease` is 0 before the start. `on_lost` is called once, when it is certain
     that the lease has ended without `stop`. `was_revoked`: it ended while this broker kept it, so others ended it.
-    `prove` makes the record's proofs; what they cover never changes.
+    `prove` makes the record's proofs; the members that they cover never change.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ def unpack_plan(text: str) -> list[SegmentSeek]:
 
 def cursor_after(one: SegmentSeek, epoch: int, before: CursorRecord | None) -> CursorRecord | None:
     """Returns the cursor with which the epoch of a seek begins; None if the one before may stay, or was written in
-    that epoch already. Leases end; attempts, and what is dying, stay where the cursor does."""
+    that epoch already. Leases end; attempts and dying messages stay if the cursor does."""
     old = before or CursorRecord(0, 0)
     if old.epoch >= epoch or (old.acked_to >= one.end and one.to in (None, old.acked_to)):
         return None

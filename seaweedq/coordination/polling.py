@@ -141,7 +141,7 @@ class PollingCoordination:
             try:
                 revision = await self._step(self._engine.revision)
             except SeaweedqError:
-                revision = None  # the watches ask themselves, and tell who reads them
+                revision = None  # the watches ask themselves, and raise to their readers
             if revision is None or revision != seen:
                 self._wake()
             seen = revision

@@ -19,8 +19,8 @@ MAX_IN_FLIGHT = 10_000
 
 
 class PrincipalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A principal: what it may do, and how much. `uid` is drawn when it is created: tokens name it, so that none counts
-    for another principal that gets the same name later."""
+    """A principal: its rights and limits. `uid` is drawn when it is created: tokens name it, so that none counts for
+    another principal that gets the same name later."""
 
     uid: str
     grants: tuple[Grant, ...]
@@ -164,10 +164,11 @@ class FlushPolicy(msgspec.Struct, frozen=True):
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The bounds of what is kept, by age and by size of the topic; None is no bound.
+    """The bounds of a topic, by age and by size; None is no bound.
 
-    `keep_unread`: these two never take what a subscription has not acked. `delete_read`: what all of at least one have
-    acked goes. `grace_s`: how long files stay behind that; None is the brokers' setting.
+    `keep_unread`: these two never take messages that a subscription has not acked. `delete_read`: messages go that all
+    subscriptions, of at least one, have acked. `grace_s`: how long files stay behind that; None is the brokers'
+    setting.
     """
 
     max_age_s: float | None = None
@@ -188,8 +189,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
 
     `columns` is the Arrow schema made of `schema`, encoded, so that a broker need not parse `schema` at start.
     `max_payload_bytes` lowers the setting of that name. `ndjson`: lines of NDJSON are values unless a
-    request says otherwise; if it is left out they are messages. `limits` bound what all who use
-    the topic do together.
+    request says otherwise; if it is left out they are messages. `limits` bound all users of the topic together.
     """
 
     format: Literal["json", "bytes", "typed"] = "json"
@@ -284,8 +284,8 @@ class StartRecord(msgspec.Struct, frozen=True):
 
 
 class TombstoneRecord(msgspec.Struct, frozen=True):
-    """The memory of a segment that retention has removed: what its record said, and when it went, by the store's
-    clock. A reader that stands at `end_offset` goes on with the successors, each from 0; one below it has lost rows."""
+    """The memory of a segment that retention has removed: the content of its record, and its end by the store's clock.
+    A reader that stands at `end_offset` goes on with the successors, each from 0; one below it has lost rows."""
 
     low: int
     high: int
@@ -304,8 +304,8 @@ class Counter(msgspec.Struct, frozen=True):
 
 
 class RewindRecord(msgspec.Struct, frozen=True):
-    """The last subscription of a topic that was created or sought. Its key changes with each: whoever goes by what
-    subscriptions have acked compares the revision, since there may be more subscriptions than one transaction
+    """The last subscription of a topic that was created or sought. Its key changes with each: a writer that relies on
+    the acks of subscriptions compares the revision, since there may be more subscriptions than one transaction
     compares."""
 
     subscription: str
@@ -371,8 +371,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class HeldLease(msgspec.Struct, frozen=True, array_like=True):
     """The messages that a resigning dispatcher had leased to `consumer` under a name: runs of offsets, for the seconds
     that were left. One without name and consumer is a delay, which is a lease of nobody's; with `dying` (the reason,
-    and what was said of it) its messages are given up, and their dead letters not yet known to be durable. One with
-    `dying` and a name is a batch of these that may have been published, under that identity; others have these too."""
+    and its detail) its messages are given up, and their dead letters not yet known to be durable. One with `dying` and
+    a name is a batch of these that may have been published, under that identity; others have these too."""
 
     name: str
     consumer: str
@@ -386,7 +386,7 @@ class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `attempts` counts the deliveries of unacked offsets (as strings) that were not delivered just once; offsets from
     `delivered_to` on were never delivered. `held` are the leases of a resigning dispatcher, which are valid for the
-    very next epoch alone, and what is dying, which is in every checkpoint. `sought_below`: offsets below it may have
+    very next epoch alone, and dying messages, which are in every checkpoint. `sought_below`: offsets below it may have
     been delivered before a seek, so acks that came late from there say nothing. The stored form holds `acked` and
     `attempts` in `packed` (coordination/packed_forms).
     """

@@ -38,9 +38,9 @@ def _everybody(broker: str, record: BrokerRecord) -> bool:
 class Roster:
     """Brokers and journals by broker id, each with its revision. `changed` is called after every change.
 
-    A broker whose record is `unreadable` lives, gets nothing, and keeps what it has; so does one that is `strange`: its
-    record does not show that it belongs to this cluster, as `is_known` tells. A journal whose record cannot be
-    read is neither recovered nor removed by this broker; a leader asks others for it.
+    A broker whose record is `unreadable` lives, gets nothing, and keeps its segments; so does one that is `strange`:
+    its record does not show that it belongs to this cluster, as `is_known` tells. A journal whose record cannot be read
+    is neither recovered nor removed by this broker; a leader asks others for it.
     """
 
     def __init__(

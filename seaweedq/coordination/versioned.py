@@ -71,8 +71,7 @@ NOTHING = Unknown()
 
 
 def unknown_in(stored: Any, known: Any) -> Unknown:
-    """Returns what the JSON value `stored` has, and `known`, which is as much of it as this version understands, has
-    not."""
+    """Returns the members of the JSON value `stored` that `known`, the part that this version understands, has not."""
     if isinstance(stored, dict) and isinstance(known, dict):
         more = {name: value for name, value in stored.items() if name not in known}
         return _unknown(more, {n: unknown_in(stored[n], v) for n, v in known.items() if n in stored}, _identity(known))
@@ -110,11 +109,11 @@ class Versioned(Generic[T]):
         return Versioned(record, 0)
 
     def replace(self, **changes: Any) -> "Versioned[T]":
-        """Returns what a writer puts in its place that changes these members."""
+        """Returns the record that a writer stores in its place to change these members."""
         return self.with_record(msgspec.structs.replace(self.record, **changes))
 
     def with_record(self, record: T) -> "Versioned[T]":
-        """Returns what a writer puts in its place that writes this record."""
+        """Returns this record as a writer stores it in place of the other."""
         unknown = self.unknown.within(msgspec.json.decode(msgspec.json.encode(record))) if self.unknown else NOTHING
         return Versioned(record, self.revision, unknown)
 
@@ -134,7 +133,7 @@ class Unreadable:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def error(self) -> NeedsNewerBroker:
-        """Returns the error for those who ask for what the record describes."""
+        """Returns the error for a request of the record's subject."""
         detail = f"the record {self.key} cannot be read by this broker: {self.why}; a newer broker is needed"
         return NeedsNewerBroker(detail, record=self.key, **self.fields)
 

@@ -1,1 +1,1 @@
-"""The cluster: who leads, what the leader does, which brokers seem dead, and the level that all read."""
+"""The cluster: its leader, suspicion and heartbeats, the level that all brokers read, and how a broker joins."""

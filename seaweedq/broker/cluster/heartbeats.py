@@ -42,7 +42,7 @@ class Responder:
         self._leaving = asyncio.Event()
 
     def leave(self) -> None:
-        """Tells all who ask, and who wait, that this broker stops."""
+        """Answers all heartbeats, also those that are held: this broker stops."""
         self._leaving.set()
 
     async def heartbeat(self, hold_s: float) -> Heartbeat:

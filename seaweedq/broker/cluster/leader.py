@@ -1,19 +1,19 @@
 """The leader: has the journal of every dead broker recovered, and gives every segment a living owner.
 
 It is level triggered and keeps nothing that it cannot read again: each round looks at the present state and does the
-next step. A round costs what is wrong, not what there is, and waits for coordination alone: work that may take long
-goes on beside it (recoveries, and the periodic tasks: broker/cluster/periodic_tasks). Every transaction compares the
-leader's key, and the key of each broker that it names an owner; one that takes a segment from a dead broker also
-compares that this broker is gone. Before, its journal was recovered, or is being replayed by this leader and nothing of
-the segment remains in it (broker/recovery/replay): so the first segments have an owner long before the last ones.
-The broker's key and its journal's are read again before, since the views may be behind: they existed before it owned
-anything, and never come back.
+next step. A round costs as much as is wrong, not as much as there is, and waits for coordination alone: work that may
+take long goes on beside it (recoveries, and the periodic tasks: broker/cluster/periodic_tasks). Every transaction
+compares the leader's key, and the key of each broker that it names an owner; one that takes a segment from a dead
+broker also compares that this broker is gone. Before, its journal was recovered, or is being replayed by this leader
+and nothing of the segment remains in it (broker/recovery/replay): so the first segments have an owner long before the
+last ones. The broker's key and its journal's are read again before, since the views may be behind: they existed before
+it owned anything, and never come back.
 
 A journal may be of a later version than the leader, or of a kind that it lacks. Its segments need not wait while a
 broker lives that reads it. The leader asks those that read the levels that it reads itself, the highest first, each
-once in its life: what a broker cannot read it never will. Safety does not rest on who recovers, nor on how many do. If
-nobody reads it, the journal's record says so (`needs_newer`): whoever wants the segments is told that
-a newer broker is needed. That is a hint, and goes once a broker was found.
+once in its life: a broker that cannot read a journal never will. Safety does not rest on the broker that recovers, nor
+on their number. If nobody reads it, the journal's record says so (`needs_newer`): a request for the segments is told
+that a newer broker is needed. That is a hint, and goes once a broker was found.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Recoveries:
         return False
 
     def _able(self, unable: Container[str]) -> list[tuple[str, str]]:
-        """Returns the living brokers that may read what this one cannot, with their URLs."""
+        """Returns the living brokers that may read more than this one, with their URLs."""
         found = {broker: known.record for broker, known in self._roster.brokers.items() if broker not in unable}
         able = [broker for broker, record in found.items() if record.highest >= levels.HIGHEST and not record.starting]
         return [(one, found[one].url) for one in sorted(able, key=lambda broker: (-found[broker].highest, broker))]

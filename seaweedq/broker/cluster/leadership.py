@@ -17,7 +17,7 @@ from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 
-DELETIONS_S = 1.0  # how often the leader does what is named below
+DELETIONS_S = 1.0  # the periods of the tasks
 BALANCE_S = LEVEL_S = 2.0
 EXPIRY_S = UPLOADS_S = RETENTION_S = LATE_FILES_S = 60.0
 SWEEP_S = 3600.0

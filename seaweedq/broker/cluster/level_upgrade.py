@@ -9,8 +9,8 @@ before 2 and joined behind it; wait a lease, in which they notice that; until th
 none, since another broker may have ended them. 4. A transaction writes `written` N: brokers write forms of N.
 
 A crash behind 1 leaves a store that says more than is true, which costs nothing. One behind 2 leaves a cluster that
-*rises*: the leader goes on with 3, as does a repeated request. Each step may be done again, and by two at once: what 2
-and 4 write depends on the record that they compare.
+*rises*: the leader goes on with 3, as does a repeated request. Each step may be done again, and by two at once: the
+writes of 2 and 4 depend on the record that they compare.
 
 Each broker also has a guard: if a broker that does not read the level ever joins without that comparison, the guard
 ends its lease as its record appears. Such a broker is starting then, and never gets ready: for that it compares its own

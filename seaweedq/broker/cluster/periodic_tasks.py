@@ -8,7 +8,7 @@ again they see rows of the old topic among those of the new one. So the folders 
 after its topic went; the hourly sweep removes files that come later, or while another broker leads.
 
 Uploads: the sweep removes those that were not published in time or only imported, and the rests of removals that were
-cut off. It reads a page of records at a time, and does for each what broker/uploads/rules' `step` says. Each change
+cut off. It reads a page of records at a time, and does for each the `step` of broker/uploads/rules. Each change
 compares the record's revision and the leader's key, so a publish that was faster keeps its payload. The next pass
 continues behind a record that failed.
 """
@@ -171,8 +171,8 @@ class UploadSweep:
         self._after = ""
 
     async def folders(self) -> int:
-        """Deletes what the folders of topics that are gone still hold: a put may have ended after its record had gone.
-        Returns the number of deleted objects.
+        """Deletes the objects that are left in the folders of topics that are gone: a put may have ended after its
+        record had gone. Returns the number of deleted objects.
 
         Counters are read before the topics: an incarnation that is in use is in the catalog, or not below its counter.
         """

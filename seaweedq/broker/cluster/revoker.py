@@ -9,7 +9,7 @@ the leader of that time, the leader removes the record. Only then may another br
 renewal on, and that was sent before 2.
 
 A crash between 1 and 2 leaves a revocation, and a broker that lives. The revocation stays until that broker is gone:
-the end of its lease may be under way, and come late. A crash behind 2 leaves 3 to the next leader, who waits anew. A
+the end of its lease may be under way, and come late. A crash behind 2 leaves 3 to the next leader, which waits anew. A
 revocation is missing only if the end is certain: the parent of X, or the next owner of X's folder, removes it
 (coordination/membership).
 """

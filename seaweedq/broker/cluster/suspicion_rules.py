@@ -1,4 +1,4 @@
-"""The rules of suspicion: what one broker holds of another after each answer, and whose lease is ended. Pure.
+"""The rules of suspicion: the health of one broker in the eyes of another, and the brokers whose leases end. Pure.
 
 Only a refused connection counts, since the machine's kernel says by it that nobody listens there any more. A time-out
 says nothing: the network, or a broker that stands still, may be the reason. And it counts only of a broker that has
@@ -49,7 +49,7 @@ class PeerHealth:
     failures: int = 0
 
     def after(self, outcome: ProbeOutcome) -> "PeerHealth":
-        """Returns what it holds after an outcome."""
+        """Returns the health after an outcome."""
         if self.stage is Stage.LEAVING or outcome is ProbeOutcome.LEAVES:
             return PeerHealth(Stage.LEAVING)
         if outcome is ProbeOutcome.ANSWERED:

@@ -8,7 +8,7 @@ sends each request once, on connections that are kept open.
 Brokers of several versions call each other. A message travels as an array: a version adds members at its end, which
 have a default if they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
 An error travels with the slugs of its class and of those above, and is raised as the nearest one that the receiver
-knows. Whatever an earlier version would take wrongly is sent only at a level of the cluster that all brokers read.
+knows. A message that an earlier version would misread is sent only at a level of the cluster that all brokers read.
 
 A broker has one session with each broker that it calls, begun by the first call. Calls that begin together share one
 hello, and its failure. A session is given up when it gets old, when the other side refuses it, and when another life
@@ -222,8 +222,8 @@ async def ask_while(check: Callable[[], None], call: Awaitable[T], deadline: Dea
     """Returns the answer of a call to another broker, unless `check` raises meanwhile, which is called every LOOK_S:
     a broker that has gone, or hangs, does not answer.
 
-    Raises what `check` and the call do, and TimeoutError once the deadline is over. In each of these cases, and when
-    this is cancelled, the call is cancelled too.
+    Raises as `check` and the call do, and TimeoutError once the deadline is over. In each of these cases, and when this
+    is cancelled, the call is cancelled too.
     """
     asking = asyncio.ensure_future(call)
     try:
@@ -257,7 +257,7 @@ def refusal_of(found: Relayed) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to another broker, without what shows who sends it. `path` has the query, too."""
+    """A request to another broker, without its stamp. `path` has the query, too."""
 
     method: str
     path: str
@@ -266,7 +266,7 @@ class Request:
     timeout_s: float
 
     def covered(self) -> Covered:
-        """Returns what a stamp covers of it."""
+        """Returns the parts that a stamp covers."""
         path, _, query = self.path.encode().partition(b"?")
         named = ((name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items())
         return Covered.from_request(self.method, path, query, named)
@@ -334,7 +334,7 @@ class Peers:
         raise wrong_secret(url)
 
     async def send(self, base: str, request: Request, shown: Headers, secured: Secured | None = None) -> Relayed:
-        """Sends a request with the headers that show who sends it. Raises Unavailable if no answer came."""
+        """Sends a request with its stamp, or a hello. Raises Unavailable if no answer came."""
         headers, url = {**request.headers, **shown}, base + request.path
         return await self._transport.send(request.method, url, headers, request.body, request.timeout_s, secured)
 

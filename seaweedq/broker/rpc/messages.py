@@ -116,7 +116,7 @@ class StreamCall(msgspec.Struct, array_like=True):
     max_bytes: Count = 0
     wait_s: Seconds = 0.0
     free: bool = False
-    links_until_us: Time = NEVER_US  # when the token of the stream ends, and so do links in what it gets
+    links_until_us: Time = NEVER_US  # when the token of the stream ends, and so do links in its messages
 
 
 class Waits(msgspec.Struct, array_like=True):
@@ -131,7 +131,7 @@ class Waits(msgspec.Struct, array_like=True):
 
 
 class WaitsCall(msgspec.Struct, array_like=True):
-    """Tells the dispatcher of some subscriptions what queues for them at a broker
+    """Tells the dispatcher of some subscriptions the pulls that queue for them at a broker
     (broker/subscriptions/relaying)."""
 
     broker: str
@@ -181,15 +181,15 @@ class BrokerStatus(msgspec.Struct, array_like=True):
 
 
 class UseReport(msgspec.Struct, array_like=True):
-    """A broker's report, by its number, of what it used of which limits: whose a limit is, its name, the part of it
-    that was used a second, and whether something was refused."""
+    """A broker's report, by its number, of its use of limits: whose a limit is, its name, the part of it that was used
+    a second, and whether something was refused."""
 
     number: Count
     uses: list[Wish]
 
     @staticmethod
     def from_accounts(accounts: Accounts, now_s: float) -> "UseReport":
-        """Returns what was used since the report before."""
+        """Returns the use since the report before."""
         uses = accounts.report(now_s)
         return UseReport(accounts.number, uses)
 

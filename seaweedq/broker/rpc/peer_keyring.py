@@ -56,8 +56,9 @@ class PeerKeyring:
         return not self.secrets or self.keys.shared(broker, record) is not None
 
     def link_roots(self, brokers: Mapping[str, Versioned[BrokerRecord]]) -> list[bytes]:
-        """Returns what signs payload links. The first is one that all of these brokers take, if there is one: while the
-        secret is changed, a link of one broker opens at each other one. Brokers that prove nothing have no say."""
+        """Returns the keys that sign payload links. The first is one that all of these brokers take, if there is one:
+        while the secret is changed, a link of one broker opens at each other one. Brokers that prove nothing have no
+        say."""
         roots = list(self.keys.roots)
         if len(roots) > 1:
             proving = [(broker, known.record) for broker, known in brokers.items() if known.record.proofs]

@@ -59,7 +59,7 @@ class RootKeys:
         return RootKeys(root, _labelled(root, b"hello"), _labelled(root, b"record"))
 
     def derive(self, label: bytes, context: bytes = b"", length: int = 32) -> bytes:
-        """Returns the key of a label, and of what it is for."""
+        """Returns the key of a label and a context."""
         return _labelled(self.root, label, context, length)
 
     def prove(self, broker: str, record: BrokerRecord) -> str:
@@ -84,7 +84,7 @@ class PeerKeys:
         return PeerKeys(tuple(RootKeys.from_root(stretched(secret, cluster)) for secret in secrets))
 
     def prove(self, broker: str, record: BrokerRecord) -> tuple[str, ...]:
-        """Returns what a broker's record has to say in `proofs`."""
+        """Returns the `proofs` of a broker's record."""
         return tuple(one.prove(broker, record) for one in self.roots)
 
     def shared(self, broker: str, record: BrokerRecord) -> RootKeys | None:
