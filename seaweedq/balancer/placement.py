@@ -33,7 +33,7 @@ LEAST = 1e-9
 """A lower mean load counts as none: rates that fade become so small that a division by them overflows."""
 TOLERANCE = 0.2
 """How far a host may be from the mean, as a share of the mean."""
-LOOK = 8
+CANDIDATES = 8
 """How many of the lightest hosts are compared by their number of the topic's segments."""
 
 _Weighted = tuple[int, int, SegmentId]  # weight, hash (mixes the topics of equal weights), segment
@@ -182,7 +182,7 @@ class _Board:
         most = max(most, self.order[0][0])
         few = [
             (on_host[broker], in_zone[zone[broker]], at)
-            for at, (load, _, broker) in enumerate(self.order[:LOOK])
+            for at, (load, _, broker) in enumerate(self.order[:CANDIDATES])
             if load <= most
         ]
         at = min(few)[-1]

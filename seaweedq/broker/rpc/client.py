@@ -151,9 +151,9 @@ class PeerCaller:
         self._sessions: dict[str, Outgoing] = {}  # by the id of the other broker
         self._hellos: dict[str, asyncio.Task[Outgoing]] = {}
 
-    async def session(self, url: str) -> tuple[Address, Outgoing]:
+    async def session(self, url: str, timeout_s: float) -> tuple[Address, Outgoing]:
         """Returns a session with the broker at a URL. Raises NotOwner if none is there that proves to know the
-        secret, and as `say_hello` does."""
+        secret, Unavailable if a hello gets no answer in time, and as `say_hello` does."""
         address = self._addresses.find(url)
         if address is None:
             raise NotOwner(  # nobody was asked
@@ -162,7 +162,11 @@ class PeerCaller:
         known = self._sessions.get(address.broker)
         if known is None or self._clock.monotonic_s() >= known.until_s:
             try:
-                known = await asyncio.shield(self._hello_to(address))
+                async with asyncio.timeout(timeout_s):
+                    known = await asyncio.shield(self._hello_to(address))
+            except TimeoutError as error:
+                inside = f"{url} answers no hello"
+                raise Unavailable("another broker does not answer; try again", inside=inside) from error
             except SeaweedqError:
                 self._addresses.forget(url)
                 raise
@@ -321,7 +325,7 @@ class Peers:
         caller = self._caller
         assert caller is not None, "a broker is called before begin"
         for _ in range(ATTEMPTS):
-            address, session = await self._session(caller, url, timeout_s)
+            address, session = await caller.session(url, timeout_s)
             stamp = {STAMP_HEADER: session.stamp(request.covered())}
             found = await self.send(address.base, request, stamp, address.secured)
             why = refusal_of(found)
@@ -337,13 +341,6 @@ class Peers:
         """Sends a request with its stamp, or a hello. Raises Unavailable if no answer came."""
         headers, url = {**request.headers, **shown}, base + request.path
         return await self._transport.send(request.method, url, headers, request.body, request.timeout_s, secured)
-
-    async def _session(self, caller: PeerCaller, url: str, timeout_s: float) -> tuple[Address, Outgoing]:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await caller.session(url)
-        except TimeoutError as error:
-            raise Unavailable("another broker does not answer; try again", inside=f"{url} answers no hello") from error
 
     async def _say_hello(self, address: Address, hello: Hello) -> Welcome:
         """Says hello. Raises NotOwner if another life is there, WrongSecret, Unavailable."""
