@@ -34,7 +34,7 @@ from seaweedq.broker.context import Context
 from seaweedq.broker.context import Readiness as Readiness
 from seaweedq.broker.imports.importing import Importing, UploadClaims
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
-from seaweedq.broker.load_history import Load
+from seaweedq.broker.load import Load
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget

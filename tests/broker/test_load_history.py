@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from seaweedq.balancer.scaling import HotKey
-from seaweedq.broker import load_history
+from seaweedq.broker import load
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.load import LoadReport
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers import inside
 from tests.support.brokers.changing import at
@@ -28,7 +27,7 @@ MIDDLE = KEY_SPACE // 2
 
 @pytest.fixture
 async def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
-    monkeypatch.setattr("seaweedq.broker.load_history.RECORD_S", 0.0)
+    monkeypatch.setattr("seaweedq.broker.load.RECORD_S", 0.0)
     monkeypatch.setattr(
         "seaweedq.broker.cluster.leadership.BALANCE_S", 3600.0
     )  # the leader looks when the test says so
@@ -123,7 +122,7 @@ async def test_a_new_leader_begins_anew_and_nobody_answers_without_one(
     assert after["leader"] == two.id
     assert after["from"] > before["until"]
     assert messages(after["cells"]) == about({1: 2})
-    monkeypatch.setattr(load_history, "FIND_S", 0.05)
+    monkeypatch.setattr(load, "FIND_S", 0.05)
 
     async def nobody() -> None:
         return None
@@ -131,17 +130,6 @@ async def test_a_new_leader_begins_anew_and_nobody_answers_without_one(
     monkeypatch.setattr(inside.election(two), "leader", nobody)
     async with at(hand.together, two) as http:
         assert (await http.get("/v1/topics/t/history")).status_code == 503
-
-
-async def test_of_a_broker_that_tells_no_counts_nothing_is_told(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = hand.together.brokers
-    await made(hand.together, 2, enabled=False)
-    real = inside.loads(two).report
-    monkeypatch.setattr(inside.loads(two), "report", lambda: LoadReport(real().loads, real().idle))
-    await record(hand, one)
-    await hand.publish(one, *LEFT[:9], *RIGHT[:9])
-    await record(hand, one)
-    assert messages((await hand.get(one, "/history"))["cells"]) == about({0: 9})
 
 
 async def test_a_request_names_times_and_cells(hand: Hand) -> None:

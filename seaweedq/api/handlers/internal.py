@@ -13,8 +13,7 @@ from seaweedq.api.access.peers import PREFIX, PeerRequests
 from seaweedq.api.bodies.request_reader import RequestReader
 from seaweedq.api.request import Answer, Request
 from seaweedq.broker.broker import Broker, Readiness
-from seaweedq.broker.load import LoadReport
-from seaweedq.broker.load_history import FoundHistory
+from seaweedq.broker.load import FoundHistory, LoadReport
 from seaweedq.broker.rpc import (
     BrokerStatus,
     EndsCall,

@@ -17,8 +17,7 @@ from seaweedq.api.services import RequestDep, given
 from seaweedq.balancer.history import KEPT_US, Cell
 from seaweedq.balancer.load import WINDOWS_S, Averages
 from seaweedq.balancer.scaling import Measure
-from seaweedq.broker.load import SegmentRates
-from seaweedq.broker.load_history import FoundHistory, Histories
+from seaweedq.broker.load import FoundHistory, Histories, SegmentRates
 from seaweedq.broker.read import ClusterTime, Position, TopicPositions
 from seaweedq.broker.reshape import ChangeRequests
 from seaweedq.broker.rpc import HistoryCall

@@ -9,7 +9,7 @@ from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, LateFiles, PeriodicTask, UploadSweep
 from seaweedq.broker.context import Context
-from seaweedq.broker.load_history import Load
+from seaweedq.broker.load import Load
 from seaweedq.broker.recovery.recovery import Recovery
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.retention.retaining import Retaining

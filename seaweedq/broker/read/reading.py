@@ -1,7 +1,7 @@
 """Reading: the services that read segments, whoever owns them, and let other brokers read."""
 
 from seaweedq.broker.context import Context
-from seaweedq.broker.load_history import Load
+from seaweedq.broker.load import Load
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.read.file_pages import FilePages
 from seaweedq.broker.read.positions import LocalPositions, TopicPositions

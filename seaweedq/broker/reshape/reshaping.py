@@ -11,8 +11,7 @@ import logging
 
 from seaweedq.balancer.placement import Host, SegmentId, assign
 from seaweedq.broker.context import Context
-from seaweedq.broker.load import Loads
-from seaweedq.broker.load_history import Load
+from seaweedq.broker.load import Load, Loads
 from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.publishing import Publishing

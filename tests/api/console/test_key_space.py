@@ -139,7 +139,7 @@ async def test_all_pages_work_below_a_path_prefix(tmp_path: Path) -> None:
 async def test_nothing_no_leader_and_a_broker_that_ends_while_it_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seaweedq.broker.load_history.FIND_S", 0.1)
+    monkeypatch.setattr("seaweedq.broker.load.FIND_S", 0.1)
     async with console(tmp_path) as (page, serving, http):
         await http.put("/v1/topics/idle")
         await page.open(f"{serving.url}/#/topics/idle/keys")

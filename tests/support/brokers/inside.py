@@ -16,8 +16,7 @@ from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.revoker import Revoker
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.imports.importing import Importing
-from seaweedq.broker.load import Loads, Reports
-from seaweedq.broker.load_history import Histories
+from seaweedq.broker.load import Histories, Loads, Reports
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
