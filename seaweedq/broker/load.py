@@ -1,4 +1,4 @@
-"""Load: rates of this broker's segments and the keys they come from; all brokers' reports, as the leader knows them; and
+"""Load: rates of this broker's segments and the keys they come from; all brokers' reports, as the leader has them; and
 the key space's history, which the leader records from the reports, and for which every broker asks the leader.
 
 Rows are counted when they become durable, and metered once a second. Hashes are taken of a few rows that are still in
