@@ -60,10 +60,10 @@ async def test_the_level_rises_once_nobody_prevents_it(
         assert refused.status_code == 409
         assert refused.json() | {"level": 1, "to": next_level, "too_old": ["old.1"]} == refused.json()
         with caplog.at_level(logging.INFO):
-            await inside.level_upgrade(broker).tell()
+            await inside.level_upgrade(broker).log_possible()
             await together.coordination.leases.revoke(lease)
             await until(lambda: "old.1" not in inside.roster(broker).strange)
-            await inside.level_upgrade(broker).tell()
+            await inside.level_upgrade(broker).log_possible()
         assert "stays at level 1 because of brokers that read no higher one: old.1" in caplog.text
         assert f"all brokers read level {next_level}; `seaweedq cluster level` raises the cluster from 1" in caplog.text
         metrics = (await ask(app, "GET", "/metrics")).text
