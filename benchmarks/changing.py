@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.http import NDJSON, Connection, Failed, request
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 
 TOPIC, SEGMENTS, ROWS, KEYS = "changing", 4, 20, 512
 THINK_S, CALM_S, AFTER_S, AROUND_S, MOST_S = 0.01, 0.4, 0.6, 1.0, 30.0

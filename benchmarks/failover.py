@@ -24,7 +24,7 @@ from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Entry
 from seaweedq.errors import SeaweedqError
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 from seaweedq.storage.s3 import S3Store
 
 KILLS, SILENCES, SEGMENTS, ROWS, VALUE_BYTES = 10, 3, 600, 5, 100

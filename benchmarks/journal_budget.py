@@ -22,8 +22,7 @@ from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal
-from seaweedq.journal.pacing import Pace
-from seaweedq.journal.put_budget import BURST
+from seaweedq.journal.pacing import BURST, Pace
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.frames import Frame, FrameKind
 

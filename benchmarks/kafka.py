@@ -26,7 +26,7 @@ from benchmarks.processes import started
 from benchmarks.result import Result
 from seaweedq import Client
 from seaweedq.cli.server.journals import CHARGED_PER_S
-from seaweedq.journal.put_budget import BURST
+from seaweedq.journal.pacing import BURST
 
 ROUNDS, MESSAGES = 3, 1_000_000
 BUDGETS = (0, round(CHARGED_PER_S))  # puts a second: that of stores which do not charge, and the default where they do

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seaweedq import Client
-from seaweedq.journal.put_budget import BURST
+from seaweedq.journal.pacing import BURST
 
 KEYS, VALUE_BYTES, PARTITIONS, ALONE = 5_000, 100, 4, 200
 READY_S = 30.0

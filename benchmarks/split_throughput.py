@@ -20,8 +20,7 @@ from benchmarks import server
 from benchmarks.brokers_together import brokers_together
 from benchmarks.http import NDJSON, Connection, request
 from benchmarks.result import Result
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key
 
 ROUNDS, SECONDS, WARM_S, CONNECTIONS, PREPARED = 3, 4.0, 0.5, 64, 512
 BATCHES = (1, 50)

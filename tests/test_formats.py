@@ -33,9 +33,20 @@ from seaweedq.journal.object_format import (
     decode_slot,
     encode_slot,
 )
-from seaweedq.segments.commits import FILE_HEADER_BYTES, FILES, FileHeader, encode_commit, read_commits, read_header
 from seaweedq.segments.entry import EntryMetadata, encode_entry, open_entry, read_rows
-from seaweedq.segments.frames import Frame, FrameKind, pack, rows_of, unpack
+from seaweedq.segments.frames import (
+    FILE_HEADER_BYTES,
+    FILES,
+    FileHeader,
+    Frame,
+    FrameKind,
+    encode_commit,
+    pack,
+    read_commits,
+    read_header,
+    rows_of,
+    unpack,
+)
 from seaweedq.segments.producers import TABLES, Duplicate, ProducerTables
 from seaweedq.storage.identity import Identity, known_identity
 from seaweedq.storage.memory import MemoryStore
@@ -48,7 +59,7 @@ CALLS: dict[str, Any] = json.loads((FIRST / "calls.json").read_text())
 MESSAGES = {
     kind.__name__: kind for kind in (TopicCall, EndsCall, SegmentCall, GiveCall, BrokerStatus, LoadReport, SegmentRows)
 }
-LATER = {"slots": "seaweedq.journal.object_format.SLOTS", "journal files": "seaweedq.segments.commits.FILES"}
+LATER = {"slots": "seaweedq.journal.object_format.SLOTS", "journal files": "seaweedq.segments.frames.FILES"}
 
 
 def first() -> int:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from seaweedq.errors import InvalidName, InvalidRequest
-from seaweedq.segments.names import NAME
+from seaweedq.segments.entry import NAME
 from seaweedq.units import MOMENT, seconds_ago, seconds_of
 
 _NAME = re.compile(NAME)

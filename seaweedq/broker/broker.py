@@ -10,7 +10,7 @@ Stop: 1. segments and subscriptions are handed over, while others live; 2. nothi
 requests end; 3. imports end with their batch, and the audit sends its rest; 4. the commits under way end, everything is
 flushed, and cursors are written (broker/maintenance); 5. tasks are cancelled, and the services end, the last one first;
 6. the journal is closed, and if it is of no use its key says so before its content goes
-(broker/recovery/journal_registration); 7. the membership ends, so nobody recovers the journal too early; 8. the folder
+(broker/recovery/journal_recovery); 7. the membership ends, so nobody recovers the journal too early; 8. the folder
 is given back. The journal keeps the rest that a stop does not finish in time, and a recovery finds it there. A step
 that fails is logged, and the next one follows.
 """
@@ -36,13 +36,13 @@ from seaweedq.broker.imports.importing import Importing, UploadClaims
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.load import Load
 from seaweedq.broker.log.entry_writer import EntryWriter
-from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.maintenance import Maintenance
-from seaweedq.broker.publish.publishing import Publishing
+from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.read.reading import Reading
-from seaweedq.broker.recovery.recovery import Recovery
+from seaweedq.broker.recovery.journal_recovery import Recovery
 from seaweedq.broker.reshape.reshaping import Reshaping
 from seaweedq.broker.retention.retaining import Retaining
 from seaweedq.broker.retention.topic_deletion import TopicDeletion, refuse_more

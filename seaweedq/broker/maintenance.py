@@ -7,8 +7,7 @@ import asyncio
 import logging
 
 from seaweedq.broker.context import Context
-from seaweedq.broker.log.flusher import FlushLimits, TailFacts, due, pinning
-from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.flusher import FlushLimits, Log, TailFacts, due, pinning
 from seaweedq.broker.log.memory_budget import UnusedMemory
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.service import Service, Tasks

@@ -39,15 +39,22 @@ from seaweedq.errors import (
     UploadExpired,
     UploadNotFound,
 )
-from seaweedq.segments.agreement import disagreement, misplaced
-from seaweedq.segments.audit import Bounds, Finding, Listing, SegmentAudit
+from seaweedq.segments.audit import (
+    Bounds,
+    Finding,
+    Listing,
+    SegmentAudit,
+    disagreement,
+    map_findings,
+    misplaced,
+    seal_findings,
+    unended,
+)
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryName, segment_folder
-from seaweedq.segments.lineage import map_findings, seal_findings, unended
 from seaweedq.settings import Settings
-from seaweedq.storage.identity import NAME, identity_of
+from seaweedq.storage.identity import NAME, identity_of, marked_level
 from seaweedq.storage.interface import ObjectStore
-from seaweedq.storage.level_marks import marked_level
 
 AT_ONCE = 32  # sizes that are asked for
 PAGE_NAMES = 1_000

@@ -22,8 +22,7 @@ from seaweedq.codec.intake import Doubt, Intake, Refused, check_count, refuse, t
 from seaweedq.codec.messages import Envelope
 from seaweedq.errors import InvalidMessages, InvalidRequest, UnreadableBody, UnsupportedContentType
 from seaweedq.json_reasons import in_words
-from seaweedq.segments.layout import Format
-from seaweedq.segments.rows import Single, binaries, rows_of_singles, together
+from seaweedq.segments.layout import Format, Single, binaries, rows_of_singles, together
 
 FORM = "application/x-www-form-urlencoded"
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"

@@ -33,8 +33,9 @@ from seaweedq.codec.intake import (
 )
 from seaweedq.codec.messages import Envelope, Message, ReferenceEnvelope, decode_one, decode_reference
 from seaweedq.json_reasons import in_words
-from seaweedq.segments.layout import TIMESTAMP, Format
-from seaweedq.segments.rows import (
+from seaweedq.segments.layout import (
+    TIMESTAMP,
+    Format,
     Single,
     any_there,
     assemble,

@@ -1,4 +1,4 @@
-"""The writer of a file journal: commits in files of a local folder, durable by fsync. One folder for each start.
+"""A file journal and its writer: commits in files of a local folder, durable by fsync. One folder for each start.
 
 Owns the order of writes on the disk, and why:
 
@@ -19,6 +19,7 @@ It takes no lock: its process holds the lock of the folder above, which keeps re
 import asyncio
 import errno
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,13 +30,36 @@ from seaweedq.clock import Ids
 from seaweedq.errors import JournalUnavailable
 from seaweedq.formats import Level
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_reader import draft_path, file_path, journal_files, remove_journal
-from seaweedq.segments.commits import FILE_HEADER_BYTES, FileHeader, encode_commit
-from seaweedq.segments.frames import Frame, check_frames
+from seaweedq.segments.frames import FILE_HEADER_BYTES, FileHeader, Frame, check_frames, encode_commit
 
 log = logging.getLogger(__name__)
 _ALLOCATED_BYTES = 4 * 1024 * 1024
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_NAME = re.compile(r"([0-9]{8})\.journal")
+
+
+def file_path(folder: Path, number: int) -> Path:
+    """Returns the path of a journal's file, counted from 0."""
+    return folder / f"{number:08d}.journal"
+
+
+def draft_path(folder: Path) -> Path:
+    """Returns the path of a file that has no name of its own yet."""
+    return folder / "next"
+
+
+def journal_files(folder: Path, disk: Disk) -> list[int]:
+    """Returns the numbers of the journal files in a folder, rising."""
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, disk.names(folder)) if found)
+
+
+def remove_journal(folder: Path, disk: Disk) -> None:
+    """Removes a recovered journal, its files oldest first, so that what is left after a crash can still be read."""
+    for number in journal_files(folder, disk):
+        disk.remove(file_path(folder, number))
+        disk.sync_folder(folder)
+    disk.remove(draft_path(folder))
+    disk.remove_folder(folder)  # where it is not empty, the rest belongs to others
 
 
 @dataclass(slots=True)

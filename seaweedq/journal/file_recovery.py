@@ -1,25 +1,26 @@
-"""The recovery of a file journal. It is fenced by the lock of the folder in which its broker lived.
+"""The recovery of a file journal: its files are read as segments/frames says, and must follow one another.
 
-A process holds the lock of its home folder for as long as it lives, so the next holder of that lock knows that nothing
-more is written there. The folder is another one's if its id is not that of the journal's key: then it is not even
-locked, since a broker may be starting there. `close` gives the lock back, behind everything else that was begun: it
-waits for that, but not for a disk that hangs, as one of a dead NFS server does, since a leader's stop waits for it.
+It is fenced by the lock of the folder in which its broker lived. A process holds the lock of its home folder for as
+long as it lives, so the next holder of that lock knows that nothing more is written there. The folder is another one's
+if its id is not that of the journal's key: then it is not even locked, since a broker may be starting there. `close`
+gives the lock back, behind everything else that was begun: it waits for that, but not for a disk that hangs, as one of
+a dead NFS server does, since a leader's stop waits for it.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
 from seaweedq.errors import DataFolderInUse, JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_reader import read_journal, remove_journal
-from seaweedq.journal.folder_lock import FolderLock
-from seaweedq.journal.home_folder import known_id
+from seaweedq.journal.file_journal import file_path, journal_files, remove_journal
+from seaweedq.journal.home_folder import FolderLock, known_id
 from seaweedq.journal.interface import Claim, JournalUnreachable
-from seaweedq.segments.commits import Commit
+from seaweedq.segments.frames import FILE_HEADER_BYTES, Commit, FileHeader, read_commits, read_header
 
 CLOSE_S = 2.0
 READ_BYTES = 1024 * 1024  # of commits, read in one go: a hop to the worker for each costs more than reading it
@@ -119,3 +120,44 @@ def _some(reading: Iterator[Commit]) -> tuple[deque[Commit], Exception | None]:
     except JournalDamaged as error:
         return found, error
     return found, None
+
+
+def read_journal(folder: Path, disk: Disk) -> Iterator[Commit]:
+    """Yields the commits that a dead broker's journal still holds, numbers rising by one; a missing folder holds none.
+
+    Reads a commit at a time. Blocks, and needs the folder's lock. Raises JournalDamaged,
+    with path and position, where it meets damage; what was yielded before is sound.
+    """
+    headers = _headers(folder, disk)
+    expected = headers[0].first_commit if headers else 0
+    for at, header in enumerate(headers):
+        path = file_path(folder, header.number)
+        if header.first_commit != expected:
+            raise _damaged(path, f"begins with commit {header.first_commit}, not {expected}")
+        end = headers[at + 1].previous_end if at + 1 < len(headers) else None
+        with closing(disk.open(path)) as file:
+            for commit in read_commits(file, str(path), end):
+                assert commit.number == expected, "numbers are dense over the files of a journal"
+                expected += 1
+                yield commit
+                del commit  # its memory may be let go of before the next one is read
+
+
+def _headers(folder: Path, disk: Disk) -> list[FileHeader]:
+    """Returns the headers of all files that were begun, in order; only the last may not have been."""
+    numbers = journal_files(folder, disk)
+    headers: list[FileHeader] = []
+    for at, number in enumerate(numbers):
+        path = file_path(folder, number)
+        header = read_header(disk.read(path, FILE_HEADER_BYTES), disk.size(path), str(path))
+        if header is None and at + 1 < len(numbers):
+            raise _damaged(path, "has no header, though another file follows")
+        if header is not None and (header.number, number) != (number, numbers[0] + at):
+            raise _damaged(path, f"is file {header.number}; file {numbers[0] + at} was to follow")
+        if header is not None:
+            headers.append(header)
+    return headers
+
+
+def _damaged(path: Path, what: str) -> JournalDamaged:
+    return JournalDamaged(f"{path} {what}", path=str(path), position=0)

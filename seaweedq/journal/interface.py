@@ -13,9 +13,8 @@ from typing import Protocol, TypeAlias
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.put_budget import PutBudget
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame
+from seaweedq.journal.pacing import PutBudget
+from seaweedq.segments.frames import Commit, Frame
 from seaweedq.storage.interface import ObjectStore
 
 Claim: TypeAlias = Callable[[int], Awaitable[None]]

@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequ
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.journal.interface import Claim
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame, check_frames, pack
+from seaweedq.segments.frames import Commit, Frame, check_frames, pack
 
 KIND = "memory"
 Hook = Callable[[Sequence[Frame]], Awaitable[None]]

@@ -1,4 +1,5 @@
-"""Slots, the objects of an object journal. Owns their names and bytes, and which of them count; does no I/O.
+"""Slots, the objects of an object journal. Owns their names and bytes, which of them count, and the requests to the
+store by which they are listed, read and deleted.
 
 A slot is a header (magic, version, kind, number, broker, the put's nonce, `released`, `acknowledged`, lengths, CRCs),
 an index of frames and their payloads (frames.pack). A *fence* is a slot without data that a recovery puts where the
@@ -14,9 +15,11 @@ Every version begins with magic, version and draft, a CRC of the whole header, a
 later version is told from a damaged one, and needs a newer broker.
 """
 
+import asyncio
+import logging
 import struct
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -24,11 +27,11 @@ from typing import NamedTuple
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalDamaged
 from seaweedq.formats import Format, Level, check_draft, drafted, needs_newer, undrafted
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame, pack, padded, padding, unpack
+from seaweedq.journal.pacing import MAX_WINDOW
+from seaweedq.segments.frames import Commit, Frame, pack, padded, padding, unpack
+from seaweedq.storage.interface import ObjectStore
 
 SLOTS = Format("slots", {1: 1})
-MAX_WINDOW = 64
 MAX_UNDER_WAY = MAX_WINDOW + 1
 """Slots that a broker may have under way: its window, and the empty one that says that it is idle. So at most so many
 of its own stand at or above a fence that holds."""
@@ -40,6 +43,11 @@ _MAGIC = b"seaweedq"
 _CHECK = struct.Struct("<8sIIH")  # of every version: magic, version and draft, CRC of all other bytes, header's length
 _CRC_AT, _CRC_END = 12, 16
 _FIXED = struct.Struct("<HHQQQ16sQQI")  # the broker id follows
+PAGE = 1_000
+NAMED = 10  # objects in a log line
+logger = logging.getLogger(__name__)
+BATCH = 16
+"""Maximum number of concurrent requests."""
 
 
 class SlotKind(IntEnum):
@@ -232,3 +240,39 @@ def _checksum(head: bytes | memoryview) -> int:
 
 def _damaged(name: str, what: str) -> JournalDamaged:
     return JournalDamaged(f"{name} {what}", path=name, position=0)
+
+
+async def list_slots(store: ObjectStore, broker: str) -> list[int]:
+    """Returns the numbers of all slots that exist, rising. What others have put beside them is passed over."""
+    names: list[str] = []
+    while True:
+        page = await store.list(journal_folder(broker), after=names[-1] if names else "", limit=PAGE)
+        names += page
+        if len(page) < PAGE:
+            break
+    numbers = {name: slot_number(name, broker) for name in names}
+    if strange := [name for name, number in numbers.items() if number is None]:
+        logger.warning(
+            "%d objects in %s are no slots of a journal: %s", len(strange), journal_folder(broker), strange[:NAMED]
+        )
+    return sorted(number for number in numbers.values() if number is not None)
+
+
+async def read_header(store: ObjectStore, broker: str, number: int) -> SlotHeader:
+    """Returns the header of a slot. Raises FileNotFoundError, JournalDamaged, StoreUnavailable."""
+    name = slot_name(broker, number)
+    return decode_header(await store.read(name, 0, HEADER_BYTES), name)
+
+
+async def delete_slots(store: ObjectStore, broker: str, numbers: Sequence[int]) -> None:
+    """Deletes a batch; where one fails the others are still tried. Raises StoreUnavailable."""
+    deletions = (store.delete(slot_name(broker, number)) for number in numbers)
+    for result in await asyncio.gather(*deletions, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+def batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yields the numbers in their order, BATCH at a time."""
+    for at in range(0, len(numbers), BATCH):
+        yield numbers[at : at + BATCH]

@@ -1,4 +1,5 @@
-"""The recovery of an object journal: fence, read what counts, remove. Any broker can do it, several at once.
+"""The recovery of an object journal (fence, read what counts, remove), and the sweep of its rests. Any broker can
+recover one, several brokers at once.
 
 The slots that count are the run from the highest `released` to the first gap or fence. The fence takes that gap, and
 holds only if, looking again once it is there, the run still ends there: else its broker had passed that place already,
@@ -18,35 +19,51 @@ slot was lost: that is damage, and nothing is put or deleted. One look is not en
 while a listing is read; a name that the listing left out is read itself.
 
 Every step can be repeated. The fence stays for ever, since a put of its broker may still be under way.
+
+The *sweep* deletes what dead brokers have left below `_journals/` when nobody needs it. A recovery leaves a fence,
+since a put of the dead broker may still be under way; a late twin of a hedged put comes back behind a recovery, or
+behind the clean stop of its broker. A journal is *forgotten* if coordination has neither its key nor its broker's. A
+broker has both before it puts its first slot, and its id never comes back: so nobody needs a journal that was listed
+before the keys were read, and has none.
+
+It stays for a week behind its newest object, by the store's clock: no put is under way for so long. The slots go in
+their order, the fence among the last; a sweep that is cut off leaves some of them for the next one.
 """
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 
-from seaweedq.errors import JournalDamaged, StoreUnavailable
+from seaweedq.errors import JournalDamaged, NeedsNewerBroker, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.journal.object_format import (
+    JOURNALS_FOLDER,
     Run,
     SlotHeader,
     SlotHeaders,
     SlotKind,
+    batches,
     decode_slot,
+    delete_slots,
     encode_slot,
     journal_folder,
+    list_slots,
     near,
+    read_header,
     slot_bytes,
     slot_name,
     valid_run,
 )
-from seaweedq.journal.object_listing import batches, delete_slots, list_slots, read_header
-from seaweedq.segments.commits import Commit
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.segments.frames import Commit
+from seaweedq.storage.interface import ObjectStore, folders
 
 PIECE_BYTES = 256 * 1024  # of a slot that are read ahead of its turn
 READ_AHEAD = AHEAD_BYTES // PIECE_BYTES  # slots
 LISTINGS = 20  # in one look: each is begun because a slot that was listed has gone
+KEPT_S = 7 * 86_400.0
+logger = logging.getLogger(__name__)
 
 
 class DeadObjectJournal:
@@ -235,3 +252,44 @@ async def _read_rest(store: ObjectStore, name: str, beginning: bytes) -> Commit:
 def _missing(broker: str, number: int, why: str) -> JournalDamaged:
     name = slot_name(broker, number)
     return JournalDamaged(f"{name} is missing: {why}", path=name, position=0)
+
+
+async def sweep(store: ObjectStore, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+    """Deletes the slots of journals that are forgotten: `read_known` reads which brokers live, or have a journal.
+    Returns the number of slots."""
+    found = [folder async for folder in folders(store, JOURNALS_FOLDER)]
+    known = await read_known()
+    removed = 0
+    for folder in found:
+        broker = folder.removeprefix(JOURNALS_FOLDER).removesuffix("/")
+        if broker not in known:
+            removed += await _remove(store, broker)
+    return removed
+
+
+async def _remove(store: ObjectStore, broker: str) -> int:
+    numbers = await list_slots(store, broker)
+    try:
+        if not numbers or not await _is_old(store, broker, numbers):
+            return 0
+    except FileNotFoundError:  # another leader's sweep is at it
+        return 0
+    except (JournalDamaged, NeedsNewerBroker) as error:
+        logger.warning("%d objects of a journal that is forgotten stay: %s", len(numbers), error)
+        return 0
+    for batch in batches(numbers):
+        reach("journals.sweep")
+        await delete_slots(store, broker, batch)
+    return len(numbers)
+
+
+async def _is_old(store: ObjectStore, broker: str, numbers: list[int]) -> bool:
+    """Returns whether all of these are slots of that broker, and none is younger than a week."""
+    for batch in batches(numbers[::-1]):
+        names = [slot_name(broker, number) for number in batch]
+        if min(await asyncio.gather(*map(store.age_s, names))) < KEPT_S:
+            return False
+        headers = await asyncio.gather(*(read_header(store, broker, number) for number in batch))
+        if any(header.broker != broker for header in headers):
+            raise JournalDamaged(f"{names[0]} and others are not slots of that broker", path=names[0], position=0)
+    return True

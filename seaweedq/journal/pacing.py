@@ -1,28 +1,69 @@
-"""The pace of an object journal: when the next put may begin, and the patience with a slow one. Pure.
+"""The pace of an object journal: when the next put may begin, how many there may be, and the patience with a slow one.
+Pure.
 
 A commit need not wait for company: what comes while the window is full, or while the budget of puts is used up, shares
 the next one. Where a linger is set, it lies between the starts of two puts as well. It is additive to latency and
 divides the cost, so it is short while the store keeps up and grows while the window is full: that costs nothing then.
 The second try of a slow put is a hedge (Dean and Barroso, The Tail at Scale, 2013): the same bytes under the same name,
 so it does no harm.
+
+The budget is for stores that charge for each put: a token bucket that may go into debt. A put without a wait (a hedge,
+a repeat, an empty slot, a full commit) is spent all the same, and the commits behind it pay for it.
 """
 
 from dataclasses import dataclass
 
-from seaweedq.journal.object_format import MAX_WINDOW
-from seaweedq.journal.put_budget import PutBudget
-
+BURST = 1_000  # puts that a rest saves up: half a cent at list price
+MOST_PACES = 2  # a commit waits no longer than for so many puts of the rate, whatever the debt
+DEBT_S = 60  # a debt above what this time brings is let go
+RATE_S = 300  # the time over which the rate of puts is told
+MAX_WINDOW = 64
 MANY_NEEDED = 3_000  # slots that a recovery would read: from here on puts lie MANY_APART_S apart, whatever else holds
 MANY_APART_S = 0.02
-
 GROW, SHRINK = 1.25, 0.8
 FIRST_S = 0.001  # what a linger of zero grows from
-
 HEDGE_FACTOR = 3
 HEDGE_MIN_S, HEDGE_MAX_S = 0.1, 2.0
 SLOW_BYTES_PER_S = 20e6  # a put of many bytes may take longer by so much
 USUAL_AT_FIRST_S = 0.2
 WEIGHT = 0.1  # of the newest put in the usual time
+
+
+class PutBudget:
+    """The puts of one journal: at most `per_s` a second in the long run (0: any number), BURST of them at once.
+
+    Counts them in `puts`. Times are of a monotonic clock, in seconds.
+    """
+
+    def __init__(self, per_s: float, now_s: float) -> None:
+        self.puts = 0
+        self._per_s = per_s
+        self._tokens = float(BURST)
+        self._at_s = now_s
+        self._window_s, self._in_window = now_s, 0
+        self._rate: float | None = None  # of the last whole window
+
+    def spend(self, now_s: float) -> None:
+        """Counts one put that begins now."""
+        self.rate(now_s)
+        self.puts += 1
+        self._in_window += 1
+        self._tokens = max(self._now(now_s) - 1, -self._per_s * DEBT_S)
+        self._at_s = now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Returns how many seconds a commit has to wait that would begin now."""
+        missing = 1 - self._now(now_s)
+        return min(missing, MOST_PACES) / self._per_s if self._per_s and missing > 0 else 0.0
+
+    def rate(self, now_s: float) -> float:
+        """Returns how many puts a second there were over the last whole RATE_S; before that, since the beginning."""
+        if (passed_s := now_s - self._window_s) >= RATE_S:
+            self._rate, self._window_s, self._in_window = self._in_window / passed_s, now_s, 0
+        return self._in_window / max(passed_s, 1.0) if self._rate is None else self._rate
+
+    def _now(self, now_s: float) -> float:
+        return min(self._tokens + (now_s - self._at_s) * self._per_s, BURST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,19 @@
-"""The audit of a chain: compares a segment's files with one another, and with the bounds that a broker states.
+"""The audit of a topic's files: compares them with one another, and with the bounds and the rows that a broker states.
 
-It reports findings and never repairs. It checks entry by entry. After a finding it continues with the metadata of the
-next entry, so that one damaged file is one finding and not a hundred. The caller opens the files.
+It reports findings and never repairs. The caller opens the files. Three checks:
+
+- A chain is checked entry by entry. After a finding it continues with the metadata of the next entry, so that one
+  damaged file is one finding and not a hundred.
+- *Lineage* says which segments replaced which, in the files and in a broker's map of them. In files, a seal names
+  successors whose ranges cover all of the segment's, and a successor's files have the range that the seal states. A
+  segment was sealed before any later segment with some of its keys appended a row. In a map, the open segments cover
+  every key once, and predecessor and successor name each other.
+- A broker's answers are compared with the files, value by value. A fetch leaves expired messages out. Every other row
+  of a file must be returned, unchanged.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -14,12 +23,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from seaweedq.errors import ChainDamaged, NeedsNewerBroker
-from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryMetadata, EntryName, open_entry, segment_folder
-from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, TIMESTAMP_FIELD
+from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryMetadata, EntryName, Seal, open_entry, segment_folder
+from seaweedq.segments.keyrange import KeyRange, tiles_key_space
+from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, TIMESTAMP, TIMESTAMP_FIELD
 from seaweedq.segments.producers import ProducerTables
 
 _QUEUE_FIELDS = (OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS)
 _OFFSET, _TIMESTAMP = 0, 1  # their places among a file's columns
+Lasts = Mapping[int, EntryMetadata]  # of each segment, what its last entry says
+SKEW_US = 60 * 1_000_000  # by how much the broker's clock may be ahead of ours
 
 
 @dataclass(frozen=True)
@@ -239,3 +251,134 @@ def _read(parquet: pq.ParquetFile, number: int, first: int, newest_us: int) -> t
     if stated != [(first, first + len(offsets) - 1), (least.as_py(), most.as_py())]:
         return f"has the statistics {stated}, which do not match its rows", None
     return "", table
+
+
+def seal_findings(topic: str, lasts: Lasts) -> Iterator[Finding]:
+    """Checks each seal by itself and against the files of the successors that it names."""
+    for number, last in lasts.items():
+        if last.seal is None:
+            continue
+        where = segment_folder(topic, number)
+        if not _covers(last, last.seal):
+            yield Finding(
+                where,
+                f"has the key range [{last.low}, {last.high}), but its seal names the successors {_listed(last.seal)}",
+            )
+        for successor, (low, high) in zip(last.seal.successors, last.seal.ranges, strict=False):
+            there = lasts.get(successor)
+            if there and (there.low, there.high) != (low, high):
+                stated = f"has the key range [{there.low}, {there.high}), but the seal of segment {number} states"
+                yield Finding(segment_folder(topic, successor), f"{stated} [{low}, {high})")
+
+
+def unended(lasts: Lasts) -> dict[int, int]:
+    """Returns the segments without a seal of whose keys a later one has files: by id, with the smallest of those.
+
+    This happens for a moment if files are listed while a segment is replaced: its seal exists soon after.
+    """
+    ended = sorted((last.low, last.high, number) for number, last in lasts.items() if last.seal is None)
+    found: dict[int, int] = {}
+    for number, last in sorted(lasts.items()):
+        at = max(0, bisect_left(ended, (last.low, 0, 0)) - 1)
+        while at < len(ended) and ended[at][0] < last.high:
+            if ended[at][1] > last.low and ended[at][2] < number:
+                found.setdefault(ended[at][2], number)
+            at += 1
+    return found
+
+
+def map_findings(topic: str, known: Mapping[int, Bounds]) -> Iterator[Finding]:
+    """Checks a broker's map of all segments for contradictions."""
+    try:
+        whole = tiles_key_space(KeyRange(b.low, b.high) for b in known.values() if b.state == "open")
+    except ValueError:
+        whole = False
+    if not whole:
+        yield Finding(
+            f"topics/{topic}/", "has open segments, according to the broker, that do not cover every key exactly once"
+        )
+    for number, bounds in known.items():
+        where = segment_folder(topic, number)
+        if (bounds.state == "sealed") != bool(bounds.successors):
+            yield Finding(
+                where, f"is {bounds.state} according to the broker, but has the successors {list(bounds.successors)}"
+            )
+        for successor in bounds.successors:
+            if successor not in known or number not in known[successor].predecessors:
+                yield Finding(
+                    where, f"has the successor {successor} according to the broker, but not the other way round"
+                )
+        for before in bounds.predecessors:
+            if before in known and number not in known[before].successors:
+                yield Finding(
+                    where, f"has the predecessor {before} according to the broker, but not the other way round"
+                )
+
+
+def _covers(last: EntryMetadata, seal: Seal) -> bool:
+    """Tells whether the successors' ranges, each clipped to the segment's, cover all its keys once."""
+    ranges: Sequence[tuple[int, int]] = sorted(seal.ranges)
+    at = last.low
+    for low, high in ranges:
+        if max(low, last.low) != at or low >= high:
+            return False
+        at = min(high, last.high)
+    return at == last.high and len(seal.successors) == len(ranges) and min(seal.successors) > last.segment
+
+
+def _listed(seal: Seal) -> str:
+    pairs = zip(seal.successors, seal.ranges, strict=False)
+    return ", ".join(f"{number} [{low}, {high})" for number, (low, high) in pairs) or "none"
+
+
+def disagreement(rows: pa.Table, answer: pa.Table, first: int, end: int, now_us: int) -> str | None:
+    """Returns how an answer for the offsets [first, end) differs from `rows`, whose dense offsets include them. None:
+    it agrees."""
+    rows = rows.slice(first - rows["_offset"][0].as_py(), end - first)
+    offsets = answer["_offset"].to_numpy()
+    if problem := misplaced(answer, first, end):
+        return problem
+    missing = np.ones(end - first, dtype=bool)
+    missing[offsets - first] = False
+    expired = pc.less_equal(rows["_expires"], pa.scalar(now_us + SKEW_US, TIMESTAMP)).fill_null(False).to_numpy()
+    lost = np.flatnonzero(missing & ~expired)
+    if len(lost):
+        return f"offset {first + int(lost[0])} is in the files, but the broker does not return it"
+    kept = rows.filter(pa.array(~missing)) if missing.any() else rows
+    return _different(kept, answer)
+
+
+def misplaced(answer: pa.Table, first: int, end: int) -> str | None:
+    """Returns an error text unless the offsets of an answer rise and lie within [first, end)."""
+    offsets = answer["_offset"].to_numpy()
+    if len(offsets) and not (first <= offsets[0] and offsets[-1] < end and (np.diff(offsets) > 0).all()):
+        answered = f"its answer, from {offsets[0]} to {offsets[-1]}, is out of range or out of order"
+        return f"the broker was asked for the offsets {first} to {end - 1}, but {answered}"
+    return None
+
+
+def _different(rows: pa.Table, answer: pa.Table) -> str | None:
+    if rows.schema.names != answer.schema.names:
+        return f"the broker returns the columns {answer.schema.names}, but the files have {rows.schema.names}"
+    for name in rows.schema.names:
+        mine, theirs = rows[name].combine_chunks(), answer[name].combine_chunks()
+        if not _same(mine, theirs):
+            at = _first_difference(mine, theirs)
+            return f"the broker returns a different {name} at offset {rows['_offset'][at].as_py()} than the files hold"
+    return None
+
+
+def _same(mine: pa.Array, theirs: pa.Array) -> bool:
+    """Compares bit by bit, so that a NaN equals itself."""
+    if mine.type == theirs.type and pa.types.is_floating(mine.type):
+        bits = pa.int64() if mine.type.bit_width == 64 else pa.int32()
+        mine, theirs = mine.view(bits), theirs.view(bits)
+    return bool(mine.equals(theirs))
+
+
+def _first_difference(mine: pa.Array, theirs: pa.Array) -> int:
+    low, high = 0, len(mine)  # equal below low, different below high
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _same(mine[low:middle], theirs[low:middle]) else (low, middle)
+    return low

@@ -1,14 +1,22 @@
 """One entry of a chain: its name, its metadata, and its rows as a Parquet file.
 
 The metadata is in the Parquet footer under the key `seaweedq`, so that each file describes itself. Nonce, producer
-tables and seal are what makes a chain of such files a log.
+tables and seal make a log of a chain of such files.
 
-The metadata has no version: what a version adds, others ignore. A version whose files must not be read that way says
-`needs_level` in the metadata; brokers that do not read that level need to be newer.
+The metadata has no version: each version ignores what a later one adds. A version whose files must not be read that way
+says `needs_level` in the metadata; brokers that do not read that level need to be newer.
+
+Parquet has checksums of pages and none of the footer, which says where pages are, and what is in them: of 30,000 bits
+of a small file's footer, each flipped on its own, 181 were read as other rows, without an error. So a
+*guard* stands right before the footer: MAGIC, and a CRC-32 of all bytes behind it. Other readers find the footer
+from the file's end and the pages from the footer, so they pass over the guard.
 """
 
+import io
 import mmap
 import re
+import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
@@ -21,9 +29,15 @@ import pyarrow.parquet as pq
 from seaweedq import levels
 from seaweedq.errors import ChainDamaged
 from seaweedq.formats import needs_newer
-from seaweedq.segments.field_ids import file_schema
-from seaweedq.segments.footer import GUARD, guard, read_footer
-from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layout
+from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layout, file_schema
+
+MAGIC = b"seaweedq"
+GUARD = struct.Struct("<8sI")
+_LENGTH = struct.Struct("<I")
+_PARQUET = b"PAR1"
+_END_BYTES = _LENGTH.size + len(_PARQUET)
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}"
+"""The pattern that names of topics, subscriptions and producers match: never hidden, never a path."""
 
 ROW_GROUP_ROWS = 65_536
 METADATA_KEY = b"seaweedq"
@@ -35,6 +49,39 @@ _DELTA = {"_offset", "_timestamp", "_expires"}
 _SAMPLE_ROWS, _SAMPLE_BYTES = 1_000, 256 * 1024
 _BATCH_ROWS, _PAGE_BYTES = 1024, 1024 * 1024  # a page may end after each batch, and is in memory three times
 _SPARE_BYTES = 1024 * 1024
+
+
+def guard(file: memoryview, size: int) -> int:
+    """Puts a guard before the footer of the file in the first `size` bytes, behind which there is room for it. Returns
+    the size with it."""
+    at = size - _END_BYTES - _footer_bytes(file[:size])
+    footer = bytes(file[at:size])
+    whole = GUARD.pack(MAGIC, zlib.crc32(footer)) + footer
+    file[at : at + len(whole)] = whole
+    return at + len(whole)
+
+
+def read_footer(file: BinaryIO) -> pq.FileMetaData:
+    """Reads the footer of a file. Raises ValueError for one that is not as it was written, and what reading raises."""
+    end = file.seek(0, io.SEEK_END)
+    file.seek(max(end - _END_BYTES, 0))
+    length = _footer_bytes(memoryview(file.read(_END_BYTES)))
+    start = end - _END_BYTES - length
+    if start < len(_PARQUET):
+        raise ValueError("its footer is longer than the file")
+    file.seek(max(start - GUARD.size, 0))
+    found = memoryview(file.read(end - file.tell()))
+    before, footer = found[: -(length + _END_BYTES)], found[-(length + _END_BYTES) :]
+    if bytes(before) != GUARD.pack(MAGIC, zlib.crc32(footer)):
+        raise ValueError("its footer is not as it was written")
+    return pq.read_metadata(pa.BufferReader(_PARQUET + footer))
+
+
+def _footer_bytes(file: memoryview) -> int:
+    """Returns the length of the footer that the end of a file states. Raises ValueError where it is no end of one."""
+    if len(file) < _END_BYTES or bytes(file[-len(_PARQUET) :]) != _PARQUET:
+        raise ValueError("it does not end as a Parquet file does")
+    return int(_LENGTH.unpack(file[-_END_BYTES : -len(_PARQUET)])[0])
 
 
 class Seal(msgspec.Struct, frozen=True):

@@ -1,17 +1,32 @@
-"""Frames, the records of a journal: rows of one segment, acks, or a mark. Owns their content and their packing.
+"""Frames, the records of a journal, and the commits that hold them. Owns their content, their packing, and the bytes of
+a file journal's files; does no I/O.
+
+A frame has rows of one segment, acks, or the sequence of an empty entry to come.
 
 Packed, frames are an *index* (their headers, with length and CRC of each payload) and the payloads, each padded with
-zeros to a multiple of eight bytes, so that Arrow reads them in place. The journal decides where the bytes are written
-and what delimits them.
+zeros to a multiple of eight bytes, so that Arrow reads them in place. An object journal has its own way to delimit them
+(journal/object_format). The index has a CRC where it is written. So a frame that is whole and cannot be decoded, or has
+columns that nobody knows here, is of a later version, and needs a newer broker. Later versions add to the end of a
+header, and kinds.
 
-The index has a CRC where it is written. So what is whole and cannot be decoded, or has columns that nobody knows here,
-is of a later version, and needs a newer broker. Later versions add to the end of a header, and kinds.
+A file journal's file is a header followed by commits; a commit is a header, an index and payloads. Every commit begins
+with its file's random id, which no message can contain, so that a commit can be found without its predecessor. Rules:
+
+- Only the last commit of the last file may be damaged. A crash can damage any of its bytes; all of it is cut off.
+- File n+1's header states where file n ends. Bytes after that end were never acknowledged, even if they are whole.
+- A header is durable before the first commit is written. So a bad header followed by bytes is damage; without them
+  the file was never begun.
+- Commit numbers rise by one.
+- A header's size, magic, version and CRC stay where they are in every version, so that one of a later version is told
+  from a damaged one: it needs a newer broker.
 """
 
+import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -19,11 +34,20 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from seaweedq.errors import JournalDamaged
-from seaweedq.formats import needs_newer
+from seaweedq.formats import Format, check_draft, drafted, needs_newer, undrafted
 from seaweedq.segments.layout import OPTIONAL_FIELDS, Layout
 
 Buffer: TypeAlias = bytes | memoryview | pa.Buffer
 ALIGNMENT = 8
+_encoder = msgspec.msgpack.Encoder()
+FILES = Format("journal files", {1: 1})
+_MAGIC = b"seaweedq"
+_FILE = struct.Struct("<8sI16sQQQ")  # magic, version and draft, file id, number, previous end, first commit
+_COMMIT = struct.Struct("<16sQIQ")  # file id, number, index length, body length
+_CRC = struct.Struct("<I")
+FILE_HEADER_BYTES = _FILE.size + _CRC.size
+COMMIT_HEADER_BYTES = _COMMIT.size + _CRC.size
+_SEARCH_BYTES = 1024 * 1024  # of a file that are searched at a time
 
 
 class FrameKind(IntEnum):
@@ -75,7 +99,6 @@ class Mark(Struct, array_like=True, frozen=True):
     sequence: int
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[_Header])
 _mark = msgspec.msgpack.Decoder(Mark)
 
@@ -152,3 +175,159 @@ def unpack(index: memoryview, body: memoryview) -> tuple[Frame, ...] | None:
         frames.append(Frame(*(*astuple(header)[:-2], body[at : at + header.length])))
         at = end
     return tuple(frames) if at == len(body) else None
+
+
+class Content(Protocol):
+    """The content of a file, as bytes or read when a slice is taken."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """The header of file `number` (from 0). `previous_end` is the end of the file before it, 0 for the first."""
+
+    file_id: bytes
+    number: int
+    previous_end: int
+    first_commit: int
+
+    def encode(self, level: int) -> bytes:
+        """Returns FILE_HEADER_BYTES bytes, with the CRC in the last four, as that level of the cluster has them."""
+        fields = _FILE.pack(
+            _MAGIC, drafted(FILES.at(level)), self.file_id, self.number, self.previous_end, self.first_commit
+        )
+        return fields + _CRC.pack(zlib.crc32(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The frames that one append made durable."""
+
+    number: int
+    frames: tuple[Frame, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Returns the size of the payloads."""
+        return sum(memoryview(frame.payload).nbytes for frame in self.frames)
+
+
+@dataclass(frozen=True, slots=True)
+class _CommitHeader:
+    number: int
+    index: bytes
+    body_at: int
+    end: int
+
+
+def encode_commit(file_id: bytes, number: int, frames: Sequence[Frame]) -> list[Buffer]:
+    """Encodes a commit as buffers for writev; payloads are not copied."""
+    index, body = pack(frames)
+    fields = _COMMIT.pack(file_id, number, len(index), sum(memoryview(part).nbytes for part in body))
+    index_padded = index + padding(len(index))
+    return [fields + _CRC.pack(zlib.crc32(index_padded, zlib.crc32(fields))) + index_padded, *body]
+
+
+def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | None:
+    """Reads the header of a file of `size` bytes that begins with `data`. None: the file was never begun (empty or
+    torn).
+
+    Raises JournalDamaged for a damaged header with bytes after it, NeedsNewerBroker for a later version, LevelMismatch
+    for another draft.
+    """
+    if len(data) >= FILE_HEADER_BYTES:
+        magic, stamped, *fields = _FILE.unpack_from(data)
+        (crc,) = _CRC.unpack_from(data, _FILE.size)
+        if magic == _MAGIC and crc == zlib.crc32(data[: _FILE.size]):
+            version, draft = undrafted(stamped)
+            check_draft(draft, f"the journal file {path}")
+            FILES.check(version, path)
+            return FileHeader(*fields)
+    if size > FILE_HEADER_BYTES:
+        raise _damaged(path, 0, "has a damaged header")
+    return None
+
+
+def read_commits(data: Content, path: str, end: int | None = None) -> Generator[Commit, None, int]:
+    """Yields a file's commits, each read by itself; returns their end, 0 for a file that was never begun.
+
+    `end` is the end that the next file's header states, None for the last file. `path` is for errors. Raises
+    JournalDamaged, with path and position, and NeedsNewerBroker; the commits that were yielded before are sound.
+    """
+    size = len(data)
+    header = read_header(data[:FILE_HEADER_BYTES], size, path)
+    if header is None:
+        if end is not None:
+            raise _damaged(path, 0, "has no header, though another file follows")
+        return 0
+    if end is not None and not FILE_HEADER_BYTES <= end <= size:
+        raise _damaged(path, size, f"is cut off: the next file states that it ends at byte {end}")
+    at, number = FILE_HEADER_BYTES, header.first_commit
+    while found := _whole_commit(data, at, size if end is None else end, header.file_id, number):
+        commit, at = found
+        del found
+        yield commit
+        del commit  # its memory may be let go of before the next one is read
+        number += 1
+    if end is not None and at != end:
+        raise _damaged(path, at, f"has a damaged commit before its end at byte {end}")
+    if end is None and _is_followed(data, at, header.file_id, number):
+        raise _damaged(path, at, "has a damaged commit, though a later one follows")
+    return at
+
+
+def _whole_commit(data: Content, at: int, limit: int, file_id: bytes, number: int) -> tuple[Commit, int] | None:
+    """Returns the commit of that number at a position, and where it ends; None where it is torn or another one."""
+    found = _commit_header(data, at, limit, file_id)
+    if found is None or found.end > limit or found.number != number:
+        return None
+    frames = unpack(memoryview(found.index), memoryview(data[found.body_at : found.end]))
+    return (Commit(number, frames), found.end) if frames is not None else None
+
+
+def _commit_header(data: Content, at: int, limit: int, file_id: bytes) -> _CommitHeader | None:
+    """Returns the commit header at a position if it and the index are whole; the payloads may be torn."""
+    if limit - at < COMMIT_HEADER_BYTES:
+        return None
+    head = data[at : at + COMMIT_HEADER_BYTES]
+    if len(head) < COMMIT_HEADER_BYTES:
+        return None
+    found_id, number, index_length, body_length = _COMMIT.unpack_from(head)
+    (crc,) = _CRC.unpack_from(head, _COMMIT.size)
+    index_at = at + COMMIT_HEADER_BYTES
+    body_at = index_at + padded(index_length)
+    if found_id != file_id or body_at > limit:
+        return None
+    index = data[index_at:body_at]
+    if crc != zlib.crc32(index, zlib.crc32(head[: _COMMIT.size])):
+        return None
+    return _CommitHeader(number, index[:index_length], body_at, body_at + body_length)
+
+
+def _is_followed(data: Content, at: int, file_id: bytes, expected: int) -> bool:
+    """Tells whether a commit above `expected` begins at or after `at`: then `expected` was durable, and is damaged now.
+
+    After `at` the file's id is enough, since the later commit may be torn itself. The number excludes copies of earlier
+    commits, in case somebody has published bytes of this very file.
+    """
+    here = _commit_header(data, at, len(data), file_id)
+    if here and here.number > expected:
+        return True
+    return any(number > expected for number in _numbers_behind(data, at + 1, file_id))
+
+
+def _numbers_behind(data: Content, at: int, file_id: bytes) -> Iterator[int]:
+    """Yields what stands behind each copy of a file's id, where a commit's number would be."""
+    for start in range(at, len(data), _SEARCH_BYTES):
+        window = data[start : start + _SEARCH_BYTES + COMMIT_HEADER_BYTES - 1]
+        found = window.find(file_id)
+        while 0 <= found <= min(_SEARCH_BYTES - 1, len(window) - COMMIT_HEADER_BYTES):
+            yield _COMMIT.unpack_from(window, found)[1]
+            found = window.find(file_id, found + 1)
+
+
+def _damaged(path: str, position: int, what: str) -> JournalDamaged:
+    return JournalDamaged(f"{path} at byte {position} {what}", path=path, position=position)

@@ -1,8 +1,16 @@
-"""Key ranges: half-open intervals of the key hash space. Owns their arithmetic; knows no segment and no key."""
+"""The key space: the hash of a key, which says what segment a message belongs to, and half-open ranges of hashes.
+
+The hash is Iceberg's bucket hash with 2^31-1 buckets: murmur3_x86_32 with seed 0 over the key's UTF-8 bytes, without
+the sign bit, modulo 2^31-1 (https://iceberg.apache.org/spec/#bucket-transform-details). Every language has a library
+for it. `row_hashes` hashes whole columns; this module needs neither numpy nor Arrow, since clients route by it without
+them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+
+import mmh3
 
 KEY_SPACE = 2**31 - 1
 """Hashes are 0 <= hash < KEY_SPACE (Iceberg's largest bucket count)."""
@@ -62,3 +70,10 @@ def tiles_key_space(ranges: Iterable[KeyRange]) -> bool:
             return False
         at = each.high
     return at == KEY_SPACE
+
+
+def hash_key(key: str | bytes) -> int:
+    """Returns the hash of one key, in [0, KEY_SPACE). Raises UnicodeEncodeError for lone surrogates."""
+    if isinstance(key, str) and not key.isascii():
+        key = key.encode()  # mmh3 itself dies of a lone surrogate
+    return (mmh3.hash(key) & 0x7FFFFFFF) % KEY_SPACE

@@ -1,9 +1,16 @@
-"""The record layout: the columns of a topic's rows, in memory, in the journal and in Parquet.
+"""The record layout: the columns of a topic's rows, in memory, in the journal and in Parquet, and how rows are built.
 
 Columns that begin with `_` belong to the queue, all others to the user. Files have every column (`Layout.table`). On
 the way there, *rows* are a record batch without `_offset` (a row's offset is the first one plus its index) and without
 those optional columns in which every value is null. `Layout.rows` gives the schema for a mask of the present optional
 columns, so that a frame needs four bits for its schema.
+
+Rows are built from single messages or loose columns, whose values have been checked: nothing here refuses a message.
+
+In files each column has a *field id*, the members of nested columns too, by which Iceberg knows columns. Iceberg's
+readers take a file in which any column has an id as one in which all have, and find columns by nothing else. So either
+all columns of a file have ids or none has. The queue's are fixed, above every id that a schema may state and below
+those that Iceberg keeps for itself; docs/reference/files.md lists them. An id is never used for another column.
 """
 
 from collections.abc import Sequence
@@ -12,7 +19,9 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.string())
@@ -30,6 +39,24 @@ OPTIONAL_FIELDS = (
 )
 PARTITION_COLUMN = "segment"
 SMALL_BYTES, SAMPLE = 64 * 1024, 32  # batches smaller than this, on average of a sample, are copied into one
+FIELD_ID = b"PARQUET:field_id"
+MAX_USER_ID = 1_999_999_999  # of a schema's field
+VALUE_ID = 1  # of `value`, on topics without a schema
+QUEUE_IDS = {
+    "_offset": 2_147_000_000,
+    "_timestamp": 2_147_000_001,
+    "_key": 2_147_000_002,
+    "_headers": 2_147_000_003,
+    "_headers.key": 2_147_000_004,
+    "_headers.value": 2_147_000_005,
+    "_expires": 2_147_000_006,
+    "_reference": 2_147_000_007,
+    "_reference.uri": 2_147_000_008,
+    "_reference.size": 2_147_000_009,
+    "_reference.content_type": 2_147_000_010,
+    "_reference.sha256": 2_147_000_011,
+    "segment": 2_147_000_012,  # the directory's column, which no file has: a table of Iceberg needs one for it
+}
 
 
 class Format(StrEnum):
@@ -108,3 +135,171 @@ def mask_of(rows: pa.RecordBatch) -> int:
         if optional.name in names:
             mask |= 1 << bit
     return mask
+
+
+def file_schema(layout: Layout) -> pa.Schema:
+    """Returns the columns of files: `layout.table`, with an id for each."""
+    ids = QUEUE_IDS if layout.format is Format.TYPED else QUEUE_IDS | {"value": VALUE_ID}
+    return pa.schema([_numbered(field, field.name, ids) for field in layout.table])
+
+
+def _numbered(field: pa.Field, path: str, ids: dict[str, int]) -> pa.Field:
+    """Returns a field with its id, and with those of what it contains."""
+    if path not in ids:
+        return field  # the user's, with the id of its schema
+    kind = field.type
+    if pa.types.is_map(kind):
+        kind = pa.map_(*(_numbered(each, f"{path}.{each.name}", ids) for each in (kind.key_field, kind.item_field)))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_numbered(each, f"{path}.{each.name}", ids) for each in kind])
+    return pa.field(field.name, kind, field.nullable, {FIELD_ID: str(ids[path])})
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A payload in the store: its URI, size in bytes, content type, and SHA-256 in hex."""
+
+    uri: str
+    size: int
+    content_type: str
+    sha256: str
+
+
+@dataclass(slots=True)
+class Single:
+    """One checked message. `value` is JSON text, or the bytes themselves; times are in microseconds since the epoch.
+
+    A message with a `reference` has no value. Until the upload was looked up, `reference` is the upload's id.
+    """
+
+    key: str | None
+    value: bytes | None
+    headers: dict[str, str] | None
+    timestamp_us: int
+    expires_us: int | None
+    reference: Reference | str | None = None
+
+
+def rows_of_singles(singles: Sequence[Single], layout: Layout) -> pa.RecordBatch:
+    """Builds the rows of one or more messages of a json or bytes topic, in order."""
+    assert layout.format is not Format.TYPED
+    kind = layout.values.field(0).type
+    references = [single.reference for single in singles]
+    if not any_there(references):
+        return rows_with_values(singles, [binaries([single.value for single in singles], kind)], layout)
+    values = pa.array([single.value for single in singles], pa.binary()).cast(kind)
+    return rows_with_values(singles, [values], layout, references_column(references))
+
+
+def rows_with_values(
+    singles: Sequence[Single], values: Sequence[pa.Array], layout: Layout, references: pa.Array | None = None
+) -> pa.RecordBatch:
+    """As `rows_of_singles`, with the value columns already built, and the references if there are any."""
+    return assemble(
+        layout,
+        microseconds(np.fromiter([single.timestamp_us for single in singles], np.int64, len(singles))),
+        optional([single.key for single in singles], pa.string()),
+        headers_column([single.headers for single in singles]),
+        optional([single.expires_us for single in singles], TIMESTAMP),
+        values,
+        references,
+    )
+
+
+def assemble(
+    layout: Layout,
+    timestamp: pa.Array,
+    key: pa.Array | None,
+    headers: pa.Array | None,
+    expires: pa.Array | None,
+    values: Sequence[pa.Array],
+    reference: pa.Array | None = None,
+) -> pa.RecordBatch:
+    """Assembles a record batch of `layout.rows(mask)`: optional columns only if they have a value that is not null."""
+    count = len(timestamp)
+    columns, mask = [timestamp], 0
+    for bit, column in enumerate((key, headers, expires, reference)):
+        if column is not None and column.null_count < count:
+            columns.append(column)
+            mask |= 1 << bit
+    return pa.RecordBatch.from_arrays([*columns, *values], schema=layout.rows(mask))
+
+
+def together(parts: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
+    """Puts rows of one layout together, in order; an optional column of some parts is null in the others."""
+    if len(parts) == 1:
+        return parts[0]
+    mask = 0
+    for part in parts:
+        mask |= mask_of(part)
+    schema = layout.rows(mask)
+    return pa.concat_batches([_filled(part, schema) for part in parts])
+
+
+def _filled(part: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if part.num_columns == len(schema):
+        return part
+    there = set(part.schema.names)
+    columns = [part.column(f.name) if f.name in there else pa.nulls(part.num_rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def binaries(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Builds a string or binary column from bytes-like objects, without checking the bytes."""
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
+
+
+def microseconds(values: "np.ndarray[Any, np.dtype[np.int64]]") -> pa.Array:
+    """Returns microseconds since the epoch as a timestamp column, without a copy."""
+    return pa.Array.from_buffers(TIMESTAMP, len(values), [None, pa.py_buffer(values)])
+
+
+def microseconds_of(times: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Returns a timestamp column as microseconds since the epoch, without a copy; any number for a null."""
+    return np.frombuffer(times.buffers()[1], np.int64, len(times), 8 * times.offset)
+
+
+def optional(values: list[Any], kind: pa.DataType) -> pa.Array | None:
+    """Returns a column, or None if all values are None."""
+    return pa.array(values, kind) if any_there(values) else None
+
+
+def headers_column(headers: list[dict[str, str] | None]) -> pa.Array | None:
+    """Returns the `_headers` column, or None if no message has headers. Empty headers become null."""
+    if not any_there(headers):
+        return None
+    return pa.array([list(each.items()) if each else None for each in headers], HEADERS)
+
+
+def references_column(references: Sequence[Reference | str | None]) -> pa.Array:
+    """Returns the `_reference` column. For an upload that was not looked up yet, `uri` is its id and the other fields
+    are null."""
+    return pa.array([_fields(each) for each in references], REFERENCE)
+
+
+def _fields(reference: Reference | str | None) -> dict[str, Any] | None:
+    if reference is None:
+        return None
+    if isinstance(reference, str):
+        return {"uri": reference}
+    return {
+        "uri": reference.uri,
+        "size": reference.size,
+        "content_type": reference.content_type,
+        "sha256": reference.sha256,
+    }
+
+
+def header_sizes(headers: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Returns the bytes of each row's headers, names and values together."""
+    each = [pc.binary_length(part).fill_null(0).to_numpy() for part in (headers.keys, headers.items)]
+    before = np.concatenate([[0], np.cumsum(np.add(*each), dtype=np.int64)])
+    sizes: np.ndarray[Any, np.dtype[np.int64]] = np.diff(before[headers.offsets.to_numpy()])
+    return sizes
+
+
+def any_there(values: list[Any]) -> bool:
+    """Tells whether some value is not None."""
+    return values.count(None) < len(values)

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from seaweedq.errors import InvalidRequest
 from seaweedq.json_reasons import in_words
-from seaweedq.segments.field_ids import FIELD_ID, MAX_USER_ID
-from seaweedq.segments.layout import PARTITION_COLUMN
+from seaweedq.segments.layout import FIELD_ID, MAX_USER_ID, PARTITION_COLUMN
 
 MAX_FIELDS = 1000
 SCHEMA_ID = b"schema-id"

@@ -16,7 +16,7 @@ import fsspec
 import pyarrow as pa
 
 from seaweedq.errors import ClientError
-from seaweedq.segments.names import NAME
+from seaweedq.segments.entry import NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

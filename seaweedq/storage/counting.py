@@ -38,35 +38,28 @@ class Counted:
 
     @property
     def readers(self) -> Pool:
-        """As ObjectStore."""
         return self._store.readers
 
     @property
     def worked(self) -> Signal:
-        """As ObjectStore."""
         return self._store.worked
 
     async def create(self, name: str, data: Data) -> bool:
-        """As ObjectStore."""
         self.sent["create"] += memoryview(data).nbytes
         return await self._timed("create", self._store.create(name, data))
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """As ObjectStore."""
         data = await self._timed("read", self._store.read(name, start, end))
         self.received["read"] += len(data)
         return data
 
     async def size(self, name: str) -> int:
-        """As ObjectStore."""
         return await self._timed("size", self._store.size(name))
 
     async def age_s(self, name: str) -> float:
-        """As ObjectStore."""
         return await self._timed("age", self._store.age_s(name))
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        """As ObjectStore."""
         return await self._timed("list", self._store.list(prefix, after, limit))
 
     async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
@@ -74,11 +67,9 @@ class Counted:
         return await self._timed("list", self._store.listed(prefix, after, limit))
 
     async def delete(self, name: str) -> None:
-        """As ObjectStore."""
         await self._timed("delete", self._store.delete(name))
 
     def open(self, name: str) -> BinaryIO:
-        """As ObjectStore."""
         self.requests["open"] += 1
         began_s = self._clock.monotonic_s()
         try:
@@ -92,7 +83,6 @@ class Counted:
         return file
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
-        """As PayloadStore."""
         self.requests["receive"] += 1
         self.sent["receive"] += size
         return await cast(PayloadStore, self._store).receive(name, chunks, size, sha256)

@@ -38,7 +38,6 @@ class Endpoints:
 
     @property
     def readers(self) -> Pool:
-        """As ObjectStore."""
         return self._endpoints[0].readers
 
     @property
@@ -65,31 +64,24 @@ class Endpoints:
             raise
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """As ObjectStore."""
         return await self._anywhere(lambda store: store.read(name, start, end))
 
     async def size(self, name: str) -> int:
-        """As ObjectStore."""
         return await self._anywhere(lambda store: store.size(name))
 
     async def age_s(self, name: str) -> float:
-        """As ObjectStore."""
         return await self._anywhere(lambda store: store.age_s(name))
 
     async def list_parts(self, name: str, parts: str) -> list[Part]:
-        """As PayloadStore."""
         return await self._anywhere(lambda store: store.list_parts(name, parts))
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        """As ObjectStore."""
         return await self._anywhere(lambda store: store.list(prefix, after, limit))
 
     async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
-        """As ObjectStore."""
         return await self._anywhere(lambda store: store.listed(prefix, after, limit))
 
     async def delete(self, name: str) -> None:
-        """As ObjectStore."""
         await self._anywhere(lambda store: store.delete(name))
 
     def open(self, name: str) -> BinaryIO:
@@ -110,7 +102,6 @@ class Endpoints:
         return await self._endpoints[0].receive(name, chunks, size, sha256)
 
     async def digest(self, name: str) -> tuple[int, str | None]:
-        """As PayloadStore."""
         return await self._anywhere(lambda store: store.digest(name))
 
     async def presign_put(
@@ -128,15 +119,12 @@ class Endpoints:
         return await self._endpoints[0].presign_part(name, parts, number, expires_s, size)
 
     async def begin_parts(self, name: str, content_type: str) -> str:
-        """As PayloadStore."""
         return await self._anywhere(lambda store: store.begin_parts(name, content_type))
 
     async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
-        """As PayloadStore."""
         await self._anywhere(lambda store: store.end_parts(name, parts, found))
 
     async def abort_parts(self, name: str, parts: str) -> None:
-        """As PayloadStore."""
         await self._anywhere(lambda store: store.abort_parts(name, parts))
 
     async def sweep_temporary(self) -> int:

@@ -1,19 +1,29 @@
 """The interface of an object store: exactly what the queue needs.
 
-Names are relative to the store's root, with `/` between parts. An object is immutable: `create` makes it whole,
-`delete` removes it.
+Names are relative to the store's root, with `/` between parts, the same for every store. An object is immutable:
+`create` makes it whole, `delete` removes it. An invalid name is a bug of this program (names from users are checked
+where they arrive), hence a ValueError. Callers never use both `a` and `a/b`: stores need not agree on what that means.
+
+A put that fails is tried again after a pause, each twice as long as the one before. A put that works tells all others
+that pause: the store takes puts again, so that none waits for the rest of a long pause. A pause up to `SURE_S` is never
+cut short, and follows each that was: a put that fails alone, while others work, is not tried more often than that.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NoReturn, Protocol
 
+from seaweedq.concurrency.deadline import Sleep, sleep_unless
 from seaweedq.concurrency.pools import Pool
 from seaweedq.concurrency.signal import Signal
 
 Data = bytes | bytearray | memoryview
 # S3's codes, in the field `code` of StoreUnavailable: for the bucket, and for a create that is not supported.
 NO_BUCKET, UNSUPPORTED = "NoSuchBucket", "NotImplemented"
+TEMPORARY = "_tmp/"
+_LAST = "~"  # sorts behind every name that this program gives
+FIRST_S, SURE_S = 0.05, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,7 @@ class ObjectStore(Protocol):
     """An object store with create-if-absent.
 
     `readers` are the threads in which files that `open` has given are read. A read may hang for ever, so that nothing
-    else runs there. `worked` is woken by those who repeat puts until they work, after each that did (storage/pauses).
+    else runs there. `worked` is woken by those who repeat puts until they work, after each that did (`Pauses`).
     """
 
     @property
@@ -156,3 +166,115 @@ class PayloadStore(ObjectStore, Protocol):
 
     async def abort_parts(self, name: str, parts: str) -> None:
         """Removes all parts of an upload; a missing one is no error."""
+
+
+def check_name(name: str) -> str:
+    """Returns the name itself. Raises ValueError for absolute names, empty parts, `.`, `..`, NUL and names below
+    `_tmp/`."""
+    _check_parts(name, name.split("/"))
+    return name
+
+
+def check_prefix(prefix: str) -> str:
+    """Returns the prefix itself; its last part may be empty, or the beginning of a name. Raises ValueError as
+    `check_name`.
+
+    A prefix that ends in the part `.` or `..` is refused as well: MinIO lists nothing for it.
+    """
+    *folders, last = prefix.split("/")
+    _check_parts(prefix, [*folders, last] if last else folders)
+    return prefix
+
+
+def check_place(prefix: str, after: str) -> None:
+    """Raises ValueError unless a listing of `prefix` may begin after `after`: stores differ in what lies outside."""
+    if not after.startswith(prefix) and after:
+        raise ValueError(f"after={after!r} does not begin with the prefix {prefix!r}")
+
+
+def by_parts(name: str) -> str:
+    """Returns the key that sorts names by their parts, as the paths of a file system: `a/b/c` before `a/b.parquet`."""
+    return name.replace("/", "\0")
+
+
+def _check_parts(name: str, parts: list[str]) -> None:
+    if any(part in ("", ".", "..") for part in parts) or "\0" in name or name.startswith(TEMPORARY):
+        raise ValueError(f"{name!r} is not a valid object name")
+
+
+async def folders(store: ObjectStore, prefix: str) -> AsyncIterator[str]:
+    """Yields each folder (ending in a slash) directly below `prefix`, which is a folder or empty. Passes over objects
+    beside them, and over what others have put there under any name."""
+    after = ""
+    while names := await store.list(prefix, after, 1):
+        child, slash, _ = names[0].removeprefix(prefix).partition("/")
+        folder = f"{prefix}{child}/"
+        if not slash or after.startswith(folder):  # an object, or a name behind _LAST in a folder that is done
+            after = names[0]
+        else:
+            yield folder
+            after = folder + _LAST
+
+
+class Pauses:
+    """The pauses of one put, none longer than `last_s`. `worked` is woken by each put to the same store that works."""
+
+    def __init__(self, worked: Signal, sleep: Sleep, last_s: float) -> None:
+        self._worked = worked
+        self._sleep = sleep
+        self._last_s = last_s
+        self._next_s = FIRST_S
+
+    async def take(self) -> None:
+        """Pauses before the next try."""
+        pause_s = self._next_s
+        self._next_s = min(2 * pause_s, self._last_s)
+        if pause_s <= SURE_S:
+            await self._sleep(pause_s)
+        elif await self._is_cut(pause_s):
+            self._next_s = min(SURE_S, self._last_s)
+
+    async def _is_cut(self, pause_s: float) -> bool:
+        """Sleeps, unless another put works meanwhile. Tells whether one did."""
+        worked = asyncio.Event()
+        self._worked.listen(worked.set)
+        try:
+            return await sleep_unless(worked, self._sleep, pause_s)
+        finally:
+            self._worked.unlisten(worked.set)
+
+
+class Unsigned:
+    """A store whose payloads pass through `receive`. All other payload methods raise NotImplementedError: check
+    `presigns` first."""
+
+    presigns: bool = False
+
+    async def check_bucket(self) -> None:
+        """As PayloadStore: nothing has to be there before the first object."""
+
+    async def presign_put(
+        self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
+    ) -> SignedRequest:
+        self._refuse()
+
+    async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
+        self._refuse()
+
+    async def begin_parts(self, name: str, content_type: str) -> str:
+        self._refuse()
+
+    async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
+        self._refuse()
+
+    async def list_parts(self, name: str, parts: str) -> list[Part]:
+        self._refuse()
+
+    async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
+        self._refuse()
+
+    async def abort_parts(self, name: str, parts: str) -> None:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotImplementedError(f"{type(self).__name__} has no signed requests and no multipart uploads")

@@ -20,11 +20,17 @@ from fsspec.implementations.local import LocalFileSystem
 from seaweedq.clock import Ids
 from seaweedq.concurrency.pools import Pools
 from seaweedq.concurrency.signal import Signal
-from seaweedq.storage.direct import write_all
-from seaweedq.storage.interface import Data, Listed
-from seaweedq.storage.names import TEMPORARY, by_parts, check_name, check_place, check_prefix
-from seaweedq.storage.spool import Spool, unavailable
-from seaweedq.storage.unsigned import Unsigned
+from seaweedq.storage.interface import (
+    TEMPORARY,
+    Data,
+    Listed,
+    Unsigned,
+    by_parts,
+    check_name,
+    check_place,
+    check_prefix,
+)
+from seaweedq.storage.spool import Spool, unavailable, write_all
 
 
 class LocalStore(Unsigned):
@@ -52,7 +58,6 @@ class LocalStore(Unsigned):
         return await self.readers.run(self._read, self._path(name), start, end)
 
     async def size(self, name: str) -> int:
-        """As ObjectStore."""
         return await self.readers.run(self._size, self._path(name))
 
     async def age_s(self, name: str) -> float:
@@ -64,7 +69,6 @@ class LocalStore(Unsigned):
         await self._writers.run(self._delete, self._path(name))
 
     def open(self, name: str) -> BinaryIO:
-        """As ObjectStore."""
         with _answers():
             return cast(BinaryIO, self._files.open(self._path(name), "rb"))
 

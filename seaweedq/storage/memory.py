@@ -10,10 +10,8 @@ from typing import BinaryIO
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.concurrency.pools import READS, Pool
 from seaweedq.concurrency.signal import Signal
-from seaweedq.storage.interface import Data, Listed
-from seaweedq.storage.names import by_parts, check_name, check_place, check_prefix
+from seaweedq.storage.interface import Data, Listed, Unsigned, by_parts, check_name, check_place, check_prefix
 from seaweedq.storage.spool import check_digest, check_size
-from seaweedq.storage.unsigned import Unsigned
 
 
 def _no_faults(moment: str, name: str) -> None:
@@ -40,7 +38,6 @@ class MemoryStore(Unsigned):
         self._times_us: dict[str, int] = {}
 
     async def create(self, name: str, data: Data) -> bool:
-        """As ObjectStore."""
         with self._act("create", check_name(name)):
             if name in self.objects:
                 return False
@@ -56,7 +53,6 @@ class MemoryStore(Unsigned):
             return self._get(name)[start:end]
 
     async def size(self, name: str) -> int:
-        """As ObjectStore."""
         with self._act("size", check_name(name)):
             return len(self._get(name))
 
@@ -67,12 +63,10 @@ class MemoryStore(Unsigned):
             return self.ages_s.get(name, 0.0)
 
     async def delete(self, name: str) -> None:
-        """As ObjectStore."""
         with self._act("delete", check_name(name)):
             self.objects.pop(name, None)
 
     def open(self, name: str) -> BinaryIO:
-        """As ObjectStore."""
         with self._act("open", check_name(name)):
             return io.BytesIO(self._get(name))
 
@@ -85,7 +79,6 @@ class MemoryStore(Unsigned):
             return heapq.nsmallest(limit, found, key=by_parts)
 
     async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
-        """As ObjectStore."""
         names = await self.list(prefix, after, limit)
         there = ((name, self.objects.get(name)) for name in names)
         return [Listed(name, len(data), self._times_us.get(name, 0)) for name, data in there if data is not None]
@@ -95,7 +88,6 @@ class MemoryStore(Unsigned):
         return f"memory:///{check_name(name)}"
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
-        """As PayloadStore."""
         with self._act("receive", check_name(name)):
             data = bytearray()
             async for chunk in chunks:
@@ -111,7 +103,6 @@ class MemoryStore(Unsigned):
             return digest
 
     async def copy(self, name: str, to: str) -> None:
-        """As PayloadStore."""
         with self._act("copy", check_name(to)):
             self.objects.setdefault(to, self._get(name))
             self._times_us.setdefault(to, self.clock.now_us())

@@ -1,24 +1,140 @@
 """The start-up probe: checks that the store is there, and has what safety depends on, first of all create-if-absent.
 
 It asks for the bucket before anything is written. Then many writers race to create one new name, and one comes late:
-exactly one may win, and its bytes must stay. `probe_answers` looks at how the store lists, reads and deletes. A store
-with several endpoints is probed at each of them, and the race is held at all of them at once, too: each endpoint may be
-correct alone, and yet know nothing of the others.
+exactly one may win, and its bytes must stay. A store with several endpoints is probed at each of them, and the race is
+held at all of them at once, too: each endpoint may be correct alone, and yet know nothing of the others.
+
+Then it looks at how the store lists, reads and deletes a few objects: all that the program needs of it beside
+create-if-absent, each with what breaks without it. A wrong answer may be the echo of a request that was slow or
+repeated on its way, so a store is judged by several looks at new names. A probe that is killed leaves a few small
+objects below `_probe/`, which nobody ever lists.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from seaweedq.clock import Ids
 from seaweedq.errors import StoreUnavailable, UnfitStore
 from seaweedq.storage.interface import NO_BUCKET, UNSUPPORTED, ObjectStore, PayloadStore
-from seaweedq.storage.probe_answers import check_answers
 
+LOOKS = 3
+IN_FOLDER = ("a", "b.d", "c")
+BELOW = "b/c"  # before b.d where names are compared by their parts, behind it where they are compared whole
+
+Create = Callable[[ObjectStore, str, bytes], Awaitable[bool]]
 logger = logging.getLogger("seaweedq")
-
 ATTEMPTS = 5  # for each racer: S3 answers 409 while a concurrent put is being resolved
+
+
+class _Wrong(Exception):
+    """The store answers otherwise than it must: (what it does, what that breaks)."""
+
+
+async def check_answers(store: ObjectStore, ids: Ids, create: Create) -> None:
+    """Raises UnfitStore, which says what is wrong and what it breaks (fields: wrong, breaks), if all of LOOKS looks
+    find something wrong; StoreUnavailable. Sends about 20 requests in four rounds."""
+    for look in range(LOOKS):
+        folder = f"_probe/{ids.nonce()}/"
+        try:
+            await _look(store, folder, create)
+        except _Wrong as error:
+            wrong, breaks = error.args
+            if look == LOOKS - 1:
+                raise UnfitStore(f"the store {wrong}, which breaks {breaks}", wrong=wrong, breaks=breaks) from None
+        else:
+            return
+
+
+async def _look(store: ObjectStore, folder: str, create: Create) -> None:
+    contents = {folder + name: f"{folder}{name} 0123456789".encode() for name in (*IN_FOLDER, BELOW)}
+    try:
+        await asyncio.gather(*(create(store, name, content) for name, content in contents.items()))
+        await asyncio.gather(_check_lists(store, folder), _check_reads(store, folder + "a", contents[folder + "a"]))
+    finally:
+        with suppress(StoreUnavailable):
+            await asyncio.gather(*map(store.delete, contents))
+    await _check_gone(store, folder)
+
+
+async def _check_lists(store: ObjectStore, folder: str) -> None:
+    whole, limited, behind_a, behind_b = await asyncio.gather(
+        store.list(folder),
+        store.list(folder, limit=2),
+        store.list(folder, after=f"{folder}a"),
+        store.list(folder, after=f"{folder}b~"),
+    )
+    beside = [folder + name for name in IN_FOLDER]
+    _expect(
+        sorted(whole) == sorted([*beside, folder + BELOW]),
+        f"lists {_short(whole, folder)} right after {[*IN_FOLDER, BELOW]} were created",
+        "recovery and every search for the end of a segment, which ask the store for what exists",
+    )
+    _expect(
+        [name for name in whole if name != folder + BELOW] == beside,
+        f"lists {_short(whole, folder)}, not the names in one folder in byte order",
+        "the search for a segment's last file",
+    )
+    _expect(
+        limited == whole[:2] and behind_a == whole[1:],
+        f"lists {_short(limited, folder)} as the first two names, and {_short(behind_a, folder)} behind the first",
+        "all listings of more than one page",
+    )
+    _expect(
+        behind_b == [f"{folder}c"],
+        f"lists {_short(behind_b, folder)} behind a place between two names",
+        "the search for the last file of a long segment",
+    )
+
+
+async def _check_reads(store: ObjectStore, name: str, content: bytes) -> None:
+    middle, rest, size, opened = await asyncio.gather(
+        store.read(name, 2, 9), store.read(name, 5), store.size(name), store.readers.run(_open, store, name)
+    )
+    _expect(
+        (middle, rest, size, opened) == (content[2:9], content[5:], len(content), content[-4:]),
+        "returns other bytes than a range asks for",
+        "reading headers and Parquet files, of which only ranges are read",
+    )
+    _expect(
+        await _is_missing(store, f"{name}.missing"),
+        "answers for an object that was never created",
+        "recovery, which must tell what is missing",
+    )
+
+
+async def _check_gone(store: ObjectStore, folder: str) -> None:
+    left, missing = await asyncio.gather(store.list(folder), _is_missing(store, f"{folder}a"))
+    _expect(
+        left == [],
+        f"lists {_short(left, folder)} after their deletion",
+        "recovery and the removal of topics, which list until nothing is left",
+    )
+    _expect(missing, "returns an object after its deletion", "retention, and whoever relies on a removal")
+
+
+async def _is_missing(store: ObjectStore, name: str) -> bool:
+    try:
+        await store.read(name)
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _open(store: ObjectStore, name: str) -> bytes:
+    with store.open(name) as reader:
+        reader.seek(-4, 2)
+        return reader.read()
+
+
+def _short(names: Sequence[str], folder: str) -> list[str]:
+    return [name.removeprefix(folder) for name in names]
+
+
+def _expect(held: bool, wrong: str, breaks: str) -> None:
+    if not held:
+        raise _Wrong(wrong, breaks)
 
 
 async def probe(store: PayloadStore, ids: Ids, racers: int = 32) -> None:

@@ -35,11 +35,9 @@ class RangeReader(io.RawIOBase):
         return len(self._tail[1])
 
     def readable(self) -> bool:
-        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """Returns True."""
         return True
 
     def tell(self) -> int:

@@ -8,6 +8,9 @@ One `Bucket` belongs to one event loop, that of its first request, and its clien
 A 501 to a create says that the store does not support the condition. A proxy before the store, and SeaweedFS while it
 starts, answer 501 in passing, too: the create is then unavailable like any other, as the start-up probe has seen the
 condition work. It is the store's own answer once it has come for UNSUPPORTED_S and no create has succeeded meanwhile.
+
+The encryption is stated in each request that makes an object, not left to the bucket. A part needs no statement: the
+beginning of its upload made it. Readers need none either; of aws:kms they need the right to use the key.
 """
 
 import asyncio
@@ -29,12 +32,12 @@ from s3fs import S3FileSystem
 
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.storage.interface import NO_BUCKET, UNSUPPORTED, Data, Listed
-from seaweedq.storage.s3_encryption import Encryption
 from seaweedq.storage.s3_signed import Answer, Answered, Place, SignedRequests, read_page
 
+NONE, KMS = "none", "aws:kms"
+MAKING = frozenset({"put_object", "copy_object", "create_multipart_upload"})  # requests that make objects
 T = TypeVar("T")
 logger = logging.getLogger("seaweedq")
-
 SLOWEST_BYTES_PER_S = 1024 * 1024  # an upload below this rate is cancelled
 CHUNK_BYTES = 256 * 1024
 THREAD_BYTES = 1024 * 1024  # a checksum over more is computed in a thread
@@ -47,6 +50,34 @@ _RANGE_FIELDS = {"content-range": "ContentRange", "content-length": "ContentLeng
 _AWS = re.compile(r"\.amazonaws\.com(\.cn)?$")
 # s3fs turns the store's error answers into OSErrors; the others mean that no answer, or not all of it, came.
 FAILURES = (OSError, BotoCoreError, ResponseParserError, aiohttp.ClientError)
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """The kind, `none`, `AES256` or `aws:kms`, and the key's id or ARN; empty: the account's own key for S3. Raises
+    InvalidRequest for a key that has no use."""
+
+    kind: str = NONE
+    kms_key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kms_key and self.kind != KMS:
+            raise InvalidRequest(f"s3_sse_kms_key has no use with s3_sse={self.kind}", field="s3_sse_kms_key")
+
+    def parameters(self, method: str) -> Mapping[str, str]:
+        """Returns the parameters of boto for a request."""
+        if self.kind == NONE or method not in MAKING:
+            return {}
+        key = {"SSEKMSKeyId": self.kms_key} if self.kms_key else {}
+        return {"ServerSideEncryption": self.kind, **key}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Returns the headers that boto signs for those parameters: whoever holds a signed put must send them."""
+        if self.kind == NONE:
+            return {}
+        key = {"x-amz-server-side-encryption-aws-kms-key-id": self.kms_key} if self.kms_key else {}
+        return {"x-amz-server-side-encryption": self.kind, **key}
 
 
 class _Body:
@@ -73,7 +104,6 @@ class _Files(S3FileSystem):  # type: ignore[misc]
 
     @staticmethod
     def close_session(loop: asyncio.AbstractEventLoop | None, s3: Any) -> None:
-        """As its base."""
         if loop is None or not loop.is_running():
             return
         closed = asyncio.run_coroutine_threadsafe(s3.__aexit__(None, None, None), loop)

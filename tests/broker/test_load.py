@@ -20,8 +20,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key
 from tests.support.brokers import inside
 from tests.support.brokers.changing import at
 from tests.support.brokers.in_process_cluster import until

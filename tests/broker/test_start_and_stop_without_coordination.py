@@ -9,8 +9,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.joining import Following
 from seaweedq.broker.cluster.leader import Leader
-from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.broker.recovery.journal_registration import JournalRegistration
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery, JournalRegistration
 from seaweedq.cli.server.broker_process import started
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.election import Election

@@ -24,7 +24,7 @@ from seaweedq.errors import (
     UploadMismatch,
     UploadNotFound,
 )
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 from tests.support.client.fake_store import SECRET, problem, xml
 
 MIB = 1024 * 1024

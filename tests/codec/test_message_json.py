@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from seaweedq.codec.bodies import decode_ndjson
 from seaweedq.codec.message_json import dense, encode_messages, json_array, message_texts
-from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
 from tests.support.codec.body_samples import FIELDS, NOW_US, intake
 
 JSON, BYTES, TYPED = (Layout.of(format, FIELDS) for format in (Format.JSON, Format.BYTES, Format.TYPED))

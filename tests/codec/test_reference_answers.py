@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.codec.message_json import encode_messages, json_array, message_texts
-from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.rows import Reference, Single, rows_of_singles
+from seaweedq.segments.layout import Format, Layout, Reference, Single, rows_of_singles
 from tests.support.tiers import examples
 
 TEXT = st.none() | st.text(max_size=8) | st.sampled_from(['"', "\\", '"},{"x":"', "\n", "\x00", "é☃", "</script>"])

@@ -5,8 +5,7 @@ import json
 import httpx
 import pytest
 
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import tile
+from seaweedq.segments.keyrange import hash_key, tile
 from tests.support.history.final_read import flush, over_http
 from tests.support.history.load import TOPIC
 

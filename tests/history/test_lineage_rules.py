@@ -10,8 +10,7 @@ from itertools import count
 
 import pytest
 
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key
 from tests.support.history.checker import check
 from tests.support.history.history import Event, Row, digest
 from tests.support.history.judged import Run, Segment

@@ -7,8 +7,16 @@ import pytest
 
 from seaweedq.errors import JournalDamaged, StoreUnavailable
 from seaweedq.formats import Format
-from seaweedq.journal.object_format import MAX_UNDER_WAY, SlotHeader, SlotHeaders, SlotKind, encode_slot, slot_name
-from seaweedq.journal.object_listing import list_slots, read_header
+from seaweedq.journal.object_format import (
+    MAX_UNDER_WAY,
+    SlotHeader,
+    SlotHeaders,
+    SlotKind,
+    encode_slot,
+    list_slots,
+    read_header,
+    slot_name,
+)
 from seaweedq.journal.object_recovery import PIECE_BYTES, READ_AHEAD, fence, read_slots, remove_slots
 from seaweedq.storage.memory import MemoryStore
 from tests.support.journal.claims import unbounded

@@ -7,8 +7,8 @@ import pytest
 
 from seaweedq.errors import JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_journal import FileJournal
-from seaweedq.journal.file_reader import file_path, journal_files, read_journal, remove_journal
+from seaweedq.journal.file_journal import FileJournal, file_path, journal_files, remove_journal
+from seaweedq.journal.file_recovery import read_journal
 from tests.support.journal.sim_disk import CountedIds, Fault, SimDisk, acks
 from tests.support.levels import newest
 

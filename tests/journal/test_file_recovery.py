@@ -12,11 +12,10 @@ from seaweedq.clock import SystemIds
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import JournalUnavailable
 from seaweedq.journal import file_recovery
+from seaweedq.journal.backends import FileJournals
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_backend import FileJournals
-from seaweedq.journal.folder_lock import FolderLock
-from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.segments.commits import FILE_HEADER_BYTES
+from seaweedq.journal.home_folder import FolderLock, HomeFolder
+from seaweedq.segments.frames import FILE_HEADER_BYTES
 from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import acks
 from tests.support.levels import newest

@@ -11,7 +11,7 @@ import pytest
 
 from seaweedq.errors import DataFolderInUse
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.folder_lock import LOCK_FILE, FolderLock
+from seaweedq.journal.home_folder import LOCK_FILE, FolderLock
 
 
 def test_a_second_lock_is_refused_and_names_path_and_process(tmp_path: Path) -> None:

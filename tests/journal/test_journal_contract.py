@@ -9,8 +9,7 @@ import pytest
 from seaweedq.errors import JournalUnavailable
 from seaweedq.journal.interface import Journal
 from seaweedq.journal.memory_journal import MemoryJournal
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame, FrameKind
+from seaweedq.segments.frames import Commit, Frame, FrameKind
 from tests.support.journal.backends import BACKENDS, IN_BACKENDS
 from tests.support.journal.sim_disk import acks
 

@@ -9,8 +9,8 @@ import pytest
 
 from seaweedq.errors import DataFolderInUse
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_reader import read_journal
-from seaweedq.journal.folder_lock import FolderLock
+from seaweedq.journal.file_recovery import read_journal
+from seaweedq.journal.home_folder import FolderLock
 from tests.support.journal.sim_disk import payload
 from tests.support.paths import ROOT
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from seaweedq.errors import JournalUnavailable
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_journal import FileJournal
-from seaweedq.journal.file_reader import journal_files, read_journal
+from seaweedq.journal.file_journal import FileJournal, journal_files
+from seaweedq.journal.file_recovery import read_journal
 from tests.support.journal.sim_disk import CountedIds, Fault, SimDisk, acks
 from tests.support.levels import newest
 from tests.support.tiers import examples

@@ -14,9 +14,8 @@ import pytest
 
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Fenced, JournalDamaged, StoreUnavailable
-from seaweedq.journal.object_format import SlotHeaders, SlotKind
+from seaweedq.journal.object_format import SlotHeaders, SlotKind, list_slots, read_header
 from seaweedq.journal.object_journal import ObjectJournal
-from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.journal.pacing import Pace
 from seaweedq.storage.interface import Data

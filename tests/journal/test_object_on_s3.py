@@ -7,9 +7,8 @@ import pytest
 
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Fenced
-from seaweedq.journal.object_format import SlotHeaders
+from seaweedq.journal.object_format import SlotHeaders, list_slots
 from seaweedq.journal.object_journal import ObjectJournal
-from seaweedq.journal.object_listing import list_slots
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.journal.pacing import Pace
 from seaweedq.segments.frames import Frame, FrameKind

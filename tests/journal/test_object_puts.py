@@ -6,8 +6,7 @@ import pytest
 
 from seaweedq.errors import Fenced
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, slot_name
-from seaweedq.journal.object_journal import ObjectJournal
-from seaweedq.journal.object_writer import LAST_PAUSE_S
+from seaweedq.journal.object_journal import LAST_PAUSE_S, ObjectJournal
 from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
 from tests.support.journal.sim_disk import acks
 

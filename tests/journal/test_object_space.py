@@ -2,9 +2,8 @@
 
 import asyncio
 
-from seaweedq.journal.object_format import MAX_UNDER_WAY, MAX_WINDOW
+from seaweedq.journal.object_format import BATCH, MAX_UNDER_WAY, MAX_WINDOW, read_header
 from seaweedq.journal.object_journal import ObjectJournal
-from seaweedq.journal.object_listing import BATCH, read_header
 from seaweedq.journal.object_recovery import read_slots
 from tests.support.journal.claims import unbounded
 from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle

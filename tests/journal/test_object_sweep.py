@@ -11,9 +11,9 @@ from seaweedq.coordination.interface import Put
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.journal.object_backend import ObjectJournals
+from seaweedq.journal.backends import ObjectJournals
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, slot_name
-from seaweedq.journal.object_sweep import KEPT_S
+from seaweedq.journal.object_recovery import KEPT_S
 from seaweedq.storage.memory import MemoryStore
 from tests.support import privates
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.journal.pacing import MANY_APART_S, MANY_NEEDED, Pace, Pacer
-from seaweedq.journal.put_budget import BURST, DEBT_S, MOST_PACES, RATE_S, PutBudget
+from seaweedq.journal.pacing import BURST, DEBT_S, MANY_APART_S, MANY_NEEDED, MOST_PACES, RATE_S, Pace, Pacer, PutBudget
 from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
 from tests.support.journal.sim_disk import acks
 

@@ -15,11 +15,11 @@ from seaweedq.journal.object_format import (
     decode_header,
     decode_slot,
     encode_slot,
+    list_slots,
     slot_bytes,
     slot_name,
     slot_number,
 )
-from seaweedq.journal.object_listing import list_slots
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.storage.memory import MemoryStore
 

@@ -11,9 +11,8 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
 from seaweedq.segments.producers import ProducerTables
-from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.memory import MemoryStore
 from tests.support.levels import newest
 

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from seaweedq.segments.chain_sizes import MARKS, ChainSizes, KnownEntry, RemoteSizeHistory
+from seaweedq.segments.chain import MARKS, ChainSizes, KnownEntry, RemoteSizeHistory
 from seaweedq.segments.entry import EntryName
 
 

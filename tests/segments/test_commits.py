@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker
 from seaweedq.formats import Format
 from seaweedq.levels import HIGHEST
-from seaweedq.segments.commits import (
+from seaweedq.segments.frames import (
     COMMIT_HEADER_BYTES,
     FILE_HEADER_BYTES,
     FILES,
     Commit,
     FileHeader,
+    Frame,
+    FrameKind,
     encode_commit,
     read_commits,
     read_header,
 )
-from seaweedq.segments.frames import Frame, FrameKind
 from tests.support.segments.frame_samples import COMMITS, FRAMES, plain
 from tests.support.tiers import examples
 
@@ -191,7 +192,7 @@ def test_the_header_alone_can_be_read() -> None:
 
 def test_a_later_version_is_named_and_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     later = FILES.newest + 1
-    monkeypatch.setattr("seaweedq.segments.commits.FILES", Format("journal files", {1: later}))
+    monkeypatch.setattr("seaweedq.segments.frames.FILES", Format("journal files", {1: later}))
     data = FileHeader(FILE_ID, 0, 0, 0).encode(HIGHEST)
     monkeypatch.undo()
     with pytest.raises(NeedsNewerBroker, match=f"^f has version {later} .* reads version 1; a newer broker is needed"):

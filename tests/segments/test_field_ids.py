@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seaweedq.segments import field_ids
+from seaweedq.segments import layout
 from seaweedq.segments.entry import EntryMetadata, encode_entry
-from seaweedq.segments.field_ids import MAX_USER_ID, QUEUE_IDS
-from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.layout import MAX_USER_ID, QUEUE_IDS, Format, Layout
 from tests.support.codec.body_samples import FIELDS
 
 LAYOUTS = [Layout.of(Format.JSON), Layout.of(Format.BYTES), Layout.of(Format.TYPED, FIELDS)]
@@ -49,6 +48,6 @@ def test_ids_are_unique_and_between_the_users_and_icebergs() -> None:
 
 
 def test_the_page_of_files_lists_them() -> None:
-    page = (Path(field_ids.__file__).parents[2] / "docs" / "reference" / "files.md").read_text()
+    page = (Path(layout.__file__).parents[2] / "docs" / "reference" / "files.md").read_text()
     stated = re.findall(r"\| `([^`]+)` \| ([\d,]{13}) \|", page)
     assert {name: int(number.replace(",", "")) for name, number in stated} == QUEUE_IDS

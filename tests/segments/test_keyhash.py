@@ -6,7 +6,7 @@ import sys
 import mmh3
 import pytest
 
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 
 
 @pytest.mark.parametrize(("key", "hashed"), [("iceberg", 1210000089), (b"\x00\x01\x02\x03", 1958800441)])
@@ -27,5 +27,5 @@ def test_a_lone_surrogate_is_an_error_and_no_crash() -> None:
 
 @pytest.mark.process
 def test_it_needs_neither_numpy_nor_arrow() -> None:
-    code = "import sys, seaweedq.segments.keyhash; assert not {'numpy', 'pyarrow'} & sys.modules.keys()"
+    code = "import sys, seaweedq.segments.keyrange; assert not {'numpy', 'pyarrow'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE, tile
-from seaweedq.segments.murmur3 import FEW_KEYS
-from seaweedq.segments.row_hashes import cut, hash_keys, hash_rows, route
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key, tile
+from seaweedq.segments.row_hashes import FEW_KEYS, cut, hash_keys, hash_rows, route
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

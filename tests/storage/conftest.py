@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.interface import ObjectStore, by_parts
 from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
-from seaweedq.storage.names import by_parts
 from seaweedq.storage.s3 import S3Store
 from tests.support.fixtures.services import SERVER_OF_YOURS, s3_store
 from tests.support.storage.insistent import Insistent

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from seaweedq.storage.direct import MIN_BYTES, write_all
+from seaweedq.storage.spool import MIN_BYTES, write_all
 
 DIRECT = getattr(os, "O_DIRECT", 0)
 PAGE = 4096

@@ -8,8 +8,8 @@ from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import StoreUnavailable
 from seaweedq.segments.chain import Chain
 from seaweedq.storage.endpoints import Endpoints
+from seaweedq.storage.interface import SURE_S, Pauses
 from seaweedq.storage.memory import MemoryStore
-from seaweedq.storage.pauses import SURE_S, Pauses
 from tests.segments.test_chain_faults import entry
 from tests.support.journal.held_store import Hands, settle
 

@@ -10,8 +10,7 @@ from seaweedq.storage.counting import Counted
 from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.interface import Data, ObjectStore
 from seaweedq.storage.memory import MemoryStore
-from seaweedq.storage.probe import ATTEMPTS, probe
-from seaweedq.storage.probe_answers import LOOKS
+from seaweedq.storage.probe import ATTEMPTS, LOOKS, probe
 from seaweedq.storage.s3 import S3Store
 from tests.support.fixtures.services import s3_server
 

@@ -12,7 +12,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.errors import InvalidRequest
 from seaweedq.storage.s3 import S3Store, s3_stores
-from seaweedq.storage.s3_encryption import Encryption
+from seaweedq.storage.s3_requests import Encryption
 from tests.support import privates
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import S3Service

@@ -6,9 +6,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from seaweedq.storage import s3_links
+from seaweedq.storage import s3_signed
 from seaweedq.storage.s3 import S3Store
-from seaweedq.storage.s3_links import Example
+from seaweedq.storage.s3_signed import Example
 from tests.support import privates
 from tests.support.processes.s3_service import S3Service
 from tests.support.storage.clients_put import key_of, send
@@ -119,7 +119,7 @@ async def test_what_does_not_come_out_as_it_was_signed_is_no_example(
     assert Example.of(url.replace("X-Amz-Date=2", "X-Amz-Date=3"), key, SECRET) is None
     assert Example.of(url + "&more=1", key, SECRET) is None
     assert Example.of("http://127.0.0.1:9/bucket/some/where/a", key, SECRET) is None
-    monkeypatch.setattr(s3_links, "_ALGORITHM", "another")  # nobody knows it: botocore signs all of them
+    monkeypatch.setattr(s3_signed, "_ALGORITHM", "another")  # nobody knows it: botocore signs all of them
     privates.forget_example(stores[1])
     for name in NAMES[:3]:
         await compared(stores[1], name, 60)

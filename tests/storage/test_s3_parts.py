@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from seaweedq.errors import StoreUnavailable
-from seaweedq.storage import s3_payloads
+from seaweedq.storage import s3
 from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.interface import Part
 from seaweedq.storage.s3 import S3Store
@@ -67,7 +67,7 @@ async def test_a_part_is_for_its_number_and_size_alone(store: S3Store, checks: N
     "any_s3", ["moto_server", "moto_as_seaweedfs_server", "minio_server", "seaweedfs_server"], indirect=True
 )
 async def test_many_parts_are_listed_page_by_page(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_payloads, "PARTS_PAGE", 2)
+    monkeypatch.setattr(s3, "PARTS_PAGE", 2)
     parts = await store.begin_parts(NAME, "a/b")
     for count in range(1, 6):
         await put_parts(store, parts, b"%d" % count, first=count)  # moto pages by place, not by number

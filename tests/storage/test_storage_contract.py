@@ -9,9 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from seaweedq.storage.folders import folders
-from seaweedq.storage.interface import Data, ObjectStore
-from seaweedq.storage.names import by_parts
+from seaweedq.storage.interface import Data, ObjectStore, by_parts, folders
 from tests.support.tiers import examples
 
 Order = Callable[[str], str]

@@ -11,7 +11,7 @@ WAITING = ["storage", "segments", "coordination", "journal", "broker/recovery", 
 COMPUTING = {  # what these modules call in a thread of the default pool
     "storage/s3_requests.py": "a checksum",
     "journal/object_recovery.py": "decoding",
-    "journal/object_writer.py": "encoding",
+    "journal/object_journal.py": "encoding",
     "broker/log/entry_writer.py": "encoding",
     "broker/log/memory_budget.py": "a trim of the heap",
 }

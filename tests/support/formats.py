@@ -19,9 +19,8 @@ from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, ErrorMessage, G
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.errors import NotOwner
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot
-from seaweedq.segments.commits import FileHeader, encode_commit
 from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
-from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
+from seaweedq.segments.frames import FileHeader, Frame, FrameKind, ProducerRange, encode_commit
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 from seaweedq.segments.producers import ProducerTable, ProducerTables

@@ -21,7 +21,7 @@ from seaweedq.api.services import RequestDep, given
 from seaweedq.broker.access import Principals
 from seaweedq.coordination.records import PrincipalRecord
 from seaweedq.errors import InvalidRequest, PrincipalNotFound
-from seaweedq.segments.names import NAME
+from seaweedq.segments.entry import NAME
 
 MAX_GRANTS, MAX_PATTERNS, MAX_TEXT = 100, 100, 128
 _PATTERN = re.compile(rf"(?:{NAME})\*?|\*")

@@ -36,9 +36,8 @@ from seaweedq.codec.messages import (
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest, Unavailable
-from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.layout import Format, Layout, Single
 from seaweedq.segments.producers import OF_PRINCIPAL
-from seaweedq.segments.rows import Single
 
 INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
 INLINE_ARROW_BYTES = 256 * 1024  # of Arrow of at most INLINE_ROWS rows: columns are checked, and none copied

@@ -50,7 +50,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.keys import ID_BOUND
 from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
 from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound
-from seaweedq.segments.names import NAME
+from seaweedq.segments.entry import NAME
 
 LONGEST_S = 43_200  # of a lease or a delay: half a day
 AckDeadline = Annotated[float, Meta(ge=1, le=LONGEST_S)]

@@ -17,7 +17,7 @@ from seaweedq.api.openapi.route_errors import titles
 from seaweedq.api.parameters import MAX_NUMBER
 from seaweedq.api.problems import Problem, responses
 from seaweedq.api.routes import Kind, routes_of
-from seaweedq.segments.names import NAME
+from seaweedq.segments.entry import NAME
 from seaweedq.units import AGO_PATTERN, DURATION_PATTERN, SIZE_PATTERN, unit_of
 
 REF = "#/components/schemas/{name}"

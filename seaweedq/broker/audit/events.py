@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from seaweedq.access.tokens import masked
 from seaweedq.coordination.records import RetentionPolicy, TopicConfig
-from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.rows import assemble, microseconds
+from seaweedq.segments.layout import Format, Layout, assemble, microseconds
 from seaweedq.segments.schema import encode_fields, parse_schema
 
 TOPIC = "seaweedq.audit"

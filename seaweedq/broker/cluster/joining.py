@@ -4,7 +4,7 @@ The store names the cluster, coordination names the store. So neither a second c
 store under one coordination can be begun by a setting that is wrong on one broker: both would have two truths about
 the same segments. Secrets are compared by the proofs in brokers' records, and by asking.
 
-Order of writes if both are new: 1. the store's object of the level (storage/level_marks), 2. coordination's key,
+Order of writes if both are new: 1. the store's object of the level (storage/identity), 2. coordination's key,
 which has the level from the beginning, 3. the store's identity, with the id in the key, 4. the store's own id into the
 key. A start goes on from the place at which an earlier one, or another at the same time, was cut off.
 """
@@ -26,9 +26,8 @@ from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, Unavailable, UnfitStore
-from seaweedq.storage.identity import cluster_identity, known_identity
+from seaweedq.storage.identity import cluster_identity, known_identity, mark_level, marked_level
 from seaweedq.storage.interface import ObjectStore
-from seaweedq.storage.level_marks import mark_level, marked_level
 
 ASK_S = 2.0
 REREAD_S, LEASE_MARGIN_S = 0.5, 1.0  # of brokers whose records prove nothing

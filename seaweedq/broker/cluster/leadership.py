@@ -10,7 +10,7 @@ from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, LateFiles, PeriodicTask, UploadSweep
 from seaweedq.broker.context import Context
 from seaweedq.broker.load import Load
-from seaweedq.broker.recovery.recovery import Recovery
+from seaweedq.broker.recovery.journal_recovery import Recovery
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.retention.retaining import Retaining
 from seaweedq.broker.retention.topic_deletion import TopicDeletion

@@ -30,8 +30,8 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import LevelConflict, Unavailable
 from seaweedq.failpoints import reach
+from seaweedq.storage.identity import mark_level
 from seaweedq.storage.interface import ObjectStore
-from seaweedq.storage.level_marks import mark_level
 
 ATTEMPTS = 5
 COMPARED = MAX_OPERATIONS - 3  # brokers of which 2 compares the records; those beyond are seen by 3 alone

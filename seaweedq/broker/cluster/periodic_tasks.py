@@ -31,8 +31,7 @@ from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Damaged, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import Journals
-from seaweedq.storage.folders import folders
-from seaweedq.storage.interface import PayloadStore
+from seaweedq.storage.interface import PayloadStore, folders
 
 DELETION_S = 5.0  # the leader continues a deletion that has not ended for so long
 DELETIONS = 4

@@ -18,7 +18,7 @@ from seaweedq.broker.imports import rules
 from seaweedq.broker.imports.reader_process import StartReader
 from seaweedq.broker.imports.record_store import ImportId, ImportRecords
 from seaweedq.broker.imports.runner import ImportRunner, ReaderSetup, Stopping
-from seaweedq.broker.publish.publishing import Publishing
+from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Topic
@@ -28,7 +28,7 @@ from seaweedq.coordination.records import ImportRecord, UploadRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound
 from seaweedq.failpoints import reach
-from seaweedq.segments.rows import Reference
+from seaweedq.segments.layout import Reference
 
 AT_ONCE = 2  # concurrent imports of a broker; each has a reader with up to MEMORY_BYTES
 CHECK_S, ADOPT_EACH_S = 1.0, 60.0

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
-from seaweedq.segments.layout import Layout
+from seaweedq.segments.layout import Layout, header_sizes, together
 from seaweedq.segments.producers import IMPORT
-from seaweedq.segments.rows import header_sizes, together
 
 if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
     from seaweedq.broker.publish.batch_split import AppendedRows

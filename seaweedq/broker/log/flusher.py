@@ -1,9 +1,12 @@
-"""Flushing: tails become entries of their chains.
+"""The log of one life of a broker: the journal that makes rows durable, and the flusher that brings them into chains.
 
 `due` decides which tails are due; it is a pure function of what is in memory and how old that is. `Flusher` carries it
 out: it takes the head of the tail (all durable), encodes it in a thread, appends it to the chain, and only then drops
 it from the tail. A crash before the append leaves the rows in the journal; between append and release, recovery finds
 them in the chain and skips them. So nothing is lost or doubled, whichever step is the last.
+
+Order at a stop: nothing more is taken, the commits under way end, and then everything is flushed. What a stop does not
+finish stays in the journal, and a recovery finds it there.
 """
 
 import asyncio
@@ -12,12 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from seaweedq.broker.log.entry_writer import EntryWriter
-from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.open_segment import DirtySegments, OpenSegment
+from seaweedq.broker.log.reader import GroupCache, Reader
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.durations import by_outcome
 from seaweedq.errors import Fenced, NotReady
 from seaweedq.failpoints import reach
+from seaweedq.journal.interface import Journal
 from seaweedq.segments.entry import Seal
 
 ENTRY_BYTES = 64 * 1024 * 1024
@@ -186,3 +193,30 @@ class Flusher:
             segment.flushed(end)
             self.flushes += 1
             self._grown(segment)
+
+
+class Log:
+    """The journal, its group commit, the flusher, the segments that may have something to flush, and the reader of
+    files with its cache.
+
+    `valid` says whether this broker may acknowledge. `grown` is told of each segment that got a file, `fenced` of one
+    that another broker has written.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        valid: Callable[[], bool],
+        entries: EntryWriter,
+        budget: Budget,
+        cache_bytes: int,
+        clock: Clock,
+        grown: Callable[[OpenSegment], None],
+        fenced: Callable[[OpenSegment, Fenced], None],
+    ) -> None:
+        self.journal = journal
+        self.commit = GroupCommit(journal, clock, valid)
+        self.flusher = Flusher(entries, grown, fenced, clock)
+        self.dirty = DirtySegments()
+        self.cache = GroupCache(budget, cache_bytes)
+        self.reader = Reader(self.cache, clock)

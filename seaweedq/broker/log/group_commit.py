@@ -27,9 +27,8 @@ from seaweedq.failpoints import reach
 from seaweedq.invariants import require
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
-from seaweedq.segments.layout import mask_of
+from seaweedq.segments.layout import Single, mask_of, microseconds_of, rows_of_singles
 from seaweedq.segments.producers import Sequences
-from seaweedq.segments.rows import Single, microseconds_of, rows_of_singles
 from seaweedq.segments.schema import schema_id
 
 COMMIT_BYTES = 32 * 1024 * 1024

@@ -13,23 +13,27 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.broker.context import Context
+from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import InFlight
 from seaweedq.broker.publish.batch_split import AppendedRows, Batch, Slice, locate, split
+from seaweedq.broker.publish.forwarder import Forwarder, ForwardReceiver, Identities
 from seaweedq.broker.publish.local_append import LocalAppender, PendingAppend, in_time, judge, unknown
 from seaweedq.broker.publish.remote_append import FailedRows, RemoteAppender, Results
 from seaweedq.broker.rpc.messages import Outcome
+from seaweedq.broker.service import Service
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.routing import Bounds
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline, Timeouts
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key
+from seaweedq.segments.layout import Single, rows_of_singles
 from seaweedq.segments.producers import Duplicate, Sequences
 from seaweedq.segments.row_hashes import Hashes, hash_rows
-from seaweedq.segments.rows import Single, rows_of_singles
 
 INLINE_ROWS = 2_000  # so many are cut, and decoded from Arrow, on the event loop: a thread costs more
 
@@ -235,3 +239,23 @@ def _published(count: int, results: Results) -> PublishResult:
         detail = f"{missing} of {count} messages were not taken, or nobody knows: {why.detail}"
         raise PartlyTaken(detail, inside=why.inside, taken=taken)
     raise failed[0]
+
+
+class Publishing(Service):
+    """The owners of segments, the `publisher`, and the `receiver` of the rows that other brokers hand on."""
+
+    def __init__(self, context: Context, log: Log) -> None:
+        catalog, timeout_s = context.catalog, context.settings.publish_timeout_s
+        self.restored = RestoredCoordination(context.coordination, context.store, context.clock)
+        self.ownership = Ownership(catalog, context.store, context.membership, context.budget, log.dirty, self.restored)
+        self.identities = Identities(context.broker, catalog.is_open)
+        local, forwarder = LocalAppender(log.commit), Forwarder(context.peers, timeout_s)
+        remote = RemoteAppender(
+            catalog, self.ownership, context.roster, local, forwarder, self.identities, context.clock
+        )
+        self.publisher = Publisher(self.ownership, log.commit, local, remote, context.ids, context.clock, timeout_s)
+        self.receiver = ForwardReceiver(catalog, self.ownership, local, self.publisher.deadline)
+
+    def forget(self, topic: Topic) -> None:
+        """Forgets the identities under which rows of the topic are handed on."""
+        self.identities.forget(topic)

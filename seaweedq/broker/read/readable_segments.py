@@ -28,7 +28,7 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
-from seaweedq.segments.chain_sizes import RemoteSizeHistory
+from seaweedq.segments.chain import RemoteSizeHistory
 from seaweedq.segments.layout import Layout
 
 CALL_S = 5.0

@@ -2,7 +2,7 @@
 
 from seaweedq.broker.context import Context
 from seaweedq.broker.load import Load
-from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.read.file_pages import FilePages
 from seaweedq.broker.read.positions import LocalPositions, TopicPositions
 from seaweedq.broker.read.readable_segments import ReadableSegments

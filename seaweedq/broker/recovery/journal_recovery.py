@@ -17,28 +17,82 @@ others changes hands. The journal stays as it is, and is replayed once more when
 The leader asks another broker for the recovery of a journal that it cannot read itself (broker/cluster/leader). That
 recovery is the same as the leader's own, and several at once are safe. The broker that is asked looks itself whether
 the journal's broker is gone. A recovery that was begun goes on, whether the leader waits or not.
+
+The key of this broker's own journal is written before there is a journal, and removed at the end. Order of writes at a
+stop: 1. The key says `recovered`, once everything is in chains and cursors. 2. The content goes. 3. The key goes. A
+crash between any two, or a stop that has no time for thousands of deletions, leaves the key, and the next recovery goes
+on.
 """
 
 import asyncio
 import logging
 from collections.abc import Container, Sequence
 
+from seaweedq import levels
+from seaweedq.broker.context import Context
+from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
 from seaweedq.broker.recovery.replay import Remaining, Replay
+from seaweedq.broker.service import Service, Tasks
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership, end_life, journals_of
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.roster import is_recovered
-from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Versioned
-from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, SeaweedqError, Unavailable
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned
+from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, NotReady, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
-from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
+from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalUnreachable
 
+RETIRE_S = 1.0
+logger = logging.getLogger(__name__)
 REPLAYS = 4  # at a time: they share the memory that recoveries may hold. Journals that wait for it are fenced before
 NAMED = 10  # topics in an error
 LEFT_S = 5.0  # between two tries of journals that were left
 MAX_LEFT = 1000  # topics in the record's member `left`
-logger = logging.getLogger(__name__)
+ANSWER_S = 5.0
+
+
+class JournalRegistration:
+    """The key of one broker's journal, which `record` describes."""
+
+    def __init__(self, coordination: Coordination, membership: Membership, record: JournalRecord) -> None:
+        self._coordination = coordination
+        self._membership = membership
+        self._key = keys.JOURNALS.key(membership.broker)
+        self._held = Versioned.new(record).replace(lowest=levels.LOWEST, highest=levels.HIGHEST)
+
+    async def register(self) -> None:
+        """Writes the key, so that if this broker dies while it starts, its folder's next broker ends its lease. Raises
+        NotReady."""
+        put = Put(self._key, keys.JOURNALS.encode(self._held))
+        if not await self._coordination.commit([Compare(self._key, 0), self._membership.compare()], [put]):
+            raise NotReady("this broker's lease expired while it was starting")
+
+    async def retire(self, journal: Journal) -> None:
+        """Removes a closed journal of which nothing is needed, and its key, as far as RETIRE_S allows."""
+        reach("stop.retire")
+        try:
+            async with asyncio.timeout(RETIRE_S):
+                if not await self._mark():
+                    return
+                reach("stop.remove")
+                await journal.remove()
+                reach("stop.removed")
+                await self._coordination.commit([], [Delete(self._key)])
+        except (TimeoutError, OSError, SeaweedqError) as error:
+            logger.info("the next broker removes this journal: %s", str(error) or "it would take too long")
+
+    async def _mark(self) -> bool:
+        """Writes that nothing in the journal is needed any more. False: the record cannot be read by now, and its
+        journal is left alone. Raises NotReady."""
+        there = await self._coordination.get(self._key)
+        held = keys.JOURNALS.read(there) if there else self._held
+        if isinstance(held, Unreadable):
+            return False
+        put = Put(self._key, keys.JOURNALS.encode(held.replace(recovered=True)))
+        if not await self._coordination.commit([self._membership.compare()], [put]):
+            raise NotReady("this broker's lease has ended")  # a recovery may read what is to be removed
+        return True
 
 
 class JournalRecovery:
@@ -201,9 +255,6 @@ class JournalRecovery:
             logger.info("the journal of %s can not be reached, its segments wait: %s", broker, why)
 
 
-ANSWER_S = 5.0
-
-
 class RequestedRecoveries:
     """The recoveries that were asked for and are under way."""
 
@@ -244,3 +295,29 @@ class RequestedRecoveries:
     def _ended(self, broker: str, ended: asyncio.Task[bool]) -> None:
         del self._running[broker]
         _ = ended.cancelled() or ended.exception()  # may be the one nobody waits for
+
+
+class Recovery(Service):
+    """Recovers `journals`, also those that the leader has `requested`. `home` is the id of this process's folder."""
+
+    def __init__(self, context: Context, home: str) -> None:
+        coordination, membership = context.coordination, context.membership
+        memory = RecoveryMemory(context.budget)
+        replay = Replay(context.catalog, coordination, context.store, context.entries, memory)
+        self.journals = JournalRecovery(coordination, membership, replay, context.journals, home)
+        self.registration = JournalRegistration(coordination, membership, context.journals.describe(context.broker))
+        self.requested = RequestedRecoveries(self.journals, coordination)
+        self._membership = membership
+        self._roster = context.roster
+
+    async def run(self) -> Tasks:
+        """Says that this folder's journals are recovered: from now on the leader may assign segments to this broker.
+        Raises NotReady."""
+        if not await self._membership.open():
+            raise NotReady("this broker's lease expired while it was starting")
+        await self._roster.load()
+        return {"journals left here": self.journals.recover_left_often()}
+
+    async def stop(self) -> None:
+        """Ends the recoveries that the leader has asked for."""
+        await self.requested.stop()

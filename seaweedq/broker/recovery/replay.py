@@ -53,12 +53,22 @@ from seaweedq.formats import needs_newer
 from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame, FrameKind, marked_by, rows_of
+from seaweedq.segments.frames import Commit, Frame, FrameKind, marked_by, rows_of
 from seaweedq.storage.interface import ObjectStore
 
 Place = tuple[str, int]  # topic and segment
 LEAST, PARTS = 40, 8  # segments, parts of all of them: the leader is told after no fewer
+BATCH_BYTES = 64 * 1024 * 1024  # of commits; no entry holds more, or one commit where that is larger
+COPIES = 3  # of a commit while it is replayed: as it was read, as the columns of an entry, as a file
+RUN_BYTES = 96  # that a run of acks takes in memory
+FRAME_BYTES = 512  # that a frame takes in memory beside its payload
+SEGMENTS = 16  # replayed at a time
+logger = logging.getLogger(__name__)
+Left = dict[str, set[str]]  # by topic: the keys of the records that cannot be read
+_acks = msgspec.msgpack.Decoder(Acks)
+Done: TypeAlias = Callable[[Place], None]
+Read: TypeAlias = Callable[[Claim], AsyncGenerator[Commit, None]]
+EpochRuns = dict[int, Runs]  # acked runs by the epoch of their subscription
 
 
 class Remaining:
@@ -87,20 +97,6 @@ class Remaining:
             if self._told - len(self._places) >= self._step:
                 self._told = len(self._places)
                 self._changed()
-
-
-BATCH_BYTES = 64 * 1024 * 1024  # of commits; no entry holds more, or one commit where that is larger
-COPIES = 3  # of a commit while it is replayed: as it was read, as the columns of an entry, as a file
-RUN_BYTES = 96  # that a run of acks takes in memory
-FRAME_BYTES = 512  # that a frame takes in memory beside its payload
-SEGMENTS = 16  # replayed at a time
-logger = logging.getLogger(__name__)
-
-Left = dict[str, set[str]]  # by topic: the keys of the records that cannot be read
-_acks = msgspec.msgpack.Decoder(Acks)
-Done: TypeAlias = Callable[[Place], None]
-Read: TypeAlias = Callable[[Claim], AsyncGenerator[Commit, None]]
-EpochRuns = dict[int, Runs]  # acked runs by the epoch of their subscription
 
 
 @dataclass(slots=True)

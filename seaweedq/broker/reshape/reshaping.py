@@ -12,9 +12,9 @@ import logging
 from seaweedq.balancer.placement import Host, SegmentId, assign
 from seaweedq.broker.context import Context
 from seaweedq.broker.load import Load, Loads
-from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.publish.publishing import Publishing
+from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner, Roller
 from seaweedq.broker.reshape.reshaper import Replacer, Reshaper

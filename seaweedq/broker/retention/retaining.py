@@ -1,8 +1,8 @@
 """Retaining: the leader takes what policies say is due, and ends what has expired."""
 
 from seaweedq.broker.context import Context
-from seaweedq.broker.log.log import Log
-from seaweedq.broker.publish.publishing import Publishing
+from seaweedq.broker.log.flusher import Log
+from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.retention.empty_entries import EmptyEntries
 from seaweedq.broker.retention.files import TopicFiles

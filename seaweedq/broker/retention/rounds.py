@@ -22,8 +22,8 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.failpoints import reach
+from seaweedq.storage.identity import mark_round, newest_round
 from seaweedq.storage.interface import ObjectStore
-from seaweedq.storage.retention_marks import mark_round, newest_round
 
 MAX_SKEW_US = 60_000_000
 Reason = Literal["", "clock", "restored"]

@@ -4,7 +4,7 @@ The order of writes, and what a crash leaves, is broker/topics/topic_admin's. A 
 """
 
 from seaweedq.broker.imports.importing import Importing
-from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.topics.catalog import Catalog, Topic

@@ -20,9 +20,9 @@ from seaweedq.access.accounts import Accounts, Wish
 from seaweedq.access.caller import NEVER_US
 from seaweedq.coordination.keys import ID_BOUND
 from seaweedq.errors import SeaweedqError, Unavailable, UnreadableBody, by_slug
+from seaweedq.segments.entry import NAME
 from seaweedq.segments.frames import padded, padding
 from seaweedq.segments.layout import OPTIONAL_FIELDS, Layout
-from seaweedq.segments.names import NAME
 from seaweedq.segments.producers import Sequences
 
 MAX = 2**63 - 1

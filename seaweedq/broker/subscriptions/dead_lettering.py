@@ -41,8 +41,7 @@ import pyarrow as pa
 
 from seaweedq.broker.context import ClusterView, Context
 from seaweedq.broker.log.intervals import Offsets
-from seaweedq.broker.publish.publisher import Producer, Publisher
-from seaweedq.broker.publish.publishing import Publishing
+from seaweedq.broker.publish.publisher import Producer, Publisher, Publishing
 from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
@@ -59,9 +58,8 @@ from seaweedq.broker.uploads.uploading import Uploading
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import BelowRetention, NotReady, SeaweedqError, SequenceOutOfOrder, Unavailable
 from seaweedq.failpoints import reach
-from seaweedq.segments.layout import Layout
+from seaweedq.segments.layout import Layout, Reference, assemble, headers_column, references_column, together
 from seaweedq.segments.producers import LETTERS
-from seaweedq.segments.rows import Reference, assemble, headers_column, references_column, together
 from seaweedq.storage.interface import PayloadStore
 
 PREFIX = "dead-letter-"

@@ -1,7 +1,7 @@
 """Subscribing: the services that dispatch subscriptions, and decide which broker does."""
 
 from seaweedq.broker.context import Context
-from seaweedq.broker.log.log import Log
+from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.subscriptions.admin import Seeking, Starts, SubscriptionAdmin

@@ -18,9 +18,8 @@ from seaweedq.coordination.records import Counter
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import ChainDamaged, SegmentConflict
 from seaweedq.segments.entry import segment_folder
-from seaweedq.storage.folders import folders
-from seaweedq.storage.interface import ObjectStore
-from seaweedq.storage.retention_marks import newest_round
+from seaweedq.storage.identity import newest_round
+from seaweedq.storage.interface import ObjectStore, folders
 
 KEY = keys.RETENTION.key()
 KNOWN_S = 5.0  # how long an answer counts: many segments are opened at once

@@ -37,8 +37,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
 from seaweedq.segments.keyrange import tile
 from seaweedq.segments.producers import ProducerTables
-from seaweedq.storage.folders import folders
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.interface import ObjectStore, folders
 
 GIVE_UP_S = 2.0  # for the record of a creation that failed
 PAGE = 50  # writes a transaction, each with its comparison, and those of their owners

@@ -34,7 +34,7 @@ from seaweedq.errors import (
     UploadNotFound,
 )
 from seaweedq.failpoints import reach
-from seaweedq.segments.rows import Reference
+from seaweedq.segments.layout import Reference
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part, PayloadStore, SignedRequest
 

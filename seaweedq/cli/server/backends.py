@@ -53,7 +53,7 @@ def _s3(settings: Settings, pools: Pools) -> OpenStore:
         raise InvalidRequest(f"store={settings.store!r} needs s3fs: {install_command('s3')}", field="store") from None
     from seaweedq.storage.endpoints import Endpoints
     from seaweedq.storage.s3 import s3_stores
-    from seaweedq.storage.s3_encryption import Encryption
+    from seaweedq.storage.s3_requests import Encryption
 
     endpoints = [endpoint.strip() for endpoint in settings.s3_endpoints.split(",") if endpoint.strip()]
     encryption = Encryption(settings.s3_sse, settings.s3_sse_kms_key)

@@ -7,13 +7,10 @@ from urllib.parse import urlsplit
 
 from seaweedq.clock import Clock, Ids
 from seaweedq.formats import Level
-from seaweedq.journal import file_backend, object_backend
+from seaweedq.journal.backends import FILE, OBJECT, FileJournals, JournalKinds, ObjectJournals
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_backend import FileJournals
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import Journals, JournalSetup
-from seaweedq.journal.kinds import JournalKinds
-from seaweedq.journal.object_backend import ObjectJournals
 from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
@@ -47,13 +44,13 @@ def journal_setup(
     disk = disk or Disk()
     home = HomeFolder(settings.home, disk, ids, sleep)
     pace, why = object_pace(settings, environ)
-    if settings.journal_kind == object_backend.KIND:
+    if settings.journal_kind == OBJECT:
         logger.info("the journal's puts: %s", why)
 
     def open_journals(store: ObjectStore, level: Level) -> Journals:
         files = FileJournals(home, disk, ids, settings.journal_file_bytes, level)
         objects = ObjectJournals(home, store, clock, ids, pace, level)
-        return JournalKinds({file_backend.KIND: files, object_backend.KIND: objects}, settings.journal_kind)
+        return JournalKinds({FILE: files, OBJECT: objects}, settings.journal_kind)
 
     return JournalSetup(home, open_journals)
 

@@ -32,8 +32,7 @@ from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import end_life, journals_of
 from seaweedq.errors import DataFolderInUse, SeaweedqError
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.folder_lock import FolderLock
-from seaweedq.journal.home_folder import known_id
+from seaweedq.journal.home_folder import FolderLock, known_id
 from seaweedq.settings import Settings
 
 WITHIN_S = 5.0

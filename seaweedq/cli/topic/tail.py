@@ -64,7 +64,7 @@ def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number
 
 def _of_key(segments: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """Returns the segments whose range of key hashes has this key: no other one can have a message of it."""
-    from seaweedq.segments.keyhash import hash_key
+    from seaweedq.segments.keyrange import hash_key
 
     hashed = hash_key(key)
     return [one for one in segments if one["low"] <= hashed < one["high"]]

@@ -14,7 +14,7 @@ import msgspec
 from seaweedq.client.core.calls import call, topic_path
 from seaweedq.client.core.effects import Request, Steps
 from seaweedq.client.core.problems import check
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 
 
 class Segment(msgspec.Struct, frozen=True):

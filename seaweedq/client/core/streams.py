@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from seaweedq.client.core.batching import FEWEST, Batcher, Limits, ProducerBatch, SentLine
 from seaweedq.client.core.effects import ARROW
 from seaweedq.client.core.segment_map import KeyRule, Keys, SegmentMap
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import Served, served
 from tests.support.browser import FAINT, UNNAMED, Page, browser, chromium

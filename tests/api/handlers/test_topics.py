@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from seaweedq import Client
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 from tests.support.http.asking import fetch, problem_of, send, values
 from tests.support.processes.broker_process import BrokerProcess
 

@@ -25,9 +25,8 @@ from seaweedq.coordination.records import TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import StoreUnavailable, Unavailable
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.folder_lock import FolderLock
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame, FrameKind, mark_frame
+from seaweedq.journal.home_folder import FolderLock
+from seaweedq.segments.frames import Commit, Frame, FrameKind, mark_frame
 from tests.broker.cluster.test_periodic_tasks import leader
 from tests.support import privates
 from tests.support.brokers import inside

@@ -20,11 +20,10 @@ from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, PeerTooOld, Unavailable
 from seaweedq.formats import Level, needs_newer
+from seaweedq.journal.backends import JournalKinds, ObjectJournals
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import Journals, JournalSetup
-from seaweedq.journal.kinds import JournalKinds
-from seaweedq.journal.object_backend import ObjectJournals
 from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from seaweedq.broker.imports import rules as plan
 from seaweedq.broker.publish.batch_split import AppendedRows
 from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
-from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.rows import assemble, microseconds, together
+from seaweedq.segments.layout import Format, Layout, assemble, microseconds, together
 from tests.support.tiers import examples
 
 LAYOUT = Layout.of(Format.BYTES)

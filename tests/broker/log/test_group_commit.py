@@ -17,7 +17,7 @@ from seaweedq.errors import Fenced, JournalUnavailable, NotReady
 from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
-from seaweedq.journal.file_reader import read_journal
+from seaweedq.journal.file_recovery import read_journal
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.frames import Frame, FrameKind, rows_of
 from seaweedq.segments.producers import Duplicate, New, Sequences

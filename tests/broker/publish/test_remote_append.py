@@ -14,8 +14,7 @@ from seaweedq.broker.publish.local_append import untaken
 from seaweedq.broker.publish.remote_append import LOOK_S, RemoteAppender
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import JournalUnavailable, NotOwner, Unavailable
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, make_topic, running

@@ -100,7 +100,7 @@ async def test_a_stop_whose_lease_has_ended_removes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its key does not say that the journal was recovered, so a recovery may be reading it."""
-    caplog.set_level(logging.INFO, "seaweedq.broker.recovery.journal_registration")
+    caplog.set_level(logging.INFO, "seaweedq.broker.recovery.journal_recovery")
     async with in_loop(tmp_path, 2, journal="object") as together:
         stopping, removed = together.brokers[1], []
         journal = inside.journal(stopping)

@@ -11,12 +11,11 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.formats import Level
+from seaweedq.journal.backends import JournalKinds
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals, JournalSetup, JournalUnreachable
-from seaweedq.journal.kinds import JournalKinds
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame
+from seaweedq.segments.frames import Commit, Frame
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
 from tests.support.brokers import environments, inside

@@ -8,7 +8,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.reshape import planner
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import CoordinationUnavailable
-from seaweedq.segments.rows import Single
+from seaweedq.segments.layout import Single
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
 

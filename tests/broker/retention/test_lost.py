@@ -11,7 +11,7 @@ import pytest
 from seaweedq.broker.retention.restored_coordination_repair import OFFSETS, SEQUENCES
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.failpoints import using
-from seaweedq.storage.retention_marks import mark_round
+from seaweedq.storage.identity import mark_round
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.retained import RetainedWorld, delete_before, raise_start, retained, see_start

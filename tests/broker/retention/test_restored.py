@@ -6,7 +6,7 @@ import pytest
 
 from seaweedq.broker.retention import restored_coordination_repair
 from seaweedq.errors import CoordinationUnavailable
-from seaweedq.storage.retention_marks import mark_round
+from seaweedq.storage.identity import mark_round
 from tests.broker.retention.test_rounds import values
 from tests.support.brokers import inside
 from tests.support.brokers.reshaped import replace

@@ -16,7 +16,7 @@ from seaweedq.coordination.records import Counter, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
-from seaweedq.storage.retention_marks import newest_round
+from seaweedq.storage.identity import newest_round
 from tests.support.brokers import inside
 from tests.support.brokers.retained import RetainedWorld, fill, retained
 from tests.support.tiers import later

@@ -18,7 +18,7 @@ from seaweedq.broker.subscriptions.pulling import Pull
 from seaweedq.broker.subscriptions.window import Window
 from seaweedq.coordination import keys
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
-from seaweedq.segments.rows import rows_of_singles
+from seaweedq.segments.layout import rows_of_singles
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import (

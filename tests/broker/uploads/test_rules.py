@@ -21,8 +21,7 @@ from seaweedq.coordination.records import TopicConfig, TopicRecord, UploadRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UploadConflict
 from seaweedq.settings import Settings
-from seaweedq.storage.interface import Part
-from seaweedq.storage.names import check_name
+from seaweedq.storage.interface import Part, check_name
 from tests.support.tiers import examples
 
 NONCE = "0123456789abcdef" * 2

@@ -14,8 +14,7 @@ from seaweedq.coordination.interface import Coordination, Put
 from seaweedq.coordination.records import BrokerRecord, JournalRecord, RevocationRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.folder_lock import FolderLock
-from seaweedq.journal.home_folder import IDENTITY_FILE
+from seaweedq.journal.home_folder import IDENTITY_FILE, FolderLock
 from seaweedq.settings import Settings
 
 

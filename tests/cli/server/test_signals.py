@@ -19,7 +19,7 @@ from seaweedq.cli.server.broker_process import BrokerProcess
 from seaweedq.cli.server.stop_signals import SIGNALS, StopDeadline, StopSignals
 from seaweedq.errors import Unavailable
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.folder_lock import FolderLock
+from seaweedq.journal.home_folder import FolderLock
 from seaweedq.settings import Settings
 from tests.support.brokers.serving import NoDeadline
 from tests.support.paths import ROOT

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from seaweedq import AsyncClient, Client
 from seaweedq.cli.main import app
 from seaweedq.errors import InvalidRequest, TopicConflict
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 from tests.support.processes.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.process

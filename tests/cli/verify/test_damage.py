@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq.cli.main import main
-from seaweedq.segments.entry import METADATA_KEY, EntryMetadata, Seal
-from seaweedq.segments.footer import GUARD
+from seaweedq.segments.entry import GUARD, METADATA_KEY, EntryMetadata, Seal
 from tests.support.segments.forged import write_guarded
 from tests.support.segments.sound_topic import SoundTopic
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from seaweedq.cli.main import main
-from seaweedq.segments.audit import Bounds, SegmentAudit
+from seaweedq.segments.audit import Bounds, SegmentAudit, map_findings
 from seaweedq.segments.entry import EntryName, Seal
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.lineage import map_findings
 from tests.support.segments.sound_topic import CLUSTER, SoundTopic
 
 Verify = Callable[..., tuple[int, str]]

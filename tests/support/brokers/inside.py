@@ -18,9 +18,8 @@ from seaweedq.broker.context import ClusterView
 from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.load import Histories, Loads, Reports
 from seaweedq.broker.log.entry_writer import EntryWriter
-from seaweedq.broker.log.flusher import Flusher
+from seaweedq.broker.log.flusher import Flusher, Log
 from seaweedq.broker.log.group_commit import GroupCommit
-from seaweedq.broker.log.log import Log
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import DirtySegments
 from seaweedq.broker.log.reader import Reader
@@ -28,8 +27,7 @@ from seaweedq.broker.publish.forwarder import ForwardReceiver, Identities
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.read.positions import LocalPositions, TopicPositions
 from seaweedq.broker.read.readable_segments import ReadableSegments
-from seaweedq.broker.recovery.journal_recovery import JournalRecovery, RequestedRecoveries
-from seaweedq.broker.recovery.journal_registration import JournalRegistration
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery, JournalRegistration, RequestedRecoveries
 from seaweedq.broker.reshape.planner import Planner, Roller
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.retention.empty_entries import EmptyEntries

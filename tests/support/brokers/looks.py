@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, at

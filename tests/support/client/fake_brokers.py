@@ -11,8 +11,7 @@ from typing import Any
 
 import httpx
 
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import tile
+from seaweedq.segments.keyrange import hash_key, tile
 from seaweedq.segments.producers import Duplicate, OutOfOrder, ProducerTable
 from tests.support.client.fake_cluster import FakeCluster, lines_of, problem
 

@@ -6,8 +6,7 @@ Ids rise along the lineage, so that (segment, offset) is a key's order over all 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from seaweedq.segments.keyhash import hash_key
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, hash_key
 from tests.support.history.history import Event
 from tests.support.history.judged import Id, Run, Segment
 

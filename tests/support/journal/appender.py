@@ -8,7 +8,7 @@ from pathlib import Path
 from seaweedq.clock import SystemIds
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
-from seaweedq.journal.folder_lock import FolderLock
+from seaweedq.journal.home_folder import FolderLock
 from tests.support.journal.sim_disk import acks, payload
 from tests.support.levels import newest
 

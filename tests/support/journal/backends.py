@@ -15,18 +15,17 @@ from msgspec.structs import replace
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import StoreUnavailable
+from seaweedq.journal.backends import FileJournals, ObjectJournals
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_backend import FileJournals
-from seaweedq.journal.file_reader import file_path, journal_files, read_journal
+from seaweedq.journal.file_journal import file_path, journal_files
+from seaweedq.journal.file_recovery import read_journal
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import DeadJournal, Journal, Journals
 from seaweedq.journal.memory_journal import MemoryJournal, MemoryJournals
-from seaweedq.journal.object_backend import ObjectJournals
-from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, slot_name
-from seaweedq.journal.object_listing import list_slots
+from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, list_slots, slot_name
 from seaweedq.journal.object_recovery import read_slots
 from seaweedq.journal.pacing import Pace
-from seaweedq.segments.commits import Commit
+from seaweedq.segments.frames import Commit
 from seaweedq.storage.memory import MemoryStore
 from tests.support.fixtures.services import s3_store
 from tests.support.journal.claims import unbounded

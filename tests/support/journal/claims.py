@@ -7,8 +7,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
 from seaweedq.broker.recovery.replay import Read, Replay
 from seaweedq.journal.interface import Claim
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame
+from seaweedq.segments.frames import Commit, Frame
 from tests.support.brokers import inside
 
 

@@ -13,7 +13,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.invariants import broken_in_topic
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
-from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import hash_key
 from seaweedq.storage.memory import MemoryStore
 from tests.support.reshape.lives import Lives
 from tests.support.reshape.producing import Id, Ledger

@@ -18,9 +18,9 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.errors import DataFolderInUse, Unavailable
 from seaweedq.failpoints import using
-from seaweedq.journal import file_backend
+from seaweedq.journal import backends
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.folder_lock import FolderLock
+from seaweedq.journal.home_folder import FolderLock
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support import privates
@@ -231,8 +231,8 @@ def _task(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = 
 @contextmanager
 def _locks_of_lives() -> Iterator[None]:
     """Locks that go with a life meanwhile."""
-    file_backend.FolderLock = _Lock  # type: ignore[misc]
+    backends.FolderLock = _Lock  # type: ignore[misc]
     try:
         yield
     finally:
-        file_backend.FolderLock = FolderLock  # type: ignore[misc]
+        backends.FolderLock = FolderLock  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from seaweedq.segments.footer import GUARD, guard
+from seaweedq.segments.entry import GUARD, guard
 
 
 def write_guarded(file: Path, written: bytes) -> None:

@@ -7,7 +7,7 @@ from tests.support.paths import ROOT
 
 LATER_FORMATS = {  # each format has a version more, at the level more; the bytes differ by their version alone
     "journal/object_format.py": {'Format("slots", {1: 1})': 'Format("slots", {{1: 1, {level}: 2}})'},
-    "segments/commits.py": {'Format("journal files", {1: 1})': 'Format("journal files", {{1: 1, {level}: 2}})'},
+    "segments/frames.py": {'Format("journal files", {1: 1})': 'Format("journal files", {{1: 1, {level}: 2}})'},
     "segments/producers.py": {'Format("producer tables", {1: 1})': 'Format("producer tables", {{1: 1, {level}: 2}})'},
 }
 

@@ -1,0 +1,137 @@
+"""The backends of journals: a broker writes one kind, and recovers all kinds that it knows.
+
+A file journal is in `journals/{broker}` below the home folder of its broker's process. An object journal has slots in
+the store, below `_journals/{broker}/`: every broker reaches all of them.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
+from pathlib import Path
+
+from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.formats import Level, needs_newer
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.file_journal import FileJournal
+from seaweedq.journal.file_recovery import DeadFileJournal, PlaceLock
+from seaweedq.journal.home_folder import FolderLock, HomeFolder
+from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals
+from seaweedq.journal.object_format import SlotHeaders
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_recovery import DeadObjectJournal, sweep
+from seaweedq.journal.pacing import Pace
+from seaweedq.segments.frames import Commit
+from seaweedq.storage.interface import ObjectStore
+
+FILE = "file"
+OBJECT = "object"
+
+
+class JournalKinds:
+    """The backends by the kind that a journal's key names; `own` is the kind of this process's broker."""
+
+    def __init__(self, backends: Mapping[str, Journals], own: str) -> None:
+        self._backends = backends
+        self._own = backends[own]
+
+    def describe(self, broker: str) -> JournalRecord:
+        return self._own.describe(broker)
+
+    def create(self, broker: str) -> Journal:
+        return self._own.create(broker)
+
+    def is_exclusive(self, record: JournalRecord) -> bool:
+        backend = self._backends.get(record.kind)
+        return backend is not None and backend.is_exclusive(record)
+
+    def open_dead(self, broker: str, record: JournalRecord) -> DeadJournal:
+        backend = self._backends.get(record.kind)
+        return backend.open_dead(broker, record) if backend else _UnknownJournal(broker, record.kind)
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return sum([await backend.sweep(read_known) for backend in self._backends.values()])
+
+
+class _UnknownJournal:
+    """A journal of a kind that this process does not know. A newer broker may know it; it is never empty."""
+
+    def __init__(self, broker: str, kind: str) -> None:
+        self._broker = broker
+        self._kind = kind
+
+    async def fence(self) -> None:
+        raise needs_newer(f"the journal of {self._broker} is of kind {self._kind!r}, which this broker does not know")
+
+    async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
+        raise AssertionError("the journal was not fenced")
+        yield
+
+    async def remove(self) -> None:
+        raise AssertionError("the journal was not fenced")
+
+    async def close(self) -> None:
+        pass
+
+
+class FileJournals:
+    """File journals as the process sees them whose home folder, locked, is `home`."""
+
+    def __init__(self, home: HomeFolder, disk: Disk, ids: Ids, file_bytes: int, level: Level) -> None:
+        self._home = home
+        self._disk = disk
+        self._ids = ids
+        self._file_bytes = file_bytes
+        self._level = level
+
+    def describe(self, broker: str) -> JournalRecord:
+        return JournalRecord(FILE, self._home.id, str(self._home.path.absolute()))
+
+    def create(self, broker: str) -> FileJournal:
+        folder = _folder(self._home.path, broker)
+        return FileJournal(folder, self._disk, self._ids, self._file_bytes, self._level)
+
+    def is_exclusive(self, record: JournalRecord) -> bool:
+        return record.place == self._home.id
+
+    def open_dead(self, broker: str, record: JournalRecord) -> DeadFileJournal:
+        if self.is_exclusive(record):
+            return DeadFileJournal(_folder(self._home.path, broker), self._disk, None)
+        home = Path(record.path)
+        lock = PlaceLock(FolderLock(home, self._disk), record.place, self._disk)
+        return DeadFileJournal(_folder(home, broker), self._disk, lock)
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return 0
+
+
+def _folder(home: Path, broker: str) -> Path:
+    return home / "journals" / broker
+
+
+class ObjectJournals:
+    """Object journals in `store`, as the process sees them whose home folder, locked, is `home`."""
+
+    def __init__(self, home: HomeFolder, store: ObjectStore, clock: Clock, ids: Ids, pace: Pace, level: Level) -> None:
+        self._home = home
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._pace = pace
+        self._level = level
+
+    def describe(self, broker: str) -> JournalRecord:
+        return JournalRecord(OBJECT, self._home.id)
+
+    def create(self, broker: str) -> ObjectJournal:
+        return ObjectJournal(self._store, self._headers(broker), self._clock, self._pace)
+
+    def is_exclusive(self, record: JournalRecord) -> bool:
+        return False
+
+    def open_dead(self, broker: str, record: JournalRecord) -> DeadObjectJournal:
+        return DeadObjectJournal(self._store, self._headers(broker), record.recovered)
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return await sweep(self._store, read_known)
+
+    def _headers(self, broker: str) -> SlotHeaders:
+        return SlotHeaders(broker, self._ids, self._level)
