@@ -120,7 +120,7 @@ def test_journal_files_are_read_and_written_as_they_were() -> None:
     assert header == FileHeader(bytes.fromhex(NONCE), 2, 999, 20)
     (commit,) = read_commits(data, "f")
     assert (commit.number, rows_of(commit.frames[0], LAYOUT)) == (20, ROWS)
-    written = b"".join(map(bytes, encode_commit(header.file_id, 20, commit.frames)))
+    written = b"".join(map(bytes, encode_commit(header.file_id, 20, commit.frames)[0]))
     assert header.encode(levels.HIGHEST) + written == data
 
 
@@ -175,7 +175,7 @@ def unpacked(headers: Any, payload: bytes = b"") -> tuple[Frame, ...] | None:
 
 
 def test_frames_of_a_later_version_need_a_newer_broker() -> None:
-    index, _ = pack([Frame(FrameKind.ACKS, "t", 0, 0, 0, 0, 0, (), 0, b"")])
+    index, _, _ = pack([Frame(FrameKind.ACKS, "t", 0, 0, 0, 0, 0, (), 0, b"")])
     (known,) = msgspec.msgpack.decode(index)
     assert unpacked([known]) == unpacked([[*known, "a member of later versions"]])
     for later in ([7, *known[1:]], [known[0], ["t"], *known[2:]]):

@@ -160,17 +160,18 @@ class Disk:
             raise
         return fd
 
-    def write_all(self, fd: int, buffers: "Iterable[Buffer]") -> int:
-        """Writes all of the buffers; returns their size in bytes."""
-        left = deque(view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes)
-        written = 0
+    def write_all(self, fd: int, buffers: "Iterable[Buffer]") -> None:
+        """Writes all of the buffers."""
+        left: deque[memoryview] = deque()
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            if view.nbytes:
+                left.append(view)
         while left:
             taken = self.write(fd, list(islice(left, _IOV_MAX)))
             if not taken:
                 raise OSError(f"a write of {left[0].nbytes} bytes took none")
-            written += taken
             while left and taken >= left[0].nbytes:
                 taken -= left.popleft().nbytes
             if taken:
                 left[0] = left[0][taken:]
-        return written

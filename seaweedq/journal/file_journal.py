@@ -173,20 +173,16 @@ class FileJournal:
 
     def _write_commit(self, file: _File, frames: Sequence[Frame]) -> int:
         assert self._commit >= file.header.first_commit, "numbers are dense over the files of a journal"
-        buffers = encode_commit(file.header.file_id, self._commit, frames)
-        self._allocate(file, sum(memoryview(buffer).nbytes for buffer in buffers))
-        size = self._disk.write_all(file.fd, buffers)
+        buffers, size = encode_commit(file.header.file_id, self._commit, frames)
+        if file.end + size > file.allocated:  # a sync that has to write the file's length too takes twice as long
+            more = max(size, min(_ALLOCATED_BYTES, self._file_bytes))
+            self._disk.allocate(file.fd, file.end, more)
+            file.allocated = file.end + more
+        self._disk.write_all(file.fd, buffers)
         self._disk.sync(file.fd)
         self._disk.forget(file.fd, file.end, size)
         file.end += size
         return size
-
-    def _allocate(self, file: _File, needed: int) -> None:
-        """Puts zeros where the next commits go: a sync that has to write the file's length too takes twice as long."""
-        if file.end + needed > file.allocated:
-            size = max(needed, min(_ALLOCATED_BYTES, self._file_bytes))
-            self._disk.allocate(file.fd, file.end, size)
-            file.allocated = file.end + size
 
     def _open_file(self) -> _File:
         """Begins the next file by rules 1 and 4. Under its name it is complete; a failure before leaves a draft."""

@@ -116,5 +116,5 @@ class MemoryJournals:
 
 
 def _size(frames: Sequence[Frame]) -> int:
-    index, body = pack(frames)
-    return len(index) + sum(memoryview(part).nbytes for part in body)
+    index, _, size = pack(frames)
+    return len(index) + size

@@ -124,7 +124,7 @@ def slot_number(name: str, broker: str) -> int | None:
 
 def encode_slot(header: SlotHeader, frames: Sequence[Frame]) -> bytes:
     """Returns a slot's bytes. Payloads are copied once."""
-    index, body = pack(frames)
+    index, body, size = pack(frames)
     index_padded, broker = index + padding(len(index)), header.broker.encode()
     rest = _FIXED.pack(
         header.kind,
@@ -134,7 +134,7 @@ def encode_slot(header: SlotHeader, frames: Sequence[Frame]) -> bytes:
         header.acknowledged,
         bytes.fromhex(header.nonce),
         len(index),
-        sum(memoryview(part).nbytes for part in body),
+        size,
         zlib.crc32(index_padded),
     )
     length = padded(_CHECK.size + len(rest) + len(broker))

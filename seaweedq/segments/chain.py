@@ -155,15 +155,16 @@ class Chain:
     """The entries of a segment, as far as this process knows them. `end` is the offset of the next row.
 
     `failing` is the last error of the put in flight; None if it has not failed. `start` is the first entry that counts.
+    A `sealed` chain has ended: its last entry has a seal, which retention may have taken since.
     `facts` are of the entries that were appended or opened here.
     """
 
     def __init__(self, store: ObjectStore, topic: str, segment: int, sleep: Sleep = asyncio.sleep) -> None:
         self.folder = segment_folder(topic, segment)
         self.last: EntryMetadata | None = None
+        self.sealed = False
         self.start = BEGINNING
         self.failing: StoreUnavailable | None = None
-        self._is_emptied = False
         self._first = BEGINNING  # the name of the first entry
         self._store = store
         self._sleep = sleep
@@ -178,18 +179,13 @@ class Chain:
     def next(self) -> EntryName:
         """Returns the only name that the next entry can have."""
         if self.last is None:
-            return self.start if self._is_emptied else self._first
+            return self.start if self.sealed else self._first
         return EntryName(self.last.sequence + 1, self.last.next_offset)
 
     @property
     def end(self) -> int:
         """Returns the offset after the last one in the chain."""
         return self.next.first_offset
-
-    @property
-    def sealed(self) -> bool:
-        """Whether it has ended: its last entry has a seal, which retention may have taken since."""
-        return self._is_emptied or (self.last is not None and self.last.seal is not None)
 
     def raise_start(self, start: EntryName) -> None:
         """Leaves out the entries before `start`, unless it knows a later start."""
@@ -215,6 +211,7 @@ class Chain:
             )
         self._names = None
         self.last = await self.read(self.metadata, name) if name else None
+        self.sealed = self.sealed or (self.last is not None and self.last.seal is not None)
         self._note(each for each in listed if each.name.sequence >= self.start.sequence)
         if more is None:
             with suppress(ChainDamaged):  # who needs the names looks again, and is told
@@ -225,7 +222,7 @@ class Chain:
     def empty(self, end: EntryName) -> None:
         """Marks the chain as sealed and empty instead of `open`: retention has taken all entries, which `end` is
         behind."""
-        self.start, self._names, self._is_emptied = end, [], True
+        self.start, self._names, self.sealed = end, [], True
 
     def begin(self, first: EntryName = BEGINNING) -> None:
         """Marks the chain as empty instead of `open`, for a segment that no broker can have written to yet; its first
@@ -262,7 +259,7 @@ class Chain:
         if self._names is not None:
             self._names.append(self.next)
         self.facts[name] = EntryFacts(metadata.schema_id, metadata.max_timestamp_us)
-        self.last = metadata
+        self.last, self.sealed = metadata, metadata.seal is not None
 
     async def names(self) -> list[EntryName]:
         """Returns all entries in order, as of `open` or, for a long chain, of the first call, together with those

@@ -145,19 +145,22 @@ def padded(length: int) -> int:
 
 def padding(length: int) -> bytes:
     """Returns the zeros that pad a payload of this length."""
-    return bytes(padded(length) - length)
+    return bytes(-length % ALIGNMENT)
 
 
-def pack(frames: Iterable[Frame]) -> tuple[bytes, list[Buffer]]:
-    """Returns the index and the buffers (payloads and padding) to write one after another. Payloads are not copied."""
+def pack(frames: Iterable[Frame]) -> tuple[bytes, list[Buffer], int]:
+    """Returns the index, the buffers (payloads and padding) to write one after another, and their size in bytes.
+    Payloads are not copied."""
     headers: list[_Header] = []
     body: list[Buffer] = []
+    size = 0
     for frame in frames:
         length = memoryview(frame.payload).nbytes
-        zeros = padding(length)
+        zeros = bytes(-length % ALIGNMENT)
         headers.append(_Header(*(*astuple(frame)[:-1], length, zlib.crc32(zeros, zlib.crc32(frame.payload)))))
         body += (frame.payload, zeros) if zeros else (frame.payload,)
-    return _encoder.encode(headers), body
+        size += length + len(zeros)
+    return _encoder.encode(headers), body, size
 
 
 def unpack(index: memoryview, body: memoryview) -> tuple[Frame, ...] | None:
@@ -223,12 +226,13 @@ class _CommitHeader:
     end: int
 
 
-def encode_commit(file_id: bytes, number: int, frames: Sequence[Frame]) -> list[Buffer]:
-    """Encodes a commit as buffers for writev; payloads are not copied."""
-    index, body = pack(frames)
-    fields = _COMMIT.pack(file_id, number, len(index), sum(memoryview(part).nbytes for part in body))
+def encode_commit(file_id: bytes, number: int, frames: Sequence[Frame]) -> tuple[list[Buffer], int]:
+    """Encodes a commit as buffers for writev, and returns their size in bytes too; payloads are not copied."""
+    index, body, size = pack(frames)
+    fields = _COMMIT.pack(file_id, number, len(index), size)
     index_padded = index + padding(len(index))
-    return [fields + _CRC.pack(zlib.crc32(index_padded, zlib.crc32(fields))) + index_padded, *body]
+    head = fields + _CRC.pack(zlib.crc32(index_padded, zlib.crc32(fields))) + index_padded
+    return [head, *body], len(head) + size
 
 
 def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | None:

@@ -16,7 +16,7 @@ those that Iceberg keeps for itself; docs/reference/files.md lists them. An id i
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ OPTIONAL_FIELDS = (
 )
 PARTITION_COLUMN = "segment"
 SMALL_BYTES, SAMPLE = 64 * 1024, 32  # batches smaller than this, on average of a sample, are copied into one
+SCHEMA_ID = b"schema-id"
 FIELD_ID = b"PARQUET:field_id"
 MAX_USER_ID = 1_999_999_999  # of a schema's field
 VALUE_ID = 1  # of `value`, on topics without a schema
@@ -67,11 +68,6 @@ class Format(StrEnum):
     TYPED = "typed"
 
 
-@cache
-def _optional(mask: int) -> tuple[pa.Field, ...]:
-    return tuple(f for bit, f in enumerate(OPTIONAL_FIELDS) if mask >> bit & 1)
-
-
 @dataclass(frozen=True)
 class Layout:
     """The columns of one topic. `values` are the user's columns: `value` alone, or a typed topic's fields."""
@@ -79,10 +75,13 @@ class Layout:
     format: Format
     values: pa.Schema
     table: pa.Schema = field(init=False)
+    schema_id: int = field(init=False)  # of the schema that the values come from; 0 without one
+    _rows: dict[int, pa.Schema] = field(init=False, default_factory=dict, compare=False, repr=False)  # by mask
 
     def __post_init__(self) -> None:
         columns = [OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS, *self.values]
         object.__setattr__(self, "table", pa.schema(columns))
+        object.__setattr__(self, "schema_id", int((self.values.metadata or {}).get(SCHEMA_ID, b"0")))
 
     @staticmethod
     def of(format: Format, fields: pa.Schema | None = None) -> "Layout":
@@ -95,7 +94,11 @@ class Layout:
 
     def rows(self, mask: int) -> pa.Schema:
         """Returns the schema of rows whose optional columns are those in `mask` (bit n: OPTIONAL_FIELDS[n])."""
-        return pa.schema([TIMESTAMP_FIELD, *_optional(mask), *self.values])
+        schema = self._rows.get(mask)
+        if schema is None:
+            optional = [field for bit, field in enumerate(OPTIONAL_FIELDS) if mask >> bit & 1]
+            schema = self._rows[mask] = pa.schema([TIMESTAMP_FIELD, *optional, *self.values])
+        return schema
 
     def complete(self, rows: pa.RecordBatch, first_offset: int) -> pa.RecordBatch:
         """Completes rows to the columns of files: offsets from `first_offset` on, and nulls for absent columns."""
@@ -180,27 +183,33 @@ class Single:
     reference: Reference | str | None = None
 
 
+_CONTENT = attrgetter("value", "reference")
+_BESIDE = attrgetter("timestamp_us", "key", "headers", "expires_us")
+
+
 def rows_of_singles(singles: Sequence[Single], layout: Layout) -> pa.RecordBatch:
     """Builds the rows of one or more messages of a json or bytes topic, in order."""
     assert layout.format is not Format.TYPED
     kind = layout.values.field(0).type
-    references = [single.reference for single in singles]
+    values, references = zip(*map(_CONTENT, singles), strict=True)
     if not any_there(references):
-        return rows_with_values(singles, [binaries([single.value for single in singles], kind)], layout)
-    values = pa.array([single.value for single in singles], pa.binary()).cast(kind)
-    return rows_with_values(singles, [values], layout, references_column(references))
+        return rows_with_values(singles, [binaries(values, kind)], layout)
+    column = pa.array(values, pa.binary()).cast(kind)
+    return rows_with_values(singles, [column], layout, references_column(references))
 
 
 def rows_with_values(
     singles: Sequence[Single], values: Sequence[pa.Array], layout: Layout, references: pa.Array | None = None
 ) -> pa.RecordBatch:
-    """As `rows_of_singles`, with the value columns already built, and the references if there are any."""
+    """Builds the rows of one or more messages of any topic, with the value columns already built, and the references
+    if there are any."""
+    times_us, keys, headers, expires_us = zip(*map(_BESIDE, singles), strict=True)
     return assemble(
         layout,
-        microseconds(np.fromiter([single.timestamp_us for single in singles], np.int64, len(singles))),
-        optional([single.key for single in singles], pa.string()),
-        headers_column([single.headers for single in singles]),
-        optional([single.expires_us for single in singles], TIMESTAMP),
+        microseconds(np.fromiter(times_us, np.int64, len(singles))),
+        optional(keys, pa.string()),
+        headers_column(headers),
+        optional(expires_us, TIMESTAMP),
         values,
         references,
     )
@@ -256,19 +265,20 @@ def microseconds(values: "np.ndarray[Any, np.dtype[np.int64]]") -> pa.Array:
     return pa.Array.from_buffers(TIMESTAMP, len(values), [None, pa.py_buffer(values)])
 
 
-def microseconds_of(times: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Returns a timestamp column as microseconds since the epoch, without a copy; any number for a null."""
-    return np.frombuffer(times.buffers()[1], np.int64, len(times), 8 * times.offset)
+def newest_us(rows: pa.RecordBatch) -> int:
+    """Returns the newest `_timestamp` of one or more rows, in microseconds since the epoch."""
+    times = rows.column(0)
+    return int(np.frombuffer(times.buffers()[1], np.int64, len(times), 8 * times.offset).max())
 
 
-def optional(values: list[Any], kind: pa.DataType) -> pa.Array | None:
+def optional(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     """Returns a column, or None if all values are None."""
-    return pa.array(values, kind) if any_there(values) else None
+    return pa.array(values, kind) if values.count(None) < len(values) else None
 
 
-def headers_column(headers: list[dict[str, str] | None]) -> pa.Array | None:
+def headers_column(headers: Sequence[dict[str, str] | None]) -> pa.Array | None:
     """Returns the `_headers` column, or None if no message has headers. Empty headers become null."""
-    if not any_there(headers):
+    if headers.count(None) == len(headers):
         return None
     return pa.array([list(each.items()) if each else None for each in headers], HEADERS)
 
@@ -300,6 +310,6 @@ def header_sizes(headers: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
     return sizes
 
 
-def any_there(values: list[Any]) -> bool:
+def any_there(values: Sequence[Any]) -> bool:
     """Tells whether some value is not None."""
     return values.count(None) < len(values)

@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from seaweedq.errors import InvalidRequest
 from seaweedq.json_reasons import in_words
-from seaweedq.segments.layout import FIELD_ID, MAX_USER_ID, PARTITION_COLUMN
+from seaweedq.segments.layout import FIELD_ID, MAX_USER_ID, PARTITION_COLUMN, SCHEMA_ID
 
 MAX_FIELDS = 1000
-SCHEMA_ID = b"schema-id"
 
 _MARK = b"iceberg.type"
 _QUOTING = frozenset('"\\')  # what would have to be escaped in JSON; the decoder of values takes no such names
@@ -89,11 +88,6 @@ def encode_fields(fields: pa.Schema) -> str:
 def decode_fields(text: str) -> pa.Schema:
     """Decodes the text of `encode_fields`."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-
-
-def schema_id(fields: pa.Schema) -> int:
-    """Returns the id of the schema that the columns come from; 0 without one, as for `json` and `bytes`."""
-    return int((fields.metadata or {}).get(SCHEMA_ID, b"0"))
 
 
 def is_uuid(field: pa.Field) -> bool:

@@ -18,7 +18,7 @@ from seaweedq.storage.memory import MemoryStore
 from tests.support.levels import newest
 from tests.support.paths import ROOT
 
-OWN_MODULES = ("file_", "object_", "memory_")
+OWN_MODULES = ("backends", "file_", "object_", "memory_")
 
 
 def opened(folder: Path, kind: str) -> Journals:

@@ -29,7 +29,7 @@ FIRST = 5
 
 
 def joined(number: int, frames: list[Frame], file_id: bytes = FILE_ID) -> bytes:
-    return b"".join(bytes(part) for part in encode_commit(file_id, number, frames))
+    return b"".join(bytes(part) for part in encode_commit(file_id, number, frames)[0])
 
 
 def file_of(commits: list[list[Frame]]) -> tuple[bytes, list[int]]:

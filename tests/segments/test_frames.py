@@ -15,7 +15,7 @@ from tests.support.segments.frame_samples import FRAMES, LAYOUTS, plain, rows, r
 
 
 def packed(frames: list[Frame]) -> tuple[memoryview, bytearray]:
-    index, body = pack(frames)
+    index, body, _ = pack(frames)
     return memoryview(index), bytearray(b"".join(bytes(part) for part in body))
 
 

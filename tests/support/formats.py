@@ -104,7 +104,7 @@ def main() -> None:
     """Writes all of them."""
     slots = SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17, 19), SlotHeader(SlotKind.FENCE, BROKER, 21, NONCE, 17)
     file = FileHeader(bytes.fromhex(NONCE), 2, 999, 20)
-    commit = b"".join(map(bytes, encode_commit(file.file_id, 20, frames())))
+    commit = b"".join(map(bytes, encode_commit(file.file_id, 20, frames())[0]))
     identity = Identity("ab" * 16, 1, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "cd" * 16)
     for name, data in {
         "slot.bin": encode_slot(slots[0], frames()),

@@ -21,7 +21,6 @@ from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry, oldest_up
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import ProducerTables
-from seaweedq.segments.schema import schema_id
 from seaweedq.storage.interface import ObjectStore
 
 
@@ -122,7 +121,7 @@ class EntryWriter:
             next_offset=end,
             broker=self._broker,
             nonce=self._ids.nonce(),
-            schema_id=schema_id(source.layout.values),
+            schema_id=source.layout.schema_id,
             appended_us=self._clock.now_us(),
             max_timestamp_us=max_timestamp_us,
             producers=producers.encode(self._level()),

@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -27,9 +28,8 @@ from seaweedq.failpoints import reach
 from seaweedq.invariants import require
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
-from seaweedq.segments.layout import Single, mask_of, microseconds_of, rows_of_singles
+from seaweedq.segments.layout import Single, mask_of, newest_us, rows_of_singles
 from seaweedq.segments.producers import Sequences
-from seaweedq.segments.schema import schema_id
 
 COMMIT_BYTES = 32 * 1024 * 1024
 
@@ -46,12 +46,7 @@ class EncodedRows:
     def encode(rows: pa.RecordBatch) -> "EncodedRows":
         """Serialises rows, once. The result stands on the new bytes, so that the request's own buffers can go."""
         payload = rows.serialize()
-        return EncodedRows.from_payload(pa.ipc.read_record_batch(payload, rows.schema), payload)
-
-    @staticmethod
-    def from_payload(rows: pa.RecordBatch, payload: pa.Buffer) -> "EncodedRows":
-        """Describes rows that stand on `payload` already."""
-        return EncodedRows(rows, payload, int(microseconds_of(rows.column(0)).max()))
+        return EncodedRows(pa.ipc.read_record_batch(payload, rows.schema), payload, newest_us(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +264,7 @@ class GroupCommit:
             return
         reach("commit.append")
         try:
-            number = await self._journal.append([*frames, *(frame for frame, _ in taken.others)])
+            number = await self._journal.append([*frames, *map(itemgetter(0), taken.others)])
             if before is not None:
                 await _answered(before)
         except JournalUnavailable as error:
@@ -351,11 +346,11 @@ def _assign(appends: Sequence[Append], now_us: int) -> list[Frame]:
             *(segment.id, segment.topic, count, last.row + last.count),
         )
         first = after.get(segment, segment.next)
-        ranges = tuple(
-            ProducerRange(w.sequences.producer, w.sequences.low, w.sequences.high, first + w.row, w.count, w.part)
-            for w in append.waiters
-            if w.sequences
-        )
+        ranges = []
+        for waiter in append.waiters:
+            if known := waiter.sequences:
+                place = first + waiter.row, waiter.count, waiter.part
+                ranges.append(ProducerRange(known.producer, known.low, known.high, *place))
         frames.append(
             Frame(
                 kind=FrameKind.ROWS,
@@ -364,8 +359,8 @@ def _assign(appends: Sequence[Append], now_us: int) -> list[Frame]:
                 first_offset=first,
                 count=count,
                 columns=mask_of(encoded.rows),
-                schema_id=schema_id(segment.layout.values),
-                ranges=ranges,
+                schema_id=segment.layout.schema_id,
+                ranges=tuple(ranges),
                 append_time_us=now_us,
                 payload=encoded.payload,
             )

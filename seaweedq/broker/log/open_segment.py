@@ -62,7 +62,7 @@ class Tail:
         """Adds rows that have become durable. Raises InvariantViolated unless they begin where the tail ends."""
         require(rows.first == self.end, "rows from offset %d are added to a tail that ends at %d", rows.first, self.end)
         self._buffered.append(rows)
-        self.end = rows.end
+        self.end += rows.rows.num_rows
         self.size_bytes += rows.size_bytes
 
     def oldest(self) -> BufferedRows:

@@ -29,6 +29,7 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
+from seaweedq.segments.layout import newest_us
 from seaweedq.segments.producers import FORWARD, Sequences
 
 IDENTITIES = 8  # of a segment
@@ -230,4 +231,4 @@ class ForwardReceiver:
 
 def _read(frame: ForwardFrame, segment: OpenSegment) -> EncodedRows:
     rows = frame.rows(segment.layout)
-    return EncodedRows.from_payload(rows, pa.py_buffer(frame.payload))
+    return EncodedRows(rows, pa.py_buffer(frame.payload), newest_us(rows))

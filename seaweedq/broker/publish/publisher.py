@@ -113,7 +113,8 @@ class Publisher:
         if segment is not None and not segment.redirected:
             part = routing.starts[position]
             if sequences is None:  # nothing to judge
-                segment.check_open()
+                if segment.closed:
+                    raise segment.closed
                 offset = self._commit.append_single(segment, part, message, None)
                 self._timeouts.add(offset, deadline)  # nobody else waits for it: cheaper than a timeout and a shield
                 return segment.id, await offset, False
