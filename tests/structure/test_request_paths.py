@@ -42,11 +42,11 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "publish of one message": Budget(45, 18),
-    "publish of 100 as NDJSON": Budget(49, 19),
-    "publish of 100 as Arrow": Budget(50, 19),
+    "publish of one message": Budget(41, 18),
+    "publish of 100 as NDJSON": Budget(45, 19),
+    "publish of 100 as Arrow": Budget(47, 19),
     "pull of 5": Budget(45, 17),
-    "ack by lease": Budget(53, 17),
+    "ack by lease": Budget(52, 17),
     "read of a topic's record": Budget(39, 18),
 }
 
