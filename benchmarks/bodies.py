@@ -36,7 +36,7 @@ def best_us(work: Callable[[], object], messages: int, repeats: int = 15) -> flo
 def measure(folder: Path) -> Iterator[Result]:
     """Each way, the best of several runs. Nothing is written."""
     count = 10_000
-    layouts = {format: Layout.of(format, FIELDS) for format in Format}
+    layouts = {format: Layout.from_format(format, FIELDS) for format in Format}
     intake = {
         format: Intake(layout, None, 1 << 20, NOW_US, 1 << 30, cluster_us=NOW_US) for format, layout in layouts.items()
     }

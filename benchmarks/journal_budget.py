@@ -65,7 +65,7 @@ async def commits(
     running = asyncio.create_task(commit.run())
     releasing = asyncio.create_task(_release(commit, journal))
     await use(commit, measured)
-    await commit.quiet()
+    await commit.wait_until_idle()
     measured.puts = journal.budget.puts - before
     for task in (running, releasing):
         task.cancel()

@@ -24,7 +24,7 @@ from tests.support.http.uploading_files import arrow, numbered, parquet
 
 pytestmark = pytest.mark.process
 
-LAYOUT = Layout.of(Format.JSON)
+LAYOUT = Layout.from_format(Format.JSON)
 GIB = 1024**3
 
 
@@ -130,7 +130,7 @@ async def test_rows_of_many_short_texts_come_in_batches_that_are_taken():
         columns=encode_fields(schema),
         batch_rows=131_072,
     )
-    given.layout = Layout.of(Format.TYPED, tuple(schema))
+    given.layout = Layout.from_format(Format.TYPED, tuple(schema))
     found = await batches(given)
     assert sum(rows.num_rows for rows in found) == 131_072
     assert max(rows.nbytes for rows in found) <= 2 * BATCH_BYTES

@@ -68,7 +68,7 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.journal.interface import JournalSetup
 from seaweedq.settings import Settings
-from seaweedq.storage.counting import Counted
+from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.probe import probe
 
 
@@ -84,7 +84,7 @@ class ProcessContext:
     """
 
     settings: Settings
-    store: Counted
+    store: InstrumentedStore
     coordination: Coordination
     journals: JournalSetup
     clock: Clock

@@ -24,7 +24,7 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.errors import NotReady
 from seaweedq.journal.interface import Journals
 from seaweedq.settings import Settings
-from seaweedq.storage.counting import Counted
+from seaweedq.storage.instrumented import InstrumentedStore
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Context:
     """
 
     settings: Settings
-    store: Counted
+    store: InstrumentedStore
     coordination: Coordination
     clock: Clock
     ids: Ids

@@ -51,7 +51,7 @@ class Maintenance(Service):
         flushed, and the cursors are written. Returns whether the journal is of no use any more."""
         log, dispatcher = self._log, self._dispatcher
         log.commit.close()
-        await log.commit.quiet()
+        await log.commit.wait_until_idle()
         flushes = [log.flusher.flush(segment) for segment in log.dirty]
         for outcome in await asyncio.gather(*flushes, dispatcher.checkpoint(), return_exceptions=True):
             if isinstance(outcome, BaseException):

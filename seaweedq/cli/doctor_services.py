@@ -15,7 +15,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import SeaweedqError
 from seaweedq.settings import Settings
-from seaweedq.storage.counting import Counted
+from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.probe import probe
 
 LOOK_S = 20.0
@@ -60,7 +60,7 @@ async def _store(settings: Settings, clock: Clock, ids: Ids, pools: Pools) -> As
         yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker makes")
         return
     opened = open_store(settings, ids, pools)
-    store = Counted(opened, clock)
+    store = InstrumentedStore(opened, clock)
     try:
         began_s = clock.monotonic_s()
         await probe(store.payloads, ids)

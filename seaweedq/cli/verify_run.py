@@ -243,7 +243,7 @@ class Audit:
             if expected not in (None, cluster):
                 raise ClientError(f"the store belongs to cluster {cluster}, but the broker to cluster {expected}")
             after = broker.bounds() if broker else {}
-            listing = Listing.of(self._topic, names)
+            listing = Listing.from_names(self._topic, names)
             if broker is None and not names:
                 raise ClientError(f"the store {self._root} has no folder topics/{self._topic}")
             self._strays += listing.findings

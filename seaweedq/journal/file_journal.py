@@ -7,8 +7,8 @@ Owns the order of writes on the disk, and why:
 2. A commit is answered only after its sync. A failed write or sync ends the file where its last durable commit ends,
    and is never tried again on it: the kernel may have dropped the pages (https://lwn.net/Articles/752063/).
 3. The next file's header states that end, so it is durable before any later commit is. Until then a recovery may find
-   the commit that failed: `settle` begins the next file, before a segment of that commit may go to another broker,
-   whose rows take the same offsets.
+   the commit that failed: `discard_failed` begins the next file, before a segment of that commit may go to another
+   broker, whose rows take the same offsets.
 4. A file gets its name by rename, and one without commits is replaced by the next try under the same name: a full
    disk collects no half-made files.
 5. Files go oldest first, each removal durable before the next, so that no gap can appear.
@@ -115,8 +115,8 @@ class FileJournal:
         finally:
             self._appending = False
 
-    async def settle(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._worker, self._settle)
+    async def discard_failed(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._discard_failed)
 
     async def pace(self, is_full: asyncio.Event) -> None:
         pass
@@ -164,7 +164,7 @@ class FileJournal:
             self._end_file()
         return number
 
-    def _settle(self) -> None:
+    def _discard_failed(self) -> None:
         try:
             if self._is_in_doubt and not self._closed:
                 self._file = self._open_file()

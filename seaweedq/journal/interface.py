@@ -46,7 +46,7 @@ class Journal(Protocol):
         journal, nothing more may be acknowledged. A cancelled append may still become durable.
         """
 
-    async def settle(self) -> None:
+    async def discard_failed(self) -> None:
         """Makes sure that a recovery finds nothing of appends that have failed. Raises JournalUnavailable."""
 
     async def pace(self, is_full: asyncio.Event) -> None:

@@ -48,7 +48,7 @@ class MemoryJournal:
         self.unreleased_bytes += _size(frames)
         return number
 
-    async def settle(self) -> None:
+    async def discard_failed(self) -> None:
         pass
 
     async def pace(self, is_full: asyncio.Event) -> None:

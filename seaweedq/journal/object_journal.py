@@ -84,7 +84,7 @@ class SlotWriter:
         reach("slot.put")
         pauses = Pauses(self._store.worked, self._sleep, LAST_PAUSE_S)
         while not await self._try(header, data):
-            await pauses.take()
+            await pauses.wait()
             self._budget.spend(self._clock.monotonic_s())
         self._store.worked.wake()
         reach("slot.stored")
@@ -210,7 +210,7 @@ class ObjectJournal:
         self._pacer.began(self._clock.monotonic_s(), self._needed, is_full=not self._has_room)
         return await asyncio.shield(slot.done)
 
-    async def settle(self) -> None:
+    async def discard_failed(self) -> None:
         pass  # an append that fails ends the journal
 
     async def pace(self, is_full: asyncio.Event) -> None:
@@ -264,10 +264,10 @@ class ObjectJournal:
         header = self._headers.make(SlotKind.DATA, number, self._released, self._acknowledged)
         slot = _Slot(header, is_rest, self._writer.begin(header, frames))
         self._under_way.append(slot)
-        slot.put.add_done_callback(self._settle)
+        slot.put.add_done_callback(self._end_put)
         return slot
 
-    def _settle(self, put: asyncio.Task[int]) -> None:
+    def _end_put(self, put: asyncio.Task[int]) -> None:
         """Acknowledges or refuses slots by rules 3 and 4."""
         if self._closed or put.cancelled():
             return

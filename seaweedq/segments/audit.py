@@ -50,7 +50,7 @@ class Listing:
     findings: list[Finding]
 
     @staticmethod
-    def of(topic: str, names: Sequence[str]) -> "Listing":
+    def from_names(topic: str, names: Sequence[str]) -> "Listing":
         """Sorts all names below a topic's folder."""
         listing = Listing({}, [])
         for name in sorted(names):

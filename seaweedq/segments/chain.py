@@ -49,7 +49,7 @@ class KnownEntry:
     """An entry: its size in bytes, and when its first message came, or later, in microseconds since 1970."""
 
     size: int
-    came_us: int
+    arrival_us: int
 
 
 class ChainSizes:
@@ -58,7 +58,7 @@ class ChainSizes:
 
     def __init__(self, known: Mapping[EntryName, KnownEntry], end: int) -> None:
         self._names: list[EntryName] = []
-        self._came_us: list[int] = []
+        self._arrivals_us: list[int] = []
         self._before: list[int] = []  # the bytes of all entries before each
         self._last = 0  # the bytes of the last one
         self._end = end
@@ -70,7 +70,7 @@ class ChainSizes:
         steps = name.sequence - self._names[-1].sequence if self._names else 0
         self._before.append(self._before[-1] + steps * self._last if self._names else 0)
         self._names.append(name)
-        self._came_us.append(entry.came_us)
+        self._arrivals_us.append(entry.arrival_us)
         self._last, self._end = entry.size, end
 
     def size_since(self, offset: int) -> int:
@@ -88,15 +88,15 @@ class ChainSizes:
         share = min(1.0, (offset - low) / (high - low)) if high > low else 1.0
         return int(size - below - share * (above - below))
 
-    def came(self, name: EntryName, time_us: int) -> None:
-        """Notes the time of an entry's first message."""
+    def record_arrival(self, name: EntryName, time_us: int) -> None:
+        """Records when an entry's first message came, in microseconds since 1970."""
         at = bisect_left(self._names, name)
         if at < len(self._names) and self._names[at] == name:
-            self._came_us[at] = time_us
+            self._arrivals_us[at] = time_us
 
-    def came_us(self, offset: int) -> int | None:
+    def arrival_us(self, offset: int) -> int | None:
         """Returns when the message at an offset came, or later; None where nothing is known."""
-        return self._came_us[max(0, self._at(offset))] if self._names else None
+        return self._arrivals_us[max(0, self._at(offset))] if self._names else None
 
     def _at(self, offset: int) -> int:
         return bisect_right(self._names, offset, key=lambda name: name.first_offset) - 1
@@ -110,8 +110,8 @@ class RemoteSizeHistory:
         self._marks: list[tuple[int, int]] = []
         self._rows = self._bytes = 0
 
-    def came(self, offset: int, time_us: int) -> None:
-        """Notes when a message came, or later."""
+    def record_arrival(self, offset: int, time_us: int) -> None:
+        """Records when a message came, or later."""
         at = bisect_right(self._marks, offset, key=lambda mark: mark[0]) - 1
         if at >= 0 and self._marks[at][0] == offset:
             self._marks[at] = offset, min(time_us, self._marks[at][1])
@@ -120,15 +120,15 @@ class RemoteSizeHistory:
         if len(self._marks) > MARKS:
             self._marks = self._marks[::2]
 
-    def took(self, rows: int, size_bytes: int) -> None:
-        """Notes the size of messages that were read."""
+    def record_size(self, rows: int, size_bytes: int) -> None:
+        """Records the size of messages that were read."""
         self._rows, self._bytes = self._rows + rows, self._bytes + size_bytes
 
-    def size_of(self, rows: int) -> int:
+    def size_of_rows(self, rows: int) -> int:
         """Returns about how many bytes so many messages take; 0 where none was read yet."""
         return self._bytes * rows // self._rows if self._rows else 0
 
-    def came_us(self, offset: int) -> int | None:
+    def arrival_us(self, offset: int) -> int | None:
         """Returns when the message at an offset came, or later; None where nothing is known."""
         at = bisect_right(self._marks, offset, key=lambda mark: mark[0]) - 1
         return self._marks[max(0, at)][1] if self._marks else None
@@ -173,7 +173,7 @@ class Chain:
         self._known: dict[EntryName, KnownEntry] = {}
         self._known_sizes: ChainSizes | None = None  # of what is known
         self._sizing = asyncio.Lock()
-        self._has_told = False  # of objects that are no entries
+        self._has_warned = False  # of objects that are no entries
 
     @property
     def next(self) -> EntryName:
@@ -212,7 +212,7 @@ class Chain:
         self._names = None
         self.last = await self.read(self.metadata, name) if name else None
         self.sealed = self.sealed or (self.last is not None and self.last.seal is not None)
-        self._note(each for each in listed if each.name.sequence >= self.start.sequence)
+        self._record_listed(each for each in listed if each.name.sequence >= self.start.sequence)
         if more is None:
             with suppress(ChainDamaged):  # who needs the names looks again, and is told
                 names = [name for name in page if name.sequence >= self.start.sequence]
@@ -250,7 +250,7 @@ class Chain:
             except StoreUnavailable as error:
                 self.failing = error
                 logger.warning("cannot store %s%s yet, retrying: %s", self.folder, self.next, error)
-                await pauses.take()
+                await pauses.wait()
         self.failing = None
         self._store.worked.wake()
         known = self._known[name] = KnownEntry(memoryview(data).nbytes, metadata.appended_us)
@@ -282,7 +282,7 @@ class Chain:
             unknown = next((name for name in names if name not in self._known), None)
             while unknown is not None:
                 page, _ = await self._page(f"{self.folder}{unknown.sequence:08d}")
-                self._note(page)
+                self._record_listed(page)
                 if unknown not in self._known:
                     raise _missing(f"{self.folder}{unknown}")
                 unknown = next((name for name in names if name not in self._known), None)
@@ -296,15 +296,15 @@ class Chain:
             self._known_sizes = ChainSizes(self._known, self.end)
         return self._known_sizes
 
-    def came(self, name: EntryName, time_us: int) -> None:
-        """Notes the time of an entry's first message."""
+    def record_arrival(self, name: EntryName, time_us: int) -> None:
+        """Records when an entry's first message came, in microseconds since 1970."""
         if known := self._known.get(name):
-            known.came_us = time_us
+            known.arrival_us = time_us
             if self._known_sizes is not None:
-                self._known_sizes.came(name, time_us)
+                self._known_sizes.record_arrival(name, time_us)
 
-    def _note(self, listed: Iterable[ListedEntry]) -> None:
-        """Takes in sizes and times of entries, where they are not known better."""
+    def _record_listed(self, listed: Iterable[ListedEntry]) -> None:
+        """Records sizes and times of entries that are not known better."""
         for each in listed:
             if each.name not in self._known:
                 self._known[each.name] = KnownEntry(each.size, each.modified_us)
@@ -332,15 +332,15 @@ class Chain:
         """Returns the entries of a page, and the name behind which the next one begins, if there is one."""
         page = await self._store.listed(self.folder, after=after, limit=PAGE)
         self._entries([each.name for each in page])  # which warns of the others
-        named = [(EntryName.of(each.name, self.folder), each) for each in page]
+        named = [(EntryName.from_object(each.name, self.folder), each) for each in page]
         found = [ListedEntry(name, each.size, each.modified_us) for name, each in named if name]
         return found, page[-1].name if len(page) == PAGE else None
 
     def _entries(self, listed: Sequence[str]) -> list[EntryName]:
-        found = [name for each in listed if (name := EntryName.of(each, self.folder))]
-        if len(found) < len(listed) and not self._has_told:
-            self._has_told = True
-            others = [each for each in listed if not EntryName.of(each, self.folder)]
+        found = [name for each in listed if (name := EntryName.from_object(each, self.folder))]
+        if len(found) < len(listed) and not self._has_warned:
+            self._has_warned = True
+            others = [each for each in listed if not EntryName.from_object(each, self.folder)]
             logger.warning("%s has objects of somebody else, which are left out: %s", self.folder, others[:3])
         return found
 

@@ -135,13 +135,13 @@ class EntryName(msgspec.Struct, frozen=True, order=True):
     @staticmethod
     def parse(name: str) -> "EntryName":
         """Parses the last part of an object's name. Raises ChainDamaged if it is not the name of an entry."""
-        found = EntryName.of(name.rsplit("/", 1)[-1])
+        found = EntryName.from_object(name.rsplit("/", 1)[-1])
         if not found:
             raise ChainDamaged(f"{name!r} is not the name of a chain entry", name=name)
         return found
 
     @staticmethod
-    def of(name: str, folder: str = "") -> "EntryName | None":
+    def from_object(name: str, folder: str = "") -> "EntryName | None":
         """Returns the entry that an object of a folder is; None for an object of somebody else."""
         match = _NAME.fullmatch(name.removeprefix(folder))
         return EntryName(int(match[1]), int(match[2])) if match else None

@@ -55,7 +55,7 @@ class FrameKind(IntEnum):
 
     ROWS = 1
     ACKS = 3
-    MARK = 4  # an idle segment gets an entry without rows
+    EMPTY_ENTRY = 4  # an idle segment gets an entry without rows
 
 
 class ProducerRange(Struct, array_like=True, frozen=True):
@@ -70,7 +70,7 @@ class ProducerRange(Struct, array_like=True, frozen=True):
     part: int
 
 
-class _Described(Struct, array_like=True, frozen=True):
+class _FrameFields(Struct, array_like=True, frozen=True):
     kind: FrameKind
     topic: str
     segment: int
@@ -82,36 +82,38 @@ class _Described(Struct, array_like=True, frozen=True):
     append_time_us: int
 
 
-class Frame(_Described, frozen=True):
+class Frame(_FrameFields, frozen=True):
     """One record of a segment. `columns` is the mask of optional columns of the rows in `payload` (layout.mask_of)."""
 
     payload: Buffer
 
 
-class _Header(_Described, frozen=True):
+class _Header(_FrameFields, frozen=True):
     length: int
     crc: int
 
 
-class Mark(Struct, array_like=True, frozen=True):
-    """The content of a MARK: the sequence of the entry that the segment gets. It is done once any entry has that."""
+class EmptyEntryFrame(Struct, array_like=True, frozen=True):
+    """The content of an EMPTY_ENTRY frame: the sequence of the entry that the segment gets."""
 
     sequence: int
 
 
 _decoder = msgspec.msgpack.Decoder(list[_Header])
-_mark = msgspec.msgpack.Decoder(Mark)
+_empty_entry = msgspec.msgpack.Decoder(EmptyEntryFrame)
 
 
-def mark_frame(topic: str, segment: int, sequence: int, now_us: int) -> Frame:
-    """Makes the frame of a mark."""
-    return Frame(FrameKind.MARK, topic, segment, 0, 0, 0, 0, (), now_us, _encoder.encode(Mark(sequence)))
+def empty_entry_frame(topic: str, segment: int, sequence: int, now_us: int) -> Frame:
+    """Makes the frame that says which entry without rows a segment gets."""
+    return Frame(
+        FrameKind.EMPTY_ENTRY, topic, segment, 0, 0, 0, 0, (), now_us, _encoder.encode(EmptyEntryFrame(sequence))
+    )
 
 
-def marked_by(frame: Frame) -> int:
-    """Returns the sequence that a MARK frame names. Raises NeedsNewerBroker."""
+def empty_entry_sequence(frame: Frame) -> int:
+    """Returns the sequence that an EMPTY_ENTRY frame names. Raises NeedsNewerBroker."""
     try:
-        return _mark.decode(frame.payload).sequence
+        return _empty_entry.decode(frame.payload).sequence
     except msgspec.DecodeError as error:
         raise needs_newer(f"a mark of segment {frame.segment} of {frame.topic!r} cannot be read ({error})") from error
 
@@ -135,7 +137,7 @@ def check_frames(frames: Iterable[Frame]) -> None:
     """Asserts before a write what every reader of a journal relies on."""
     for frame in frames:
         assert min(frame.segment, frame.first_offset, frame.count) >= 0, "numbers are not negative"
-        assert (frame.count > 0) == (frame.kind is FrameKind.ROWS), "rows have a count, acks and marks have none"
+        assert (frame.count > 0) == (frame.kind is FrameKind.ROWS), "rows have a count, all other frames have none"
 
 
 def padded(length: int) -> int:

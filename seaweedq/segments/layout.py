@@ -84,7 +84,7 @@ class Layout:
         object.__setattr__(self, "schema_id", int((self.values.metadata or {}).get(SCHEMA_ID, b"0")))
 
     @staticmethod
-    def of(format: Format, fields: pa.Schema | None = None) -> "Layout":
+    def from_format(format: Format, fields: pa.Schema | None = None) -> "Layout":
         """Returns the layout of a format; `fields` are a typed topic's columns, else None."""
         if format is Format.TYPED:
             assert fields is not None

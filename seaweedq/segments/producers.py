@@ -52,7 +52,7 @@ class Kind(Enum):
     LETTERS = auto()
 
     @staticmethod
-    def of(producer: str) -> "Kind":
+    def from_producer(producer: str) -> "Kind":
         """Returns the kind of a producer of this name."""
         if not producer.startswith(OURS):
             return Kind.CLIENT
@@ -78,7 +78,7 @@ class Sequences:
     high: int
 
 
-class Remembered(msgspec.Struct, array_like=True, frozen=True):
+class RecentRequest(msgspec.Struct, array_like=True, frozen=True):
     """A request's inclusive sequence range, and the first offset of its `count` rows in `segment`: this segment, or a
     predecessor."""
 
@@ -115,7 +115,7 @@ Verdict = New | Duplicate | OutOfOrder
 
 class _Producer(msgspec.Struct, array_like=True):
     used_us: int
-    requests: list[Remembered]  # rising
+    requests: list[RecentRequest]  # rising
 
 
 class _Part(msgspec.Struct, array_like=True):
@@ -155,7 +155,7 @@ class ProducerTable:
         The row count of a request that a predecessor holds is not compared, since other rows may fall into this part
         than fell into its.
         """
-        known = self._kinds[Kind.of(producer)].get(producer)
+        known = self._kinds[Kind.from_producer(producer)].get(producer)
         if known is None or low > known.requests[-1].high:
             return New()
         for request in known.requests:
@@ -167,12 +167,12 @@ class ProducerTable:
     def record(self, producer: str, low: int, high: int, first_offset: int, count: int, now_us: int) -> None:
         """Records a durable request. If it is not above the newest, the table has or had it already, and does not
         change. Evicts the least recently used producer beyond the limit."""
-        kind = Kind.of(producer)
+        kind = Kind.from_producer(producer)
         producers, guard = self._kinds[kind], self.guards[kind]
         known = producers.get(producer) or _Producer(now_us, [])
         if known.requests and low <= known.requests[-1].high:
             return
-        known.requests.append(Remembered(low, high, self.segment, first_offset, count))
+        known.requests.append(RecentRequest(low, high, self.segment, first_offset, count))
         del known.requests[: -guard.remembered]
         known.used_us = now_us
         producers.pop(producer, None)
@@ -196,7 +196,7 @@ class ProducerTable:
     def filled(self, producers: Mapping[str, _Producer]) -> "ProducerTable":
         """Returns this table with these producers."""
         for name, known in producers.items():
-            self._kinds[Kind.of(name)][name] = _Producer(known.used_us, list(known.requests))
+            self._kinds[Kind.from_producer(name)][name] = _Producer(known.used_us, list(known.requests))
         return self
 
     @property

@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from seaweedq.concurrency.pools import Pool
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import StoreUnavailable
-from seaweedq.storage.interface import Data, Listed, ObjectStore, Part, PayloadStore, SignedRequest
+from seaweedq.storage.interface import Data, ListedObject, ObjectStore, Part, PayloadStore, SignedRequest
 
 T = TypeVar("T")
 logger = logging.getLogger("seaweedq")
@@ -78,7 +78,7 @@ class Endpoints:
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         return await self._anywhere(lambda store: store.list(prefix, after, limit))
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
         return await self._anywhere(lambda store: store.listed(prefix, after, limit))
 
     async def delete(self, name: str) -> None:

@@ -27,7 +27,7 @@ FIRST_S, SURE_S = 0.05, 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedObject:
     """An object in a listing: its size in bytes, and the time at which it was made by the store's own clock, in
     microseconds since 1970 (on S3 in whole seconds)."""
 
@@ -79,7 +79,7 @@ class ObjectStore(Protocol):
         be gone since, or a place in a folder. Raises ValueError for any other.
         """
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
         """As `list`, with sizes and times; no request more. An object that is deleted meanwhile may be left out."""
 
     async def delete(self, name: str) -> None:
@@ -225,7 +225,7 @@ class Pauses:
         self._last_s = last_s
         self._next_s = FIRST_S
 
-    async def take(self) -> None:
+    async def wait(self) -> None:
         """Pauses before the next try."""
         pause_s = self._next_s
         self._next_s = min(2 * pause_s, self._last_s)
@@ -244,7 +244,7 @@ class Pauses:
             self._worked.unlisten(worked.set)
 
 
-class Unsigned:
+class NoPresignedUrls:
     """A store whose payloads pass through `receive`. All other payload methods raise NotImplementedError: check
     `presigns` first."""
 

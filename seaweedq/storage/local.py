@@ -23,8 +23,8 @@ from seaweedq.concurrency.signal import Signal
 from seaweedq.storage.interface import (
     TEMPORARY,
     Data,
-    Listed,
-    Unsigned,
+    ListedObject,
+    NoPresignedUrls,
     by_parts,
     check_name,
     check_place,
@@ -33,7 +33,7 @@ from seaweedq.storage.interface import (
 from seaweedq.storage.spool import Spool, unavailable, write_all
 
 
-class LocalStore(Unsigned):
+class LocalStore(NoPresignedUrls):
     """A PayloadStore in the folder `root`, a path or a file:// URL. The first object creates the folder."""
 
     def __init__(self, root: Path | str, ids: Ids, pools: Pools | None = None) -> None:
@@ -77,7 +77,7 @@ class LocalStore(Unsigned):
         check_place(prefix, after)
         return [*await self.readers.run(self._list, check_prefix(prefix), after, limit)]
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
         """As ObjectStore. The time of a file is its mtime."""
         check_place(prefix, after)
         return await self.readers.run(self._listed, check_prefix(prefix), after, limit)
@@ -201,12 +201,12 @@ class LocalStore(Unsigned):
         with _answers():
             return (*islice(self._walk(prefix[: prefix.rfind("/") + 1], prefix, after), limit),)
 
-    def _listed(self, prefix: str, after: str, limit: int) -> Sequence[Listed]:
+    def _listed(self, prefix: str, after: str, limit: int) -> Sequence[ListedObject]:
         found = []
         for name in self._list(prefix, after, limit):
             with suppress(FileNotFoundError), _answers():
                 there = os.stat(f"{self._root}/{name}")
-                found.append(Listed(name, there.st_size, there.st_mtime_ns // 1000))
+                found.append(ListedObject(name, there.st_size, there.st_mtime_ns // 1000))
         return found
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:

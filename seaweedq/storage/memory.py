@@ -10,7 +10,15 @@ from typing import BinaryIO
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.concurrency.pools import READS, Pool
 from seaweedq.concurrency.signal import Signal
-from seaweedq.storage.interface import Data, Listed, Unsigned, by_parts, check_name, check_place, check_prefix
+from seaweedq.storage.interface import (
+    Data,
+    ListedObject,
+    NoPresignedUrls,
+    by_parts,
+    check_name,
+    check_place,
+    check_prefix,
+)
 from seaweedq.storage.spool import check_digest, check_size
 
 
@@ -18,7 +26,7 @@ def _no_faults(moment: str, name: str) -> None:
     pass
 
 
-class MemoryStore(Unsigned):
+class MemoryStore(NoPresignedUrls):
     """A PayloadStore in memory.
 
     `faults(moment, name)` is called before and after each operation, with moments like "before create" and "after
@@ -78,10 +86,10 @@ class MemoryStore(Unsigned):
             found = (n for n in self.objects if n.startswith(prefix) and by_parts(n) > place)
             return heapq.nsmallest(limit, found, key=by_parts)
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
         names = await self.list(prefix, after, limit)
         there = ((name, self.objects.get(name)) for name in names)
-        return [Listed(name, len(data), self._times_us.get(name, 0)) for name, data in there if data is not None]
+        return [ListedObject(name, len(data), self._times_us.get(name, 0)) for name, data in there if data is not None]
 
     def uri(self, name: str) -> str:
         """As PayloadStore; no other process can open it."""

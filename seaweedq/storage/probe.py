@@ -19,7 +19,7 @@ from seaweedq.clock import Ids
 from seaweedq.errors import StoreUnavailable, UnfitStore
 from seaweedq.storage.interface import NO_BUCKET, UNSUPPORTED, ObjectStore, PayloadStore
 
-LOOKS = 3
+TRIES = 3
 IN_FOLDER = ("a", "b.d", "c")
 BELOW = "b/c"  # before b.d where names are compared by their parts, behind it where they are compared whole
 
@@ -28,26 +28,26 @@ logger = logging.getLogger("seaweedq")
 ATTEMPTS = 5  # for each racer: S3 answers 409 while a concurrent put is being resolved
 
 
-class _Wrong(Exception):
+class _WrongAnswer(Exception):
     """The store answers otherwise than it must: (what it does, what that breaks)."""
 
 
 async def check_answers(store: ObjectStore, ids: Ids, create: Create) -> None:
-    """Raises UnfitStore, which says what is wrong and what it breaks (fields: wrong, breaks), if all of LOOKS looks
+    """Raises UnfitStore, which says what is wrong and what it breaks (fields: wrong, breaks), if all of TRIES looks
     find something wrong; StoreUnavailable. Sends about 20 requests in four rounds."""
-    for look in range(LOOKS):
+    for look in range(TRIES):
         folder = f"_probe/{ids.nonce()}/"
         try:
-            await _look(store, folder, create)
-        except _Wrong as error:
+            await _check_once(store, folder, create)
+        except _WrongAnswer as error:
             wrong, breaks = error.args
-            if look == LOOKS - 1:
+            if look == TRIES - 1:
                 raise UnfitStore(f"the store {wrong}, which breaks {breaks}", wrong=wrong, breaks=breaks) from None
         else:
             return
 
 
-async def _look(store: ObjectStore, folder: str, create: Create) -> None:
+async def _check_once(store: ObjectStore, folder: str, create: Create) -> None:
     contents = {folder + name: f"{folder}{name} 0123456789".encode() for name in (*IN_FOLDER, BELOW)}
     try:
         await asyncio.gather(*(create(store, name, content) for name, content in contents.items()))
@@ -134,7 +134,7 @@ def _short(names: Sequence[str], folder: str) -> list[str]:
 
 def _expect(held: bool, wrong: str, breaks: str) -> None:
     if not held:
-        raise _Wrong(wrong, breaks)
+        raise _WrongAnswer(wrong, breaks)
 
 
 async def probe(store: PayloadStore, ids: Ids, racers: int = 32) -> None:

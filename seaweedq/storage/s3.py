@@ -25,7 +25,7 @@ from fsspec.asyn import sync
 from seaweedq.concurrency.pools import READS, Pool, Pools
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import InvalidRequest, StoreUnavailable
-from seaweedq.storage.interface import Data, Listed, Part, SignedRequest, check_name, check_place, check_prefix
+from seaweedq.storage.interface import Data, ListedObject, Part, SignedRequest, check_name, check_place, check_prefix
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
 from seaweedq.storage.s3_requests import Bucket, ConnectionLimits, Encryption, no_copies
 from seaweedq.storage.s3_signed import Example
@@ -116,10 +116,10 @@ class S3Store:
         """As ObjectStore; folder markers, which other tools leave, are not listed."""
         return [each.name for each in await self.listed(prefix, after, limit)]
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
         check_place(prefix, after)
         first, last = self._root + check_prefix(prefix), self._root + after if after else ""
-        found: list[Listed] = []
+        found: list[ListedObject] = []
         more = True
         while more and len(found) < limit:
             page, more = await self._bucket.list(first, last, min(PAGE, limit - len(found)))
@@ -204,7 +204,7 @@ class S3Store:
         now_s = asyncio.get_running_loop().time()
         if expires_s != self._example_for or now_s >= self._until_s:
             url = await self._sign("get_object", name, expires_s)
-            self._example = Example.of(url, self._key(name), await self._bucket.secret())
+            self._example = Example.from_url(url, self._key(name), await self._bucket.secret())
             self._example_for, self._until_s = expires_s, now_s + expires_s / 20
         elif self._example:
             url = self._example.url(self._key(name))

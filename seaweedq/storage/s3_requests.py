@@ -31,8 +31,8 @@ from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
-from seaweedq.storage.interface import NO_BUCKET, UNSUPPORTED, Data, Listed
-from seaweedq.storage.s3_signed import Answer, Answered, Place, SignedRequests, read_page
+from seaweedq.storage.interface import NO_BUCKET, UNSUPPORTED, Data, ListedObject
+from seaweedq.storage.s3_signed import Answer, ErrorAnswer, SignedRequests, SigningPlace, read_page
 
 NONE, KMS = "none", "aws:kms"
 MAKING = frozenset({"put_object", "copy_object", "create_multipart_upload"})  # requests that make objects
@@ -203,7 +203,7 @@ class Bucket:
 
         try:
             return await self._repeat(f"read {key}", once)
-        except _Beyond:
+        except _RangeBeyondEnd:
             return b"", 0, 0
 
     async def size(self, key: str) -> int:
@@ -252,7 +252,7 @@ class Bucket:
             inside = f"NoSuchBucket: {where} does not exist; create it, or correct the setting store"
             raise StoreUnavailable(detail, inside=inside, code=NO_BUCKET) from None
 
-    async def list(self, prefix: str, after: str, limit: int) -> tuple[list[Listed], bool]:
+    async def list(self, prefix: str, after: str, limit: int) -> tuple[list[ListedObject], bool]:
         """Returns a page of objects, named by their keys, with this prefix after `after`, at most `limit`, and whether
         there are more. `after` is empty or begins with the prefix: for any other SeaweedFS 4.44 lists other keys, or
         none.
@@ -329,7 +329,7 @@ class Bucket:
         async with said["Body"] as body:
             return await body.read(), said
 
-    async def _page(self, prefix: str, after: str, limit: int) -> tuple[Sequence[Listed], bool]:
+    async def _page(self, prefix: str, after: str, limit: int) -> tuple[Sequence[ListedObject], bool]:
         asked = {"list-type": "2", "prefix": prefix, "max-keys": f"{limit}", "encoding-type": "url"}
         tried = self._signed.place
         if answer := await self._send("GET", None, {**asked, **({"start-after": after} if after else {})}, {}):
@@ -345,7 +345,7 @@ class Bucket:
             else None
         )
 
-    async def _call(self, method: str, tried: Place | None = None, **parameters: Any) -> dict[str, Any]:
+    async def _call(self, method: str, tried: SigningPlace | None = None, **parameters: Any) -> dict[str, Any]:
         """Has botocore make a request; `tried` where the store has refused the same one that was made here."""
         await self._connect()
         stated = {**self.encryption.parameters(method), **parameters}
@@ -355,15 +355,15 @@ class Bucket:
         return answer
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[T]]) -> T:
-        """Calls `act` up to TRIES times. Raises FileNotFoundError, `_Beyond`, and StoreUnavailable for all other
-        failures."""
+        """Calls `act` up to TRIES times. Raises FileNotFoundError, `_RangeBeyondEnd`, and StoreUnavailable for all
+        other failures."""
         for last in range(TRIES):
             try:
                 return await act()
             except FAILURES as error:
                 status, code = _answer(error)
                 if status == 416:
-                    raise _Beyond from error
+                    raise _RangeBeyondEnd from error
                 if status == 404 and code != NO_BUCKET:
                     raise FileNotFoundError(f"{what}: the object does not exist") from error
                 if last == TRIES - 1 or 300 <= status < 500:
@@ -393,9 +393,9 @@ class Bucket:
         return StoreUnavailable(detail, inside=inside, code=named or code)
 
 
-def _listed(each: Mapping[str, Any]) -> Listed:
+def _listed(each: Mapping[str, Any]) -> ListedObject:
     modified = each["LastModified"]
-    return Listed(each["Key"], int(each["Size"]), int(modified.timestamp() * 1_000_000))
+    return ListedObject(each["Key"], int(each["Size"]), int(modified.timestamp() * 1_000_000))
 
 
 def no_copies(url: str) -> dict[str, str]:
@@ -413,13 +413,13 @@ def _bar_copies(request: Any, **_: Any) -> None:
         request.headers[_NO_COPY] = _NO_COPIES[_NO_COPY]
 
 
-class _Beyond(Exception):
+class _RangeBeyondEnd(Exception):
     """The requested range begins beyond the object's end."""
 
 
 def _answer(error: Exception) -> tuple[int, str]:
     """Returns status and code of the store's answer; 0 and an empty string if there was none."""
-    if isinstance(error, Answered):
+    if isinstance(error, ErrorAnswer):
         return error.status, error.code
     cause = error.__cause__
     if not isinstance(cause, ClientError):

@@ -4,10 +4,10 @@ gets.
 botocore takes over 1 ms of CPU to make a request and to read its answer (rules of endpoints, hooks, models), which is
 more than all else that it costs. So these three are made here, and botocore's HTTP session sends them: with its
 connections, proxies, certificates and time limits, and its errors. All that may differ between stores is learnt from a
-request that botocore has signed (`Place.learnt`), and its credentials are asked for each. A place that is signed in
-another way than by Signature Version 4 is not learnt: botocore makes all requests there. The signature is that of
-https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html. It covers all headers and, as botocore's
-is set up to do, no body.
+request that botocore has signed (`SigningPlace.from_request`), and its credentials are asked for each. A place that is
+signed in another way than by Signature Version 4 is not learnt: botocore makes all requests there. The signature is
+that of https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html. It covers all headers and, as
+botocore's is set up to do, no body.
 
 Presigned gets come by the thousand: botocore needs 0.3 ms or more for each, so it signs one, and the others are derived
 from that `Example`. No part of a URL is invented here. Two URLs of the same moment differ in the key and in the
@@ -32,7 +32,7 @@ from botocore.awsrequest import AWSPreparedRequest
 from botocore.compat import get_current_datetime
 from botocore.utils import parse_timestamp
 
-from seaweedq.storage.interface import Listed
+from seaweedq.storage.interface import ListedObject
 
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # which clients leave out of the Host header
 _SIGNATURE = "&X-Amz-Signature="
@@ -64,7 +64,7 @@ class Example:
     secret: bytes = field(repr=False)
 
     @staticmethod
-    def of(url: str, key: str, secret: str) -> "Example | None":
+    def from_url(url: str, key: str, secret: str) -> "Example | None":
         """Parses a presigned GET of `key` into an example; None if its kind is not supported here.
 
         `secret` is the secret access key that signed it.
@@ -112,7 +112,7 @@ class Credentials(Protocol):
     token: str | None
 
 
-class Answered(OSError):
+class ErrorAnswer(OSError):
     """Raised for an answer that is an error, with its status and the store's code."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -130,7 +130,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SigningPlace:
     """A bucket as requests name it: scheme and host, the path of the bucket itself (empty where the host names it), and
     the region of signatures."""
 
@@ -140,7 +140,7 @@ class Place:
     region: str
 
     @staticmethod
-    def learnt(request: Any, signing_name: str, region: str, version: str) -> "Place | None":
+    def from_request(request: Any, signing_name: str, region: str, version: str) -> "SigningPlace | None":
         """Returns the place of a request about an object or a listing, which botocore is about to sign; None where it
         is signed in a way that is not known here."""
         options = request.context.get("auth_options") or ["aws.auth#sigv4"]
@@ -154,7 +154,7 @@ class Place:
             return None
         root = parts.path.removesuffix(end).rstrip("/")
         plain = parts.port is None or parts.port == _PORTS.get(parts.scheme)
-        return Place(f"{parts.scheme}://{parts.netloc}", name if plain else f"{name}:{parts.port}", root, region)
+        return SigningPlace(f"{parts.scheme}://{parts.netloc}", name if plain else f"{name}:{parts.port}", root, region)
 
     def request(
         self,
@@ -201,16 +201,16 @@ class SignedRequests:
     """
 
     def __init__(self) -> None:
-        self.place: Place | None = None
-        self._learnt: Place | None = None
+        self.place: SigningPlace | None = None
+        self._learnt: SigningPlace | None = None
         self._is_known = False
         self._refused: set[str] = set()  # keys of puts
 
     def learn(self, client: Any) -> None:
         """Looks at what a client of botocore signs from now on."""
-        client.meta.events.register("before-sign.s3", self._look, unique_id="seaweedq-place")
+        client.meta.events.register("before-sign.s3", self._learn, unique_id="seaweedq-place")
 
-    def worked(self, tried: Place | None = None) -> bool:
+    def worked(self, tried: SigningPlace | None = None) -> bool:
         """Notes that a request of botocore's has worked; `tried` where the store had refused the same one from here.
         Returns False where that ends the requests from here."""
         if tried is not None:
@@ -230,7 +230,7 @@ class SignedRequests:
         body: Any = None,
     ) -> Answer | None:
         """Sends a request, and returns its answer; None where botocore has to make it, and nothing was put. Raises
-        Answered, and botocore's errors where no answer came."""
+        ErrorAnswer, and botocore's errors where no answer came."""
         if self.place is None or key in self._refused:
             self._refused.discard(key or "")
             return None
@@ -251,7 +251,7 @@ class SignedRequests:
             status = 500  # as botocore has it: S3 may find out behind the head that it has failed
         if status < 300:
             return Answer(answer.headers, data)
-        failed = Answered(status, _found(_CODE, data) or f"{status}", _found(_MESSAGE, data))
+        failed = ErrorAnswer(status, _found(_CODE, data) or f"{status}", _found(_MESSAGE, data))
         if status in _REFUSED and failed.code not in _DAMAGED:
             if body is None:
                 return None
@@ -260,7 +260,7 @@ class SignedRequests:
             self._refused.add(key or "")
         raise failed
 
-    def _look(
+    def _learn(
         self,
         request: Any,
         signing_name: str,
@@ -273,12 +273,12 @@ class SignedRequests:
             return
         try:
             if not request.context.get("is_presign_request"):
-                self._learnt = Place.learnt(request, signing_name, region_name, signature_version)
+                self._learnt = SigningPlace.from_request(request, signing_name, region_name, signature_version)
         except (AttributeError, KeyError, TypeError, ValueError):  # of another botocore, which makes the request
             self._learnt = None
 
 
-def read_page(body: bytes) -> tuple[Sequence[Listed], bool]:
+def read_page(body: bytes) -> tuple[Sequence[ListedObject], bool]:
     """Returns the objects of a page of a listing, and whether there are more. Raises OSError for another body."""
     try:
         parts = [(_tag(part), part) for part in ET.fromstring(body)]
@@ -294,13 +294,13 @@ def read_page(body: bytes) -> tuple[Sequence[Listed], bool]:
         raise OSError(f"the store's listing cannot be read: {error!r}") from error
 
 
-def _listed(fields: Mapping[str, str], encoded: bool) -> Listed:
+def _listed(fields: Mapping[str, str], encoded: bool) -> ListedObject:
     name, modified = fields["Key"], fields["LastModified"]
     try:
         time = datetime.fromisoformat(modified)
     except ValueError:
         time = parse_timestamp(modified)
-    return Listed(unquote_plus(name) if encoded else name, int(fields["Size"]), int(time.timestamp() * 1_000_000))
+    return ListedObject(unquote_plus(name) if encoded else name, int(fields["Size"]), int(time.timestamp() * 1_000_000))
 
 
 def _is_error(body: bytes) -> bool:

@@ -20,7 +20,7 @@ from tests.support.processes.together import BROKERS, TOPIC, Together
 pytestmark = pytest.mark.process
 
 ARROW = "application/vnd.apache.arrow.stream"
-LAYOUT = Layout.of(Format.JSON)
+LAYOUT = Layout.from_format(Format.JSON)
 CALLS = ("positions", "close", "give", "ends", "read", "find", "size")
 JUNK = [
     b"",

@@ -12,7 +12,7 @@ from seaweedq.codec.message_json import dense, encode_messages, json_array, mess
 from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
 from tests.support.codec.body_samples import FIELDS, NOW_US, intake
 
-JSON, BYTES, TYPED = (Layout.of(format, FIELDS) for format in (Format.JSON, Format.BYTES, Format.TYPED))
+JSON, BYTES, TYPED = (Layout.from_format(format, FIELDS) for format in (Format.JSON, Format.BYTES, Format.TYPED))
 
 
 def rows(*singles: tuple[str | None, bytes, dict[str, str] | None], layout: Layout = JSON) -> pa.RecordBatch:
@@ -60,7 +60,7 @@ def test_as_many_messages_as_fit_but_at_least_one(sizes: list[list[int]], max_by
 
 @pytest.mark.parametrize("max_bytes", [1 << 20, 1 << 24])
 def test_texts_that_are_made_in_slices(max_bytes: int) -> None:
-    layout = Layout.of(Format.TYPED, pa.schema([("x", pa.int32())]))
+    layout = Layout.from_format(Format.TYPED, pa.schema([("x", pa.int32())]))
     columns = [pa.array([0] * 9000, pa.timestamp("us", "UTC")), pa.array(range(9000), pa.int32())]
     piece = pa.RecordBatch.from_arrays(columns, schema=layout.rows(0))
     text, left_out = encode_messages([(7, piece)], 0, layout, max_bytes=max_bytes)
@@ -157,7 +157,7 @@ def test_typed_values_read_as_they_were_sent() -> None:
 
 def test_floats_that_json_lacks_are_null_and_small_decimals_are_exact() -> None:
     fields = pa.schema([("x", pa.float64()), ("y", pa.float32()), ("d", pa.decimal128(38, 20))])
-    layout = Layout.of(Format.TYPED, fields)
+    layout = Layout.from_format(Format.TYPED, fields)
     one = Decimal(1).scaleb(-20)
     columns = [
         pa.array([NOW_US] * 3, pa.timestamp("us", "UTC")),
@@ -172,7 +172,7 @@ def test_floats_that_json_lacks_are_null_and_small_decimals_are_exact() -> None:
 
 
 def test_names_of_fields_are_escaped() -> None:
-    layout = Layout.of(Format.TYPED, pa.schema([('a"b', pa.int32())]))
+    layout = Layout.from_format(Format.TYPED, pa.schema([('a"b', pa.int32())]))
     columns = [pa.array([NOW_US], pa.timestamp("us", "UTC")), pa.array([1], pa.int32())]
     piece = pa.RecordBatch.from_arrays(columns, schema=layout.rows(0))
     assert json.loads(encode_messages([(0, piece)], 0, layout)[0])[0]["value"] == {'a"b': 1}

@@ -17,7 +17,7 @@ REFERENCES = st.none() | st.builds(Reference, TEXT, st.none() | st.integers(0, 2
 
 
 def rows_of(format: Format, references: list[Reference | None]) -> tuple[Layout, Any]:
-    layout = Layout.of(format)
+    layout = Layout.from_format(format)
     singles = [Single(f"k{n}", None if r else b'"v"', None, 0, None, r) for n, r in enumerate(references)]
     return layout, rows_of_singles(singles, layout)
 

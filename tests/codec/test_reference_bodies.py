@@ -19,7 +19,7 @@ FIELDS = parse_schema(
 
 
 def intake(format: str = "json", key_field: str | None = None, limit: int = 1000) -> Intake:
-    return Intake(Layout.of(Format(format), FIELDS), key_field, limit, NOW_US, cluster_us=NOW_US)
+    return Intake(Layout.from_format(Format(format), FIELDS), key_field, limit, NOW_US, cluster_us=NOW_US)
 
 
 def reason(message: Any, taken: Intake) -> str:
@@ -115,7 +115,7 @@ def test_rows_of_references_beside_values() -> None:
     """As the group commit puts singles of both kinds together."""
     reference = Reference("s3://b/p", 5, "text/plain", "ab")
     for format, value in (("json", b'"x"'), ("bytes", b"\xff")):
-        layout = Layout.of(Format(format))
+        layout = Layout.from_format(Format(format))
         rows = rows_of_singles(
             [Single("k", value, None, NOW_US, None), Single(None, None, None, NOW_US, None, reference)], layout
         )

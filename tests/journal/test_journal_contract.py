@@ -110,7 +110,7 @@ async def test_a_journal_that_is_not_closed_is_not_removed(opened: tuple[Journal
 
 async def test_frames_that_no_reader_could_trust_are_not_written(opened: tuple[Journal, Held]) -> None:
     journal, held = opened
-    for kind, count in ((FrameKind.ROWS, 0), (FrameKind.ACKS, 1), (FrameKind.MARK, 1)):
+    for kind, count in ((FrameKind.ROWS, 0), (FrameKind.ACKS, 1), (FrameKind.EMPTY_ENTRY, 1)):
         with pytest.raises(AssertionError, match="rows have a count"):
             await journal.append([Frame(kind, "t", 0, 0, count, 0, 0, (), 0, b"x")])
     assert await journal.append(acks(b"a")) == 0

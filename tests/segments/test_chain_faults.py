@@ -12,7 +12,7 @@ from seaweedq.segments.entry import EntryMetadata, EntryName, Seal, encode_entry
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.storage.memory import MemoryStore
 
-LAYOUT = Layout.of(Format.JSON)
+LAYOUT = Layout.from_format(Format.JSON)
 
 
 class Pauses:

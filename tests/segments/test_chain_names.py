@@ -17,7 +17,7 @@ from seaweedq.storage.memory import MemoryStore
 from tests.support.levels import newest
 
 WRITER = EntryWriter("cluster", "broker.1", SystemClock(), SystemIds(), newest)
-LAYOUT = Layout.of(Format.JSON)
+LAYOUT = Layout.from_format(Format.JSON)
 SOURCE = Source("flights", 0, KeyRange(0, KEY_SPACE), LAYOUT)
 
 

@@ -11,7 +11,7 @@ import pytest
 from seaweedq.segments import entry
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 
-LAYOUT = Layout.of(Format.BYTES)
+LAYOUT = Layout.from_format(Format.BYTES)
 METADATA = entry.EntryMetadata("c", "t", 0, 0, 1, 0, 0, 5000, "b", "n", 0, 0, 0, b"")
 
 

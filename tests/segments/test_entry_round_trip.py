@@ -37,7 +37,11 @@ FIELDS = pa.schema(
         pa.field("money", pa.decimal128(12, 2)),
     ]
 )
-LAYOUTS = {"json": Layout.of(Format.JSON), "bytes": Layout.of(Format.BYTES), "typed": Layout.of(Format.TYPED, FIELDS)}
+LAYOUTS = {
+    "json": Layout.from_format(Format.JSON),
+    "bytes": Layout.from_format(Format.BYTES),
+    "typed": Layout.from_format(Format.TYPED, FIELDS),
+}
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 MICROSECONDS = st.integers(-(2**50), 2**50)
 TYPED = {

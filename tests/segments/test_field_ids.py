@@ -12,7 +12,7 @@ from seaweedq.segments.entry import EntryMetadata, encode_entry
 from seaweedq.segments.layout import MAX_USER_ID, QUEUE_IDS, Format, Layout
 from tests.support.codec.body_samples import FIELDS
 
-LAYOUTS = [Layout.of(Format.JSON), Layout.of(Format.BYTES), Layout.of(Format.TYPED, FIELDS)]
+LAYOUTS = [Layout.from_format(Format.JSON), Layout.from_format(Format.BYTES), Layout.from_format(Format.TYPED, FIELDS)]
 METADATA = EntryMetadata("c", "t", 0, 0, 1, 0, 0, 0, "b", "n", 0, 0, 0, b"")
 ICEBERGS_LOWEST = 2_147_483_447  # its ids for metadata columns go up from here
 

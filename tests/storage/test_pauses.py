@@ -26,7 +26,7 @@ class Put:
     async def _repeat(self) -> None:
         while True:
             self.tries.append(self._hands.now_s)
-            await self._pauses.take()
+            await self._pauses.wait()
 
     def pauses(self) -> list[float]:
         return [round(after - before, 2) for before, after in zip(self.tries, self.tries[1:], strict=False)]
@@ -75,7 +75,7 @@ async def test_a_sleep_that_fails_is_no_end_of_a_pause() -> None:
     pauses = Pauses(Signal(), fails, 5.0)
     for _ in range(8):
         with pytest.raises(RuntimeError):
-            await pauses.take()
+            await pauses.wait()
 
 
 async def test_an_entry_of_one_chain_lets_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from seaweedq.clock import Ids, SystemClock
 from seaweedq.errors import StoreUnavailable, UnfitStore
-from seaweedq.storage.counting import Counted
 from seaweedq.storage.endpoints import Endpoints
+from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.interface import Data, ObjectStore
 from seaweedq.storage.memory import MemoryStore
-from seaweedq.storage.probe import ATTEMPTS, LOOKS, probe
+from seaweedq.storage.probe import ATTEMPTS, TRIES, probe
 from seaweedq.storage.s3 import S3Store
 from tests.support.fixtures.services import s3_server
 
@@ -185,7 +185,7 @@ async def test_a_wrong_answer_that_does_not_come_again_condemns_no_store(ids: Id
 
     store = Once()
     await probe(store, ids)
-    assert store.listings > LOOKS
+    assert store.listings > TRIES
     assert store.objects == {}
 
 
@@ -208,7 +208,7 @@ async def test_what_a_killed_probe_has_left_disturbs_no_later_one(ids: Ids) -> N
 
 
 async def test_a_probe_needs_few_requests(ids: Ids) -> None:
-    store = Counted(MemoryStore(), SystemClock())
+    store = InstrumentedStore(MemoryStore(), SystemClock())
     await probe(store.payloads, ids)
     assert store.requests["create"] == 32 + 1 + 4
     assert store.requests.total() - store.requests["create"] <= 18
@@ -272,7 +272,7 @@ async def test_every_endpoint_is_probed_and_silent_ones_are_left_out(ids: Ids) -
     objects: dict[str, bytes] = {}
     gateways = [Gateway("a", objects, down=True), Gateway("b", objects), Gateway("c", objects)]
     store = Endpoints(gateways)
-    await probe(Counted(store, SystemClock()), ids)
+    await probe(InstrumentedStore(store, SystemClock()), ids)
     assert store.endpoints == tuple(gateways[1:])
     assert objects == {}
     gateways[1].down = gateways[2].down = True

@@ -111,14 +111,14 @@ async def test_what_does_not_come_out_as_it_was_signed_is_no_example(
 ) -> None:
     url = (await stores[0].presign_get("a", 60)).url
     key = "some/where/a"
-    assert Example.of(url, key, SECRET) is not None
-    assert Example.of(url, key, "another") is None
-    assert Example.of(url, "some/where/b", SECRET) is None
-    assert Example.of(url.replace("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), key, SECRET) is None
-    assert Example.of(url.replace("Expires=60", "Expires=61"), key, SECRET) is None
-    assert Example.of(url.replace("X-Amz-Date=2", "X-Amz-Date=3"), key, SECRET) is None
-    assert Example.of(url + "&more=1", key, SECRET) is None
-    assert Example.of("http://127.0.0.1:9/bucket/some/where/a", key, SECRET) is None
+    assert Example.from_url(url, key, SECRET) is not None
+    assert Example.from_url(url, key, "another") is None
+    assert Example.from_url(url, "some/where/b", SECRET) is None
+    assert Example.from_url(url.replace("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), key, SECRET) is None
+    assert Example.from_url(url.replace("Expires=60", "Expires=61"), key, SECRET) is None
+    assert Example.from_url(url.replace("X-Amz-Date=2", "X-Amz-Date=3"), key, SECRET) is None
+    assert Example.from_url(url + "&more=1", key, SECRET) is None
+    assert Example.from_url("http://127.0.0.1:9/bucket/some/where/a", key, SECRET) is None
     monkeypatch.setattr(s3_signed, "_ALGORITHM", "another")  # nobody knows it: botocore signs all of them
     privates.forget_example(stores[1])
     for name in NAMES[:3]:

@@ -14,7 +14,7 @@ from botocore.credentials import Credentials
 
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.s3 import S3Store
-from seaweedq.storage.s3_signed import MOST_REFUSED, Answered, Place, SignedRequests, read_page
+from seaweedq.storage.s3_signed import MOST_REFUSED, ErrorAnswer, SignedRequests, SigningPlace, read_page
 from tests.support import privates
 from tests.support.processes.s3_service import S3Service
 from tests.support.storage.store_proxy import Exchange, Fault, answers, proxy_of, through
@@ -22,9 +22,9 @@ from tests.support.storage.store_proxy import Exchange, Fault, answers, proxy_of
 NOW = datetime(2026, 11, 23, 6, 30, tzinfo=UTC)
 KEYS = ("q/topics/t/00000001", "a b+c~é=&/x%20y", "-_.~!*'()@:$,;", "a//b/../c/./e\u0301\u00e9/")
 PLACES = (
-    Place("http://127.0.0.1:9000", "127.0.0.1:9000", "/bucket", "us-east-1"),
-    Place("https://bucket.s3.eu-west-1.amazonaws.com", "bucket.s3.eu-west-1.amazonaws.com", "", "eu-west-1"),
-    Place("http://[::1]:9000", "[::1]:9000", "/bucket", "us-east-1"),
+    SigningPlace("http://127.0.0.1:9000", "127.0.0.1:9000", "/bucket", "us-east-1"),
+    SigningPlace("https://bucket.s3.eu-west-1.amazonaws.com", "bucket.s3.eu-west-1.amazonaws.com", "", "eu-west-1"),
+    SigningPlace("http://[::1]:9000", "[::1]:9000", "/bucket", "us-east-1"),
 )
 QUERY = {"list-type": "2", "prefix": "q/a b+&=", "max-keys": "1000", "encoding-type": "url", "start-after": "q/é"}
 PAGE = """<?xml version="1.0" encoding="UTF-8"?>
@@ -40,7 +40,7 @@ def keys(request: pytest.FixtureRequest) -> Credentials:
 
 @pytest.mark.parametrize("place", PLACES, ids=["path", "virtual", "ipv6"])
 @pytest.mark.parametrize("key", [*KEYS, None])
-def test_a_signature_is_that_of_botocore(place: Place, key: str | None, keys: Credentials) -> None:
+def test_a_signature_is_that_of_botocore(place: SigningPlace, key: str | None, keys: Credentials) -> None:
     headers = {"range": "bytes=0-9", "if-none-match": "*", "x-amz-checksum-crc32": "NSRBwg=="}
     query = {} if key else QUERY
     made = place.request("GET", key, query, headers, None, keys, NOW)
@@ -61,24 +61,28 @@ def test_a_signature_is_that_of_botocore(place: Place, key: str | None, keys: Cr
         ("https://bucket.s3.eu-west-1.amazonaws.com/a%20b", "a b", PLACES[1]),
         ("https://bucket.s3.eu-west-1.amazonaws.com/?list-type=2", None, PLACES[1]),
         ("https://bucket.s3.eu-west-1.amazonaws.com/another", "a b", None),
-        ("http://[::1]:9000/bucket/a%20b", "a b", Place("http://[::1]:9000", "[::1]:9000", "/bucket", "us-east-1")),
-        ("http://[::1]/bucket", None, Place("http://[::1]", "[::1]", "/bucket", "us-east-1")),
+        (
+            "http://[::1]:9000/bucket/a%20b",
+            "a b",
+            SigningPlace("http://[::1]:9000", "[::1]:9000", "/bucket", "us-east-1"),
+        ),
+        ("http://[::1]/bucket", None, SigningPlace("http://[::1]", "[::1]", "/bucket", "us-east-1")),
     ],
 )
-def test_a_place_is_learnt_from_a_request(url: str, key: str | None, found: Place | None) -> None:
+def test_a_place_is_learnt_from_a_request(url: str, key: str | None, found: SigningPlace | None) -> None:
     request = SimpleNamespace(url=url, context={"input_params": {"Bucket": "bucket"} | ({"Key": key} if key else {})})
     region = found.region if found else "eu-west-1"
-    assert Place.learnt(request, "s3", region, "s3v4") == found
+    assert SigningPlace.from_request(request, "s3", region, "s3v4") == found
 
 
 def test_a_place_with_other_signatures_is_not_learnt() -> None:
     request = SimpleNamespace(url="http://h/b", context={})
-    assert Place.learnt(request, "s3", "r", "s3v4") == Place("http://h", "h", "/b", "r")
-    assert Place.learnt(request, "s3express", "r", "s3v4") is None
-    assert Place.learnt(request, "s3", "r", "s3") is None
-    assert Place.learnt(request, "s3", "", "s3v4") is None
+    assert SigningPlace.from_request(request, "s3", "r", "s3v4") == SigningPlace("http://h", "h", "/b", "r")
+    assert SigningPlace.from_request(request, "s3express", "r", "s3v4") is None
+    assert SigningPlace.from_request(request, "s3", "r", "s3") is None
+    assert SigningPlace.from_request(request, "s3", "", "s3v4") is None
     request.context["auth_options"] = ["aws.auth#sigv4a", "aws.auth#sigv4"]
-    assert Place.learnt(request, "s3", "r", "s3v4") is None
+    assert SigningPlace.from_request(request, "s3", "r", "s3v4") is None
 
 
 def test_a_page_is_read_as_botocore_reads_it() -> None:
@@ -257,7 +261,7 @@ async def test_without_the_private_parts_of_botocore_it_makes_all_requests(
 
 def test_a_request_that_is_not_as_expected_is_botocores_alone() -> None:
     signed = SignedRequests()
-    signed._look(SimpleNamespace(url="http://[bad"), "s3", "r", "s3v4", "PutObject")
+    signed._learn(SimpleNamespace(url="http://[bad"), "s3", "r", "s3v4", "PutObject")
     assert signed._learnt is None
 
 
@@ -280,7 +284,7 @@ async def test_refused_puts_that_never_come_again_take_bounded_memory() -> None:
         _endpoint=SimpleNamespace(http_session=SimpleNamespace(send=refuse)),
     )
     for number in range(2 * MOST_REFUSED):
-        with pytest.raises(Answered):
+        with pytest.raises(ErrorAnswer):
             await signed.send(client, "PUT", f"k/{number}", {}, {}, b"")
     assert len(signed._refused) <= MOST_REFUSED
 

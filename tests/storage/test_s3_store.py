@@ -19,8 +19,8 @@ from seaweedq.cli.server.backends import open_store
 from seaweedq.clock import Ids, SystemClock
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.settings import Settings
-from seaweedq.storage.counting import Counted
 from seaweedq.storage.endpoints import Endpoints
+from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.ranges import AHEAD_BYTES, TAIL_BYTES, RangeReader
@@ -257,7 +257,7 @@ def test_settings_choose_the_store(tmp_path: Any, ids: Ids, monkeypatch: pytest.
 
 async def test_requests_are_counted_and_all_else_is_had(ids: Ids) -> None:
     inner = MemoryStore()
-    store = Counted(inner, SystemClock())
+    store = InstrumentedStore(inner, SystemClock())
     await store.create("a", b"a")
     await store.create("a", b"a")
     await store.list("")
@@ -282,4 +282,4 @@ async def test_requests_are_counted_and_all_else_is_had(ids: Ids) -> None:
     assert store.faults is inner.faults
     with pytest.raises(AttributeError, match="nonsense"):
         store.nonsense  # noqa: B018
-    assert Counted(SimpleNamespace(endpoints=("x",)), SystemClock()).endpoints == ("x",)
+    assert InstrumentedStore(SimpleNamespace(endpoints=("x",)), SystemClock()).endpoints == ("x",)

@@ -29,7 +29,7 @@ from tests.support.paths import ROOT
 
 BROKER, NONCE = "b1.5f", "0123456789abcdef" * 2
 FIRST = ROOT / "tests" / "fixtures" / "level1"
-LAYOUT = Layout.of(Format.JSON)
+LAYOUT = Layout.from_format(Format.JSON)
 ROWS = pa.RecordBatch.from_arrays(
     [pa.array([1_000_001, 1_000_002], TIMESTAMP), pa.array(["k", None]), pa.array(['{"a":1}', "2"])],
     schema=LAYOUT.rows(1),

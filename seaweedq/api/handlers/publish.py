@@ -257,7 +257,7 @@ class Publish:
 
     async def _create(self, request: Request, name: str, posted: _Posted) -> None:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
-        layout = Layout.of(Format.JSON)
+        layout = Layout.from_format(Format.JSON)
         _check_format(layout, posted.format)
         intake = self._intake(TopicConfig(), layout)  # these rows are not stored: they need no certain time
         rows = await posted.rows(replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)

@@ -184,7 +184,7 @@ def new_config(wanted: TopicRequest) -> TopicConfig:
         raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
     columns = parse_schema(wanted.schema) if wanted.schema else None
     if wanted.key_field:
-        check_key_field(Layout.of(format, columns), wanted.key_field)
+        check_key_field(Layout.from_format(format, columns), wanted.key_field)
     base = TopicConfig(
         format=format.value,
         schema=wanted.schema or None,

@@ -10,7 +10,7 @@ from seaweedq.broker.log import Budget, Log
 from seaweedq.clock import Clock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.journal.interface import Journal
-from seaweedq.storage.counting import Counted
+from seaweedq.storage.instrumented import InstrumentedStore
 
 MONTH_S = 730 * 3600
 
@@ -177,7 +177,7 @@ class MemoryMetrics:
 class StoreMetrics:
     """Metrics of what the store is asked for."""
 
-    store: Counted
+    store: InstrumentedStore
 
     def metrics(self) -> Iterator[Metric]:
         yield REQUESTS.by(self.store.requests)

@@ -29,7 +29,7 @@ from seaweedq.broker.cluster.balancing import Rebalancer
 from seaweedq.broker.cluster.periodic_tasks import PeriodicTask
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.recovery.journal_recovery import ANSWER_S, JournalRecovery
-from seaweedq.broker.recovery.replay import Remaining
+from seaweedq.broker.recovery.replay import RemainingSegments
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import RecoverCall
 from seaweedq.concurrency.gather import gather_bounded
@@ -71,7 +71,7 @@ class Recoveries:
         self._asked: dict[str, str | None] = {}  # by broker: whom this one has asked last
 
     async def recover(
-        self, broker: str, journal: Versioned[JournalRecord] | Unreadable, remaining: Remaining | None = None
+        self, broker: str, journal: Versioned[JournalRecord] | Unreadable, remaining: RemainingSegments | None = None
     ) -> bool:
         """As JournalRecovery.recover; returns False also if another broker is still at it, or nobody reads it. One
         whose record this broker cannot read is for others alone."""
@@ -161,7 +161,7 @@ class Leader:
         self._clock = view.clock
         self._wake = asyncio.Event()
         self._recovering: dict[str, asyncio.Task[bool]] = {}
-        self._remaining: dict[str, Remaining] = {}  # by the broker whose journal this one replays
+        self._remaining: dict[str, RemainingSegments] = {}  # by the broker whose journal this one replays
         self._again: dict[str, _Again] = {}
 
     def wake(self) -> None:
@@ -215,7 +215,7 @@ class Leader:
                 continue
             self._election.leader_compare()
             reach("leader.recover")
-            remaining = self._remaining[broker] = Remaining(self.wake)
+            remaining = self._remaining[broker] = RemainingSegments(self.wake)
             recovery = self._recoveries.recover(broker, journal, remaining)
             task = asyncio.create_task(recovery, name=f"recovery of {broker}")
             self._recovering[broker] = task

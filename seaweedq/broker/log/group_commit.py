@@ -8,7 +8,8 @@ is answered, `may_acknowledge` is asked: a broker whose lease has run out must n
 survive, which is what 503 means).
 
 The order behind durability: 1. rows join the tails, which pin the commit; 2. all futures are resolved; 3. behind their
-callbacks `committed` rises and `quiet` ends. So an ack has pinned its commit before the commit can be released.
+callbacks `committed` rises and `wait_until_idle` ends. So an ack has pinned its commit before the commit can be
+released.
 """
 
 import asyncio
@@ -164,17 +165,17 @@ class GroupCommit:
         if not self._may_acknowledge():
             raise NotReady("this broker's lease has run out; what became of the request is unknown")
 
-    async def quiet(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Waits until everything added before is durable or has failed, and all who waited for it were told."""
         goal = self._added
         while self._processed < goal:
             await self._round.wait()
 
-    async def settle(self) -> None:
-        """Waits as `quiet`, and makes sure that commits which failed come back in no recovery. Raises
+    async def finish(self) -> None:
+        """Waits as `wait_until_idle`, and makes sure that commits which failed come back in no recovery. Raises
         JournalUnavailable."""
-        await self.quiet()
-        await self._journal.settle()
+        await self.wait_until_idle()
+        await self._journal.discard_failed()
 
     def close(self) -> None:
         """Takes nothing more. All that was added before is still committed."""
@@ -309,7 +310,7 @@ class GroupCommit:
         """Moves on, but behind the callbacks of the futures that were just resolved.
 
         asyncio runs callbacks in the order in which they were scheduled. An ack pins its commit, and counts, in such a
-        callback: only then may `committed` let the commit be released, and `quiet` say that all is told.
+        callback: only then may `committed` let the commit be released, and `wait_until_idle` say that all is told.
         """
         asyncio.get_running_loop().call_soon(self._ended, added, number)
 

@@ -138,7 +138,7 @@ class UnusedMemory:
         self._clock = clock
         self._resident = resident
         self._release = release
-        self._busy_s = self._looked_s = clock.monotonic_s()
+        self._busy_s = self._checked_s = clock.monotonic_s()
         self._least = self._beside()  # what the process had, at the least, beside what the budget counts
         self._left = 0  # what it had after the last release: it may have freed more since, and be smaller
 
@@ -147,9 +147,9 @@ class UnusedMemory:
         now_s = self._clock.monotonic_s()
         if self._budget.in_flight >= BUSY_BYTES:
             self._busy_s = now_s
-        if now_s < max(self._busy_s + QUIET_S, self._looked_s + EACH_S):
+        if now_s < max(self._busy_s + QUIET_S, self._checked_s + EACH_S):
             return False
-        self._looked_s = now_s
+        self._checked_s = now_s
         beside = self._beside()
         self._least = min(self._least, beside)
         return beside >= self._least + WORTH_BYTES and abs(beside - self._left) >= WORTH_BYTES

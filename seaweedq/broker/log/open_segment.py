@@ -283,14 +283,14 @@ class OpenSegment:
         if offset >= self.tail.start:
             return self.tail.weigh(offset)
         sizes = self.chain.known_sizes()
-        return sizes.size_since(offset) + self.tail.size_bytes, sizes.came_us(offset)
+        return sizes.size_since(offset) + self.tail.size_bytes, sizes.arrival_us(offset)
 
     def flushed(self, end: int) -> None:
         """Drops the rows below `end`, which the chain has, from the tail."""
         if self.empty_entry and self.chain.next.sequence > self.empty_entry[0]:
             self.empty_entry = None
         if self.tail and self.chain.last and (oldest := self.tail.oldest()).first == self.chain.last.first_offset:
-            self.chain.came(EntryName(self.chain.last.sequence, oldest.first), time_of(oldest.rows, 0))
+            self.chain.record_arrival(EntryName(self.chain.last.sequence, oldest.first), time_of(oldest.rows, 0))
         before = self.tail.size_bytes
         self.tail.drop(end)
         self._budget.tails -= before - self.tail.size_bytes

@@ -204,7 +204,7 @@ class Reader:
             group = await segment.chain.read(load, segment.chain, name, key[2], segment.layout)
             self._cache.put(key, group)
             if group.first == name.first_offset and group.rows.num_rows:
-                segment.chain.came(name, time_of(group.rows, 0))
+                segment.chain.record_arrival(name, time_of(group.rows, 0))
             return group
         finally:
             del self._loading[key]

@@ -35,7 +35,7 @@ from seaweedq.segments.layout import Single, mask_of, rows_of_singles
 from seaweedq.segments.producers import Sequences
 
 PAUSE_S = 0.1
-LOOK_S = 0.5
+REFRESH_S = 0.5
 WaitingSingle = tuple[Single, int, asyncio.Future[tuple[int, int]]]
 
 
@@ -48,7 +48,7 @@ class FailedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounced:
+class _BouncedSlice:
     """A slice of a segment that takes nothing any more; whether an earlier attempt may have appended it."""
 
     rows: Slice
@@ -147,9 +147,9 @@ class RemoteAppender:
         in_doubt = False
         while slices:
             work = (self._append_slice(topic, one, batch, sequences, in_doubt, deadline) for one in slices)
-            bounced: list[_Bounced] = []
+            bounced: list[_BouncedSlice] = []
             for ended in await asyncio.gather(*work):
-                if isinstance(ended, _Bounced):
+                if isinstance(ended, _BouncedSlice):
                     bounced.append(ended)
                 else:
                     results += ended
@@ -180,7 +180,7 @@ class RemoteAppender:
 
     async def _append_slice(
         self, topic: Topic, rows: Slice, batch: Batch, sequences: Sequences, in_doubt: bool, deadline: Deadline
-    ) -> "Results | _Bounced":
+    ) -> "Results | _BouncedSlice":
         """Tries until one attempt succeeds, or fails for good, or time is over."""
         failed: Exception
         async for attempt in deadline.attempts(topic.moved, PAUSE_S):
@@ -188,7 +188,7 @@ class RemoteAppender:
                 self._catalog.check(topic)
                 known = self._ownership.record(topic, rows.segment)
                 if known is not None and known.state == "sealed":
-                    return _Bounced(rows, in_doubt)
+                    return _BouncedSlice(rows, in_doubt)
                 outcome = await self._append_at_owner(topic, rows, sequences, deadline)
                 outcome = msgspec.structs.replace(outcome, duplicate=outcome.duplicate and not in_doubt)
                 return [*locate(batch, rows, outcome, self._ownership.record(topic, outcome.segment))]
@@ -238,12 +238,12 @@ class RemoteAppender:
 
     async def _refresh(self, topic: Topic, segment: int, deadline: Deadline) -> None:
         """Reads a segment's record again, since the watch may be behind. All publishes that wait for segments of one
-        owner look once in LOOK_S: in a failover they are many."""
+        owner look once in REFRESH_S: in a failover they are many."""
         known = self._ownership.record(topic, segment)
         owner = known.owner if known else None
         now_s = self._clock.monotonic_s()
-        if now_s - self._refreshed_s.get(owner, -inf) >= LOOK_S:
-            self._refreshed_s = {other: at_s for other, at_s in self._refreshed_s.items() if now_s - at_s < LOOK_S}
+        if now_s - self._refreshed_s.get(owner, -inf) >= REFRESH_S:
+            self._refreshed_s = {other: at_s for other, at_s in self._refreshed_s.items() if now_s - at_s < REFRESH_S}
             self._refreshed_s[owner] = now_s
             with suppress(CoordinationUnavailable, TimeoutError):
                 await deadline.bound(self._catalog.look(topic.name, segment))

@@ -16,7 +16,7 @@ from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.segments.chain import EntryFacts
 from seaweedq.segments.entry import EntryName, segment_folder
-from seaweedq.storage.interface import Listed, ObjectStore
+from seaweedq.storage.interface import ListedObject, ObjectStore
 
 MOST = 1_000  # of a listing, as S3 has it
 LEAST = 2  # files of a page that is not the last one
@@ -98,8 +98,8 @@ def _ends(places: Sequence[Place], flushed: Mapping[int, int], cut: bool) -> lis
     return ends
 
 
-def _place(listed: Listed) -> Place | None:
+def _place(listed: ListedObject) -> Place | None:
     """Returns None for an object of somebody else."""
     found = _PLACE.fullmatch(listed.name)
-    name = EntryName.of(found[2]) if found else None
+    name = EntryName.from_object(found[2]) if found else None
     return Place(int(found[1]), name) if found and name else None

@@ -164,8 +164,8 @@ class RemoteSegment:
         self.end = max(self.end, lending.end)
         pieces = lending.rows(self.layout)
         for first, rows in pieces:
-            self.size_history.took(rows.num_rows, rows.nbytes)
-            self.size_history.came(first, time_of(rows, 0))
+            self.size_history.record_size(rows.num_rows, rows.nbytes)
+            self.size_history.record_arrival(first, time_of(rows, 0))
         return pieces
 
     async def find(self, timestamp_us: int) -> int:
@@ -228,7 +228,7 @@ class ReadableSegments:
         segment = remote.segments.get(number) if remote else None
         if segment is None or offset >= segment.end:
             return 0, None
-        return segment.size_history.size_of(segment.end - offset), segment.size_history.came_us(offset)
+        return segment.size_history.size_of_rows(segment.end - offset), segment.size_history.arrival_us(offset)
 
     def check_whole(self, topic: Topic) -> None:
         """Raises NeedsNewerBroker where a segment of the topic cannot be read."""
@@ -357,7 +357,7 @@ class ReadableSegments:
         rises = [(segment, end) for n, end in ends.items() if (segment := remote.segments.get(n)) and end > segment.end]
         now_us = self._clock.now_us()
         for segment, end in rises:
-            segment.size_history.came(segment.end, now_us)
+            segment.size_history.record_arrival(segment.end, now_us)
             segment.end = end
         if rises:
             topic.signal.wake()

@@ -31,7 +31,7 @@ from collections.abc import Container, Sequence
 from seaweedq import levels
 from seaweedq.broker.context import Context
 from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
-from seaweedq.broker.recovery.replay import Remaining, Replay
+from seaweedq.broker.recovery.replay import RemainingSegments, Replay
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
@@ -73,7 +73,7 @@ class JournalRegistration:
         reach("stop.retire")
         try:
             async with asyncio.timeout(RETIRE_S):
-                if not await self._mark():
+                if not await self._record_recovered():
                     return
                 reach("stop.remove")
                 await journal.remove()
@@ -82,7 +82,7 @@ class JournalRegistration:
         except (TimeoutError, OSError, SeaweedqError) as error:
             logger.info("the next broker removes this journal: %s", str(error) or "it would take too long")
 
-    async def _mark(self) -> bool:
+    async def _record_recovered(self) -> bool:
         """Writes that nothing in the journal is needed any more. False: the record cannot be read by now, and its
         journal is left alone. Raises NotReady."""
         there = await self._coordination.get(self._key)
@@ -121,12 +121,12 @@ class JournalRecovery:
 
         What a killed broker owned is then recovered at its restart, without waiting for the end of its lease.
         """
-        for broker in await self._own():
+        for broker in await self._own_journals():
             await end_life(self._coordination, broker)
 
     async def recover_own(self) -> None:
         """Recovers the journals of this process's folder that no other broker can reach while it lives."""
-        for broker, journal in (await self._own()).items():
+        for broker, journal in (await self._own_journals()).items():
             if self._journals.is_exclusive(journal.record):
                 await self.recover(broker, journal)
 
@@ -140,7 +140,9 @@ class JournalRecovery:
                 except SeaweedqError as error:
                     logger.warning("the journals of this folder are not recovered yet: %s", error)
 
-    async def recover(self, broker: str, journal: Versioned[JournalRecord], remaining: Remaining | None = None) -> bool:
+    async def recover(
+        self, broker: str, journal: Versioned[JournalRecord], remaining: RemainingSegments | None = None
+    ) -> bool:
         """Recovers the journal of a broker whose lease has ended, and notes meanwhile what is `remaining` of it.
 
         Returns False where it cannot be reached from here, or is left for a newer broker. Raises Unavailable, Damaged.
@@ -150,12 +152,12 @@ class JournalRecovery:
         dead = self._journals.open_dead(broker, journal.record)
         try:
             await dead.fence()
-            self._note_reached(broker)
+            self._log_reached(broker)
             if not journal.record.recovered:
                 async with self._turns:
                     await self._replay_all(broker, journal, dead, remaining)
                 reach("takeover.recovered")
-                await self._mark(broker, journal)
+                await self._record_recovered(broker, journal)
             reach("takeover.remove")
             await dead.remove()
             reach("takeover.removed")
@@ -163,10 +165,10 @@ class JournalRecovery:
             self._left.pop(broker, None)
             return True
         except NeedsNewerBroker as error:
-            self._note_left(broker, error.detail)
+            self._log_left(broker, error.detail)
             return False
         except JournalUnreachable as error:
-            self._note_unreached(broker, str(error))
+            self._log_unreached(broker, str(error))
             return False
         except JournalDamaged:
             if not await self._is_finished(broker):
@@ -197,17 +199,17 @@ class JournalRecovery:
         there = await self._coordination.get(keys.JOURNALS.key(broker))
         return there is None or is_recovered(there)
 
-    async def _own(self) -> dict[str, Versioned[JournalRecord]]:
+    async def _own_journals(self) -> dict[str, Versioned[JournalRecord]]:
         found = await journals_of(self._coordination, self._place)
         return {broker: journal for broker, journal in found.items() if broker != self._membership.broker}
 
     async def _replay_all(
-        self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal, remaining: Remaining | None
+        self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal, remaining: RemainingSegments | None
     ) -> None:
         done = await self._replay.replay(broker, dead.commits, remaining)
         if done.left:
             self._causes[broker] = set().union(*done.left.values())
-            await self._note_replayed(broker, journal, sorted(done.left))
+            await self._record_left(broker, journal, sorted(done.left))
             names = ", ".join(sorted(done.left)[:NAMED])
             raise NeedsNewerBroker(f"it holds messages or acks of topics whose records cannot be read: {names}")
         if done.segments or done.acks:
@@ -219,7 +221,7 @@ class JournalRecovery:
                 done.acks,
             )
 
-    async def _mark(self, broker: str, journal: Versioned[JournalRecord]) -> None:
+    async def _record_recovered(self, broker: str, journal: Versioned[JournalRecord]) -> None:
         """Notes that the journal was recovered, before anything of it is deleted: only then may slots be missing."""
         key = keys.JOURNALS.key(broker)
         while not journal.record.recovered:
@@ -231,7 +233,7 @@ class JournalRecovery:
                 return  # another broker has finished
             journal = keys.JOURNALS.require(there)  # the leader may have noted something else
 
-    async def _note_replayed(self, broker: str, journal: Versioned[JournalRecord], left: Sequence[str]) -> None:
+    async def _record_left(self, broker: str, journal: Versioned[JournalRecord], left: Sequence[str]) -> None:
         """Notes that all is replayed but what the journal holds of some topics: what the broker had of others may
         change hands."""
         held = journal.replace(left=tuple(left))
@@ -239,17 +241,17 @@ class JournalRecovery:
             put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(held))
             await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
 
-    def _note_reached(self, broker: str) -> None:
+    def _log_reached(self, broker: str) -> None:
         if broker in self._unreached:
             self._unreached.remove(broker)
             logger.info("the journal of %s can be reached again", broker)
 
-    def _note_left(self, broker: str, why: str) -> None:
+    def _log_left(self, broker: str, why: str) -> None:
         if self._left.get(broker) != why:
             self._left[broker] = why
             logger.error("the journal of %s is left alone, its segments wait: %s", broker, why)
 
-    def _note_unreached(self, broker: str, why: str) -> None:
+    def _log_unreached(self, broker: str, why: str) -> None:
         if broker not in self._unreached:  # it is tried each second or so
             self._unreached.add(broker)
             logger.info("the journal of %s can not be reached, its segments wait: %s", broker, why)

@@ -25,11 +25,11 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.concurrency.signal import Signal
 
 PATIENCE_S = 5.0
-LOOK_S = 0.1  # for room that others than recoveries have made, of which the budget tells nobody
+RECHECK_S = 0.1  # for room that others than recoveries have made, of which the budget tells nobody
 logger = logging.getLogger(__name__)
 
 
-class Held:
+class HeldMemory:
     """The memory that one recovery holds: of its batch, and of what it keeps to its end."""
 
     def __init__(self, memory: "RecoveryMemory") -> None:
@@ -37,19 +37,19 @@ class Held:
         self.kept_bytes = 0
         self._memory = memory
 
-    async def take(self, size: int) -> None:
+    async def acquire(self, size: int) -> None:
         """Takes room for the beginning of a batch, as soon as there is any."""
         await self._memory.wait(self, size)
-        self.note(size)
+        self.count(size)
 
     def grow(self, size: int) -> bool:
         """Takes room for more of the batch; returns False where there is none now."""
         if not self._memory.has_room(self, size):
             return False
-        self.note(size)
+        self.count(size)
         return True
 
-    def note(self, size: int) -> None:
+    def count(self, size: int) -> None:
         """Counts what the batch holds already."""
         self.batch_bytes += size
         self._memory.add(size)
@@ -71,14 +71,14 @@ class RecoveryMemory:
     def __init__(self, budget: Budget) -> None:
         self.share_bytes = budget.limit_bytes // 4
         self._budget = budget
-        self._held: list[Held] = []
-        self._queue: deque[Held] = deque()
+        self._held: list[HeldMemory] = []
+        self._queue: deque[HeldMemory] = deque()
         self._changed = Signal()
 
     @contextmanager
-    def recovery(self) -> Iterator[Held]:
+    def recovery(self) -> Iterator[HeldMemory]:
         """Counts a recovery, and gives all back at its end."""
-        held = Held(self)
+        held = HeldMemory(self)
         self._held.append(held)
         try:
             yield held
@@ -87,19 +87,19 @@ class RecoveryMemory:
             held.keep(0)
             self._held.remove(held)
 
-    def has_room(self, held: Held, size: int) -> bool:
+    def has_room(self, held: HeldMemory, size: int) -> bool:
         """Returns whether a recovery may hold so much more without waiting."""
         if held.batch_bytes and held.batch_bytes + size <= self.share_bytes // 4:
             return True
         return self._budget.recovering + size <= self.share_bytes and self._budget.fits(size)
 
-    async def wait(self, held: Held, size: int) -> None:
+    async def wait(self, held: HeldMemory, size: int) -> None:
         """Waits until it is a recovery's turn, and there is room for it, or nothing to wait for."""
         self._queue.append(held)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not (self._queue[0] is held and self._may_begin(held, size)):
-                    await self._changed.wait(LOOK_S)
+                    await self._changed.wait(RECHECK_S)
         except TimeoutError:
             logger.warning(
                 "a recovery has waited %g s for %d bytes of memory and goes on without: recoveries hold %d, the broker "
@@ -120,5 +120,5 @@ class RecoveryMemory:
         if size < 0:
             self._changed.wake()
 
-    def _may_begin(self, held: Held, size: int) -> bool:
+    def _may_begin(self, held: HeldMemory, size: int) -> bool:
         return self.has_room(held, size) or not any(one.batch_bytes for one in self._held)

@@ -3,11 +3,11 @@
 Order of writes, each of which can be repeated: 1. The journal is fenced before, so it cannot grow. 2. Rows go to their
 chains in batches, a batch's segments side by side, each segment's rows in order; a crash in between leaves a longer
 chain, and the next try begins at its new end. An entry that the dead broker's own late put, or another recovery, got in
-first holds the same rows: the end is read again, and the rest appended. Then marks get their entries: one without rows
-is put as long as the chain's next sequence is not above the mark's. 3. Acks of the subscription's present epoch are
-added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all of it may the journal
-go (broker/recovery/journal_recovery). A segment may change hands as soon as 2 is done for it, and the journal was read
-to its end: `Remaining` says so to the leader, if the leader asks.
+first holds the same rows: the end is read again, and the rest appended. Then come the empty entries that frames name:
+one is put as long as the chain's next sequence is not above the frame's. 3. Acks of the subscription's present epoch
+are added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all three may the
+journal go (broker/recovery/journal_recovery). A segment may change hands as soon as 2 is done for it, and the journal
+was read to its end: `RemainingSegments` says so to the leader, if the leader asks.
 
 Memory holds one batch of commits (BATCH_BYTES, or one commit where that is larger) with the entries that are made of
 it, at most twice as much again, and of all acks the runs, as many as the cursors will hold. The size of the journal
@@ -15,10 +15,10 @@ does not matter. All of it counts in the memory budget (broker/recovery/recovery
 room for each commit, and where there is none the batch is replayed first.
 
 What a replay has still to bring into chains is *unknown* until the journal was read to its end, then *known*: the
-segments of which rows or marks are left. They become fewer, each once its chain holds all of its rows and has the entry
-that its mark names. A segment that is not among them may change hands, though the journal is not recovered yet. For its
-journal is fenced, so nothing is added to it; and whoever replays the journal again finds each of its rows in the chain,
-whoever owns the segment by then.
+segments of which rows or empty entries are left. They become fewer, each once its chain holds all of its rows and has
+the empty entry that a frame names. A segment that is not among them may change hands, though the journal is not
+recovered yet. For its journal is fenced, so nothing is added to it; and whoever replays the journal again finds each of
+its rows in the chain, whoever owns the segment by then.
 
 Nothing is stored of that: if this process ends, the next replay begins at the ends of the chains, and leaves alone what
 was given away.
@@ -37,7 +37,7 @@ from msgspec.structs import replace
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
 from seaweedq.broker.log.intervals import Runs
-from seaweedq.broker.recovery.recovery_memory import Held, RecoveryMemory
+from seaweedq.broker.recovery.recovery_memory import HeldMemory, RecoveryMemory
 from seaweedq.broker.subscriptions.cursor import broken_by
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.subscription import Acks
@@ -53,7 +53,7 @@ from seaweedq.formats import needs_newer
 from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.frames import Commit, Frame, FrameKind, marked_by, rows_of
+from seaweedq.segments.frames import Commit, Frame, FrameKind, empty_entry_sequence, rows_of
 from seaweedq.storage.interface import ObjectStore
 
 Place = tuple[str, int]  # topic and segment
@@ -71,7 +71,7 @@ Read: TypeAlias = Callable[[Claim], AsyncGenerator[Commit, None]]
 EpochRuns = dict[int, Runs]  # acked runs by the epoch of their subscription
 
 
-class Remaining:
+class RemainingSegments:
     """The segments of one journal that are left. `changed` is called now and then as they become fewer."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -100,7 +100,7 @@ class Remaining:
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """The result of a replay: segments with rows, rows appended to chains, frames of acks; and the topics of which
     something was `left`, since a record cannot be read."""
 
@@ -127,14 +127,14 @@ class Replay:
         self._entries = entries
         self._memory = memory
 
-    async def replay(self, broker: str, read: Read, remaining: Remaining | None = None) -> Replayed:
+    async def replay(self, broker: str, read: Read, remaining: RemainingSegments | None = None) -> ReplayResult:
         """Brings all frames of a broker's journal, which `read` yields in their order, to where they belong, and notes
         of which segments something is `remaining`. Raises Damaged.
 
         Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
         a commit that failed there must not take an offset that their owner has given out since.
         """
-        remaining = remaining or Remaining(lambda: None)
+        remaining = remaining or RemainingSegments(lambda: None)
         with self._memory.recovery() as held:
             run = ReplayRun(held, partial(self._append_all, broker), self._read_records)
             async with aclosing(read(run.claim)) as commits:
@@ -142,7 +142,7 @@ class Replay:
                     run.add(commit)
                     del commit  # its memory must be free before the next batch gathers
             await run.end_batch(remaining)
-            await self._mark_all(broker, run.marks, run.done.left, remaining.done)
+            await self._put_empty_entries(broker, run.empty_entries, run.done.left, remaining.done)
             for (name, segment), subscriptions in run.acks.items():
                 if topic := self._live(name, segment, run.done.left):
                     await self._acknowledge(topic, segment, subscriptions, run.done.left)
@@ -204,19 +204,19 @@ class Replay:
                 await chain.open()
         return appended
 
-    async def _mark_all(self, broker: str, marks: dict[Place, int], left: Left, done: Done) -> None:
-        """Puts the entries that marks name, of those segments that are still the dead broker's."""
+    async def _put_empty_entries(self, broker: str, empty_entries: dict[Place, int], left: Left, done: Done) -> None:
+        """Puts the entries that empty_entries name, of those segments that are still the dead broker's."""
 
         async def mark(place: Place) -> None:
             name, segment = place
             topic = self._live(name, segment, left)
             if topic and self._catalog.segment(topic, segment).record.owner == broker:
-                await self._mark(topic, segment, marks[place])
+                await self._put_empty_entry(topic, segment, empty_entries[place])
                 done(place)
 
-        await gather_bounded(SEGMENTS, mark, marks)
+        await gather_bounded(SEGMENTS, mark, empty_entries)
 
-    async def _mark(self, topic: Topic, segment: int, sequence: int) -> None:
+    async def _put_empty_entry(self, topic: Topic, segment: int, sequence: int) -> None:
         """Puts entries without rows until one has this sequence, whoever puts it: a late one finds its name taken."""
         if self._catalog.is_emptied(topic, segment):
             return
@@ -315,18 +315,18 @@ class ReplayRun:
 
     def __init__(
         self,
-        held: Held,
+        held: HeldMemory,
         append: Callable[[dict[Place, list[Frame]], Left, Done], Awaitable[int]],
-        look: Callable[[Iterable[Place]], Awaitable[None]],
+        refresh: Callable[[Iterable[Place]], Awaitable[None]],
     ) -> None:
-        self.done = Replayed()
+        self.done = ReplayResult()
         self.places: set[Place] = set()
         self._seen: set[Place] = set()
         self.acks: dict[Place, dict[str, EpochRuns]] = {}
-        self.marks: dict[Place, int] = {}  # the highest sequence that a mark names
+        self.empty_entries: dict[Place, int] = {}  # the highest sequence that a mark names
         self._held = held
         self._append = append
-        self._look = look
+        self._refresh = refresh
         self._batch: list[Frame] = []
         self._size = 0
         self._last = -1
@@ -338,7 +338,7 @@ class ReplayRun:
             self._size += size
             return
         await self.end_batch()
-        await self._held.take(COPIES * size)
+        await self._held.acquire(COPIES * size)
         self._size = size
 
     def add(self, commit: Commit) -> None:
@@ -348,30 +348,30 @@ class ReplayRun:
             raise JournalDamaged(detail, path="", position=commit.number)
         self._last = commit.number
         self._batch += commit.frames
-        self._held.note(FRAME_BYTES * len(commit.frames))
+        self._held.count(FRAME_BYTES * len(commit.frames))
 
-    async def end_batch(self, remaining: Remaining | None = None) -> None:
+    async def end_batch(self, remaining: RemainingSegments | None = None) -> None:
         """Replays the batch, and lets go of it. Acks wait for the end. Behind the last batch nothing more comes: what
         is `remaining` is known then."""
         rows, acks = _by_segment(self._batch)
-        _add_marks(self.marks, self._batch)
+        _add_empty_entries(self.empty_entries, self._batch)
         self._batch = []
         add_acks(self.acks, acks)
         self.done.acks += len(acks)
-        places = rows.keys() | self.acks.keys() | self.marks.keys()
-        await self._look(places - self._seen)
+        places = rows.keys() | self.acks.keys() | self.empty_entries.keys()
+        await self._refresh(places - self._seen)
         self._seen |= places
         if remaining:  # batches before have left what a newer broker has to read
             left = {place for place in self._seen if place[0] in self.done.left}
-            remaining.know(rows.keys() | self.marks.keys() | left)
+            remaining.know(rows.keys() | self.empty_entries.keys() | left)
         self.done.rows += await self._append(rows, self.done.left, partial(self._appended, remaining))
         self.places.update(rows)
         del rows, acks
         self._held.keep(AHEAD_BYTES + RUN_BYTES * self._runs())
         self._held.release()
 
-    def _appended(self, remaining: Remaining | None, place: Place) -> None:
-        if remaining and place not in self.marks:
+    def _appended(self, remaining: RemainingSegments | None, place: Place) -> None:
+        if remaining and place not in self.empty_entries:
             remaining.done(place)
 
     def _runs(self) -> int:
@@ -391,11 +391,11 @@ def _by_segment(batch: list[Frame]) -> tuple[dict[Place, list[Frame]], list[Fram
     return rows, acks
 
 
-def _add_marks(marks: dict[Place, int], frames: list[Frame]) -> None:
+def _add_empty_entries(empty_entries: dict[Place, int], frames: list[Frame]) -> None:
     for frame in frames:
-        if frame.kind is FrameKind.MARK:
+        if frame.kind is FrameKind.EMPTY_ENTRY:
             place = (frame.topic, frame.segment)
-            marks[place] = max(marks.get(place, 0), marked_by(frame))
+            empty_entries[place] = max(empty_entries.get(place, 0), empty_entry_sequence(frame))
 
 
 def add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:

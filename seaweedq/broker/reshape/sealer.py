@@ -68,7 +68,7 @@ class Sealer:
             if segment.paused_since_s is None:
                 segment.paused_since_s = self._clock.monotonic_s()
         reach("reshape.held")
-        await self._commit.quiet()
+        await self._commit.wait_until_idle()
         await asyncio.gather(*(self._seal_one(topic, intent, segment) for segment in segments))
 
     async def _seal_one(self, topic: Topic, intent: Intent, segment: OpenSegment) -> None:

@@ -23,7 +23,7 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import NotOwner, Unavailable
 from seaweedq.failpoints import reach
-from seaweedq.segments.frames import mark_frame
+from seaweedq.segments.frames import empty_entry_frame
 
 SEGMENTS = 16  # segments at a time
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class EmptyEntries:
         segment.check_open()
         sequence = segment.chain.next.sequence
         if segment.empty_entry is None:  # a pause of the segment waits for the commit, and flushes behind it
-            frame = mark_frame(segment.topic, segment.id, sequence, self._clock.now_us())
+            frame = empty_entry_frame(segment.topic, segment.id, sequence, self._clock.now_us())
             durable = self._commit.append_frame(frame)
             durable.add_done_callback(lambda number: _record(segment, sequence, number))
             await asyncio.shield(durable)

@@ -132,7 +132,7 @@ class TopicFiles:
         folder, gone, after = segment_folder(topic.name, number), 0, ""
         while True:
             page = await self._store.list(folder, after=after, limit=DELETIONS)
-            entries = [(name, entry) for name in page if (entry := EntryName.of(name, folder))]
+            entries = [(name, entry) for name in page if (entry := EntryName.from_object(name, folder))]
             doomed = [name for name, entry in entries if entry.sequence < below]
             for name in doomed:
                 reach("retention.delete")

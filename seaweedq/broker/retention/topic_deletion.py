@@ -58,7 +58,7 @@ class TopicDeletion:
     async def close(self, topic: Topic) -> None:
         """Waits until nothing of a topic that is being deleted is under way on this broker."""
         await self._reshaper.stop(topic)
-        await self._log.commit.quiet()
+        await self._log.commit.wait_until_idle()
         for segment in list(topic.opened.values()):
             await self._log.flusher.abandon(segment)
             segment.flushed(segment.end)

@@ -139,7 +139,7 @@ class Dispatcher:
             subscription.close(why)
         try:
             async with subscription.delivering:
-                await self._commit.quiet()
+                await self._commit.wait_until_idle()
                 return await self._cursors.save(subscription, handover_s, is_last=True)
         except BaseException:
             subscription.closed = None

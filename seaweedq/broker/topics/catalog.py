@@ -91,7 +91,7 @@ class Topic:
 def layout_of(record: TopicRecord) -> Layout:
     """Returns the record layout of a topic."""
     fields = decode_fields(record.config.columns) if record.config.columns else None
-    return Layout.of(Format(record.config.format), fields)
+    return Layout.from_format(Format(record.config.format), fields)
 
 
 class Catalog:

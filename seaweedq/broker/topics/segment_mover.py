@@ -87,7 +87,7 @@ class SegmentMover:
             opened.pause(NotOwner(f"segment {segment} of {topic.name!r} is being moved to {target}", owner=target))
             await self._settle(opened)
         else:
-            await self._commit.settle()
+            await self._commit.finish()
         reach("move.flushed")
         moved = await self._hand_over(topic, segment, target)
         reach("move.given")
@@ -96,7 +96,7 @@ class SegmentMover:
     async def _settle(self, segment: OpenSegment) -> None:
         """Brings all messages that the segment has accepted into its chain: first the commits in flight, then the
         tail. Raises JournalUnavailable where one that failed may still come back."""
-        await self._commit.settle()
+        await self._commit.finish()
         await self._flusher.flush(segment, self._patience_s)
 
     def _keep(self, topic: Topic, segment: int, holder: Holder) -> None:

@@ -35,7 +35,7 @@ from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
 from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.settings import Settings
-from seaweedq.storage.counting import Counted
+from seaweedq.storage.instrumented import InstrumentedStore
 
 
 def listen_for_peers(settings: Settings) -> socket.socket | None:
@@ -154,7 +154,7 @@ class BrokerProcess:
         draw_admin_token(settings)
         return ProcessContext(
             settings,
-            Counted(store, clock),
+            InstrumentedStore(store, clock),
             coordination,
             journal_setup(settings, clock, ids, os.environ, sleep=self._stop.sleep),
             clock,

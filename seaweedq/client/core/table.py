@@ -314,7 +314,7 @@ def drop_expired(batch: pa.RecordBatch, as_of: datetime) -> pa.RecordBatch:
 def table_schema(facts: Mapping[str, Any]) -> pa.Schema:
     """Returns the columns of a topic's files, and `segment` at the end, given the topic as a broker shows it."""
     fields = parse_schema(facts["schema"]) if facts.get("schema") else None
-    return Layout.of(Format(facts["format"]), fields).table.append(SEGMENT).remove_metadata()
+    return Layout.from_format(Format(facts["format"]), fields).table.append(SEGMENT).remove_metadata()
 
 
 def plan_table(topic: str, wanted: ReadOptions) -> Steps[TableRead]:

@@ -348,7 +348,7 @@ def test_rows_have_the_columns_of_the_topic() -> None:
     assert made.column("count").to_pylist() == [7, 1]
     assert made.column("principal").to_pylist() == ["p", None]
     assert made.column("status").to_pylist() == [0, 403]
-    assert not fits(Layout.of(Format.JSON))
+    assert not fits(Layout.from_format(Format.JSON))
     assert not fits(layout_of(TopicRecord(0, "active", TopicConfig(), 0)))
 
 

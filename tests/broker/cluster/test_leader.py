@@ -17,7 +17,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
-from seaweedq.broker.recovery.replay import Left, Place, Remaining, Replay, ReplayRun
+from seaweedq.broker.recovery.replay import Left, Place, RemainingSegments, Replay, ReplayRun
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Entry, Put
@@ -26,7 +26,7 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import StoreUnavailable, Unavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import FolderLock
-from seaweedq.segments.frames import Commit, Frame, FrameKind, mark_frame
+from seaweedq.segments.frames import Commit, Frame, FrameKind, empty_entry_frame
 from tests.broker.cluster.test_periodic_tasks import leader
 from tests.support import privates
 from tests.support.brokers import inside
@@ -227,7 +227,7 @@ async def test_a_leader_that_dies_midway_leaves_the_rest_to_the_next_one(
 
 def test_nothing_is_free_before_the_journal_was_read_to_its_end() -> None:
     told: list[int] = []
-    left = Remaining(lambda: told.append(1))
+    left = RemainingSegments(lambda: told.append(1))
     assert ("t", 0) in left
     left.done(("t", 0))
     assert ("t", 0) in left
@@ -254,9 +254,9 @@ async def test_what_an_early_batch_has_left_for_a_newer_broker_is_not_given_away
     async def look(places: Iterable[Place]) -> None:
         pass
 
-    frame = replace(mark_frame("", 0, 1, 0), kind=FrameKind.ROWS)
+    frame = replace(empty_entry_frame("", 0, 1, 0), kind=FrameKind.ROWS)
     with RecoveryMemory(Budget(1 << 30)).recovery() as held:
-        run, there = ReplayRun(held, append, look), Remaining(lambda: None)
+        run, there = ReplayRun(held, append, look), RemainingSegments(lambda: None)
         for number, topic in enumerate(("unreadable", "t")):
             await run.claim(1)
             run.add(Commit(number, (replace(frame, topic=topic),)))

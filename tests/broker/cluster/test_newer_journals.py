@@ -210,7 +210,7 @@ async def test_a_journal_of_its_folder_that_it_cannot_read_ends_no_start(
 
         there = await together.coordination.get(keys.JOURNALS.key(one.id))
         assert there
-        monkeypatch.setattr(inside.recovery(one), "_own", own)
+        monkeypatch.setattr(inside.recovery(one), "_own_journals", own)
         monkeypatch.setattr(inside.journals(one), "is_exclusive", is_exclusive)
         monkeypatch.setattr(inside.journals(one), "_backends", {})
         await inside.recovery(one).recover_own()

@@ -12,7 +12,7 @@ from seaweedq.coordination.records import ImportedSegment, ImportProblem, Import
 from seaweedq.segments.layout import Format, Layout, assemble, microseconds, together
 from tests.support.tiers import examples
 
-LAYOUT = Layout.of(Format.BYTES)
+LAYOUT = Layout.from_format(Format.BYTES)
 RECORD = ImportRecord("parquet", False, "n", 1, "s", 0, 1000, 10, 100, "b")
 SIZES = st.lists(st.integers(0, 800), min_size=1, max_size=40)
 

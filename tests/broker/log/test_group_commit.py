@@ -151,7 +151,7 @@ async def test_whoever_goes_away_loses_only_the_answer() -> None:
         gone.cancel()
         fate.gate.set()
         await stays
-        await commit.quiet()
+        await commit.wait_until_idle()
     assert values(one) == [b"a", b"b"]
 
 
@@ -159,10 +159,10 @@ async def test_quiet_waits_for_earlier_additions_and_not_for_later_ones() -> Non
     fate, one = Fate(FULL, None), segment()
     fate.gate.clear()
     async with running(MemoryJournal(fate)) as commit:
-        await asyncio.wait_for(commit.quiet(), 10)
+        await asyncio.wait_for(commit.wait_until_idle(), 10)
         give(commit, append(one, b"a"))
         await fate.entered.wait()
-        quiet = asyncio.create_task(commit.quiet())
+        quiet = asyncio.create_task(commit.wait_until_idle())
         await asyncio.sleep(0)
         assert not quiet.done()
         fate.gate.set()
@@ -223,7 +223,7 @@ async def test_a_commit_is_released_only_behind_waiters_for_its_frames(window: i
             commit.append_frame(acks).add_done_callback(lambda number: told.append(number.result()))
             for _ in range(n % 4):
                 await asyncio.sleep(0)
-        await commit.quiet()
+        await commit.wait_until_idle()
         assert len(told) == 20, "who is quiet has been told"
         looking.cancel()
     numbers = [c.number for c in journal.commits]
@@ -273,7 +273,7 @@ async def test_a_refused_commit_lets_no_later_one_pass_an_earlier_one() -> None:
         whole = append(one, b"b", b"c")
         with pytest.raises(InvariantViolated):
             await give(commit, Append(one, whole.encoded, append(one, b"b").waiters))
-        quiet, last = asyncio.create_task(commit.quiet()), give(commit, append(one, b"d"))
+        quiet, last = asyncio.create_task(commit.wait_until_idle()), give(commit, append(one, b"d"))
         gates[1].set()
         for _ in range(20):
             await asyncio.sleep(0)
@@ -307,7 +307,7 @@ async def test_a_durable_commit_that_does_not_fit_its_segment_ends_all(window: i
         await asyncio.wait_for(loop, 10)
     with pytest.raises((NotReady, InvariantViolated)):
         await asyncio.wait_for(later, 10)
-    await asyncio.wait_for(commit.quiet(), 10)
+    await asyncio.wait_for(commit.wait_until_idle(), 10)
 
 
 class FailingDisk(Disk):
@@ -368,7 +368,7 @@ async def test_what_is_settled_does_not_come_back_in_a_recovery(tmp_path: Path, 
     disk, one, folder = FailingDisk(), segment(), tmp_path / "journal"
     journal = FileJournal(folder, disk, SystemIds(), 1 << 20, newest)
     async with running(journal) as commit:
-        await commit.settle()
+        await commit.finish()
         assert not folder.exists(), "there is nothing to settle"
         if first:
             journal._file = journal._open_file()  # a file without a commit, which the next one replaces
@@ -380,11 +380,11 @@ async def test_what_is_settled_does_not_come_back_in_a_recovery(tmp_path: Path, 
         kept = {} if first else {0: b"a"}
         assert len(recovered(folder)) == len(kept) + 2, "the kernel has the pages"
         with pytest.raises(JournalUnavailable, match="Input/output error"):
-            await commit.settle()
+            await commit.finish()
         disk.error = 0
-        await commit.settle()
+        await commit.finish()
         assert recovered(folder) == kept
-        await commit.settle()
+        await commit.finish()
         await give(commit, append(one, b"b"))
         assert recovered(folder) == {**kept, len(kept): b"b"}
     await journal.close()

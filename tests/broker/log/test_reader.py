@@ -23,11 +23,11 @@ from seaweedq.segments.entry import EntryMetadata, EntryName, encode_entry, segm
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
 from seaweedq.segments.producers import ProducerTables
-from seaweedq.storage.interface import Listed
+from seaweedq.storage.interface import ListedObject
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
 
-LAYOUT = Layout.of(Format.BYTES)
+LAYOUT = Layout.from_format(Format.BYTES)
 SOURCE = Source("t", 0, KeyRange(0, KEY_SPACE), LAYOUT)
 FILES, ROWS = 10_000, 150
 STEP_US = 1_000
@@ -49,8 +49,8 @@ class MadeStore(MemoryStore):
         first = int(after.removeprefix(folder)[:8]) + ("-" in after.removeprefix(folder)) if after else 0
         return [f"{folder}{EntryName(n, n * ROWS)}" for n in range(first, min(first + limit, FILES))]
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
-        return [Listed(name, 0, 0) for name in await self.list(prefix, after, limit)]
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
+        return [ListedObject(name, 0, 0) for name in await self.list(prefix, after, limit)]
 
     def open(self, name: str) -> BinaryIO:
         data = entry(EntryName.parse(name).sequence)

@@ -137,7 +137,7 @@ async def test_nobody_waits_for_quiet_once_no_commit_can_come_any_more(tmp_path:
         inside.journal(broker).append = gate  # type: ignore[method-assign, assignment]
         publishing = asyncio.create_task(publish(broker, topic, "1"))
         await gate.reached.wait()
-        quiet = asyncio.create_task(inside.group_commit(broker).quiet())
+        quiet = asyncio.create_task(inside.group_commit(broker).wait_until_idle())
         (commits,) = [task for task in privates.tasks(broker) if task.get_name() == "group commit"]
         commits.cancel()
         async with asyncio.timeout(5):

@@ -36,7 +36,7 @@ from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
 
-LAYOUT = Layout.of(Format.JSON)
+LAYOUT = Layout.from_format(Format.JSON)
 
 
 class Parts:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from seaweedq.broker.publish.local_append import untaken
-from seaweedq.broker.publish.remote_append import LOOK_S, RemoteAppender
+from seaweedq.broker.publish.remote_append import REFRESH_S, RemoteAppender
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import JournalUnavailable, NotOwner, Unavailable
 from seaweedq.segments.keyrange import KEY_SPACE, hash_key
@@ -65,7 +65,7 @@ async def test_many_publishes_that_wait_look_once_together(tmp_path: Path, monke
         assert isinstance(remote, RemoteAppender)
         slices = [cast(Any, SimpleNamespace(segment=n % 4, indexes=[n])) for n in range(40)]
         none = cast(Any, None)
-        deadline = Deadline(clock, 4 * LOOK_S)
+        deadline = Deadline(clock, 4 * REFRESH_S)
         waiting = (privates.append_slice(remote)(topic, one, none, none, False, deadline) for one in slices)
         for (failed,) in cast(Any, await asyncio.gather(*waiting)):
             assert isinstance(failed.error, NotOwner)

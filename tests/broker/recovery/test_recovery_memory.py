@@ -30,12 +30,12 @@ async def settle() -> None:
 async def test_a_batch_grows_within_the_share_and_the_budget() -> None:
     budget = Budget(LIMIT)
     with RecoveryMemory(budget).recovery() as held:
-        await held.take(SHARE - 100)
+        await held.acquire(SHARE - 100)
         assert held.grow(100)
         assert not held.grow(1)
         held.release()
         budget.tails = LIMIT - 150
-        await held.take(150)
+        await held.acquire(150)
         assert not held.grow(1)
         assert budget.held == LIMIT
     assert budget.recovering == 0
@@ -45,11 +45,11 @@ async def test_a_recovery_alone_goes_ahead_whatever_there_is() -> None:
     budget = Budget(LIMIT)
     budget.tails = LIMIT
     with RecoveryMemory(budget).recovery() as held:
-        await held.take(1)
+        await held.acquire(1)
         assert held.grow(SHARE // 4 - 1), "a file for each commit would be worse"
         assert not held.grow(1)
         held.release()
-        await held.take(10 * LIMIT)
+        await held.acquire(10 * LIMIT)
 
 
 async def test_a_recovery_begins_once_tails_were_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +58,9 @@ async def test_a_recovery_begins_once_tails_were_flushed(monkeypatch: pytest.Mon
     budget = Budget(LIMIT)
     memory = RecoveryMemory(budget)
     with memory.recovery() as first, memory.recovery() as second:
-        await first.take(100)
+        await first.acquire(100)
         budget.tails = LIMIT - 100
-        taking = asyncio.create_task(second.take(100))
+        taking = asyncio.create_task(second.acquire(100))
         await settle()
         assert not taking.done()
         budget.tails = 0
@@ -76,7 +76,7 @@ async def test_recoveries_take_turns_in_the_order_in_which_they_came() -> None:
     async def recover(name: str) -> None:
         with memory.recovery() as held:
             for _ in range(3):
-                await held.take(SHARE)
+                await held.acquire(SHARE)
                 begun.append(name)
                 assert budget.recovering == SHARE, "one at a time"
                 await asyncio.sleep(0)
@@ -92,7 +92,7 @@ async def test_what_a_recovery_keeps_makes_nobody_wait() -> None:
     memory = RecoveryMemory(budget)
     with memory.recovery() as one, memory.recovery() as other:
         one.keep(SHARE)
-        await other.take(1)
+        await other.acquire(1)
         assert budget.recovering == SHARE + 1
     assert budget.recovering == 0
 
@@ -103,8 +103,8 @@ async def test_a_wait_ends_where_the_other_recovery_hangs(
     monkeypatch.setattr(recovery_memory, "PATIENCE_S", 0.01)
     memory = RecoveryMemory(Budget(LIMIT))
     with memory.recovery() as hangs, memory.recovery() as held:
-        await hangs.take(SHARE)
-        await held.take(SHARE)
+        await hangs.acquire(SHARE)
+        await held.acquire(SHARE)
     assert "goes on without" in caplog.text
 
 
@@ -114,10 +114,10 @@ async def test_one_that_is_cancelled_while_it_waits_gives_its_turn_away() -> Non
 
     async def recover() -> None:
         with memory.recovery() as held:
-            await held.take(SHARE)
+            await held.acquire(SHARE)
 
     with memory.recovery() as first:
-        await first.take(SHARE)
+        await first.acquire(SHARE)
         cancelled, last = asyncio.create_task(recover()), asyncio.create_task(recover())
         await settle()
         cancelled.cancel()

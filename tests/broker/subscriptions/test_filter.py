@@ -22,7 +22,7 @@ from tests.support.http.asking import problem_of
 from tests.support.tiers import later
 
 TEXT = st.text("ab%_é", max_size=3)
-LAYOUT = Layout.of(Format.JSON)
+LAYOUT = Layout.from_format(Format.JSON)
 
 
 @given(

@@ -18,7 +18,7 @@ from seaweedq.segments.layout import TIMESTAMP, Format, Layout, Single, assemble
 from seaweedq.segments.producers import ProducerTables
 from seaweedq.storage.memory import MemoryStore
 
-LAYOUT = Layout.of(Format.BYTES)
+LAYOUT = Layout.from_format(Format.BYTES)
 
 
 class StillClock:

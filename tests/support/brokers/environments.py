@@ -7,7 +7,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.cli.server.journals import journal_setup
 from seaweedq.coordination.interface import Coordination
 from seaweedq.settings import Settings
-from seaweedq.storage.counting import Counted
+from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.interface import ObjectStore
 from tests.support.brokers.machine import Machine
 from tests.support.brokers.peer_keys import make_quick_keys
@@ -29,7 +29,7 @@ def environment(
     clock, ids = machine.clock, machine.ids
     return ProcessContext(
         settings,
-        Counted(store, clock),
+        InstrumentedStore(store, clock),
         coordination,
         journal_setup(settings, clock, ids, {}, machine.disk),
         clock,

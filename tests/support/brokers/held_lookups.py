@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from seaweedq.storage.interface import Listed
+from seaweedq.storage.interface import ListedObject
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process import Gate
 
@@ -21,7 +21,7 @@ class HeldStore(MemoryStore):
         await self._hold()
         return await super().list(prefix, after, limit)
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
         await self._hold()
         return await super().listed(prefix, after, limit)
 

@@ -9,9 +9,11 @@ from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import OPTIONAL_FIELDS, Format, Layout, mask_of
 
 LAYOUTS = [
-    Layout.of(Format.JSON),
-    Layout.of(Format.BYTES),
-    Layout.of(Format.TYPED, pa.schema([("delay", pa.int64()), ("tags", pa.list_(pa.string())), ("when", pa.date32())])),
+    Layout.from_format(Format.JSON),
+    Layout.from_format(Format.BYTES),
+    Layout.from_format(
+        Format.TYPED, pa.schema([("delay", pa.int64()), ("tags", pa.list_(pa.string())), ("when", pa.date32())])
+    ),
 ]
 INTEGERS = st.integers(0, 2**62)
 RANGES = st.builds(ProducerRange, st.text("añ😀-", max_size=8), INTEGERS, INTEGERS, INTEGERS, INTEGERS, INTEGERS)

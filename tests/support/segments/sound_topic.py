@@ -20,7 +20,7 @@ from tests.support.levels import newest
 
 CLUSTER = "c" * 32
 ALL = KeyRange(0, KEY_SPACE)
-LAYOUT = Layout.of(Format.JSON)
+LAYOUT = Layout.from_format(Format.JSON)
 NOW_US = 1_760_000_000_000_000
 
 

@@ -1,5 +1,6 @@
 """Counts a store's requests by operation, with their bytes and durations, since a store on the network charges for
-them."""
+them.
+"""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -9,7 +10,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.pools import Pool
 from seaweedq.concurrency.signal import Signal
 from seaweedq.durations import Durations, by_outcome
-from seaweedq.storage.interface import Data, Listed, ObjectStore, PayloadStore
+from seaweedq.storage.interface import Data, ListedObject, ObjectStore, PayloadStore
 from seaweedq.storage.ranges import RangeReader
 
 TIMED = ("create", "read", "size", "age", "list", "delete", "open")
@@ -17,7 +18,7 @@ PAYLOAD_REQUESTS = {"copy", "digest", "begin_parts", "list_parts", "end_parts", 
 T = TypeVar("T")
 
 
-class Counted:
+class InstrumentedStore:
     """An ObjectStore that passes all calls to another and counts them in `requests`: those of TIMED, `range` for each
     further part of an open file, `receive`, and PAYLOAD_REQUESTS.
 
@@ -62,7 +63,7 @@ class Counted:
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         return await self._timed("list", self._store.list(prefix, after, limit))
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
         """As ObjectStore; it counts as `list`."""
         return await self._timed("list", self._store.listed(prefix, after, limit))
 
