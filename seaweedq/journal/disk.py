@@ -17,7 +17,7 @@ from seaweedq.concurrency.pools import Pool
 if TYPE_CHECKING:
     from seaweedq.segments.frames import Buffer  # which loads Arrow, and `seaweedq doctor` needs none
 
-_LARGE_BYTES = 256 * 1024
+LARGE_BYTES = 256 * 1024  # from here on it is worth it to `forget`
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 
 if sys.platform == "darwin":
@@ -82,9 +82,9 @@ class Disk:
         _data_sync(fd)
 
     def forget(self, fd: int, start: int, size: int) -> None:
-        """Drops large synced content from the page cache: it is read only after a crash, and pages come back warm."""
+        """Drops synced content from the page cache: it is read only after a crash, and pages come back warm."""
         end = (start + size) // mmap.PAGESIZE * mmap.PAGESIZE  # the last page is not full, and will be written again
-        if size >= _LARGE_BYTES and hasattr(os, "posix_fadvise"):
+        if hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 

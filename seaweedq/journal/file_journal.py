@@ -29,7 +29,7 @@ from pathlib import Path
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalUnavailable
 from seaweedq.formats import Level
-from seaweedq.journal.disk import Disk
+from seaweedq.journal.disk import LARGE_BYTES, Disk
 from seaweedq.segments.frames import FILE_HEADER_BYTES, FileHeader, Frame, check_frames, encode_commit
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,18 @@ class FileJournal:
         try:
             if self._file is None:
                 self._file = self._open_file()
-            size = self._write_commit(self._file, frames)
+            file = self._file
+            assert self._commit >= file.header.first_commit, "numbers are dense over the files of a journal"
+            buffers, size = encode_commit(file.header.file_id, self._commit, frames)
+            if file.end + size > file.allocated:  # a sync that has to write the file's length too takes twice as long
+                more = max(size, min(_ALLOCATED_BYTES, self._file_bytes))
+                self._disk.allocate(file.fd, file.end, more)
+                file.allocated = file.end + more
+            self._disk.write_all(file.fd, buffers)
+            self._disk.sync(file.fd)
+            if size >= LARGE_BYTES:
+                self._disk.forget(file.fd, file.end, size)
+            file.end += size
         except BaseException as error:
             self._is_in_doubt = self._is_in_doubt or self._file is not None
             self._end_file(error)
@@ -160,7 +171,7 @@ class FileJournal:
         number, self._commit = self._commit, self._commit + 1
         self._sizes.append((number, size))
         self._written_bytes += size
-        if self._file.end >= self._file_bytes:
+        if file.end >= self._file_bytes:
             self._end_file()
         return number
 
@@ -170,19 +181,6 @@ class FileJournal:
                 self._file = self._open_file()
         except OSError as error:
             raise _unavailable(error) from error
-
-    def _write_commit(self, file: _File, frames: Sequence[Frame]) -> int:
-        assert self._commit >= file.header.first_commit, "numbers are dense over the files of a journal"
-        buffers, size = encode_commit(file.header.file_id, self._commit, frames)
-        if file.end + size > file.allocated:  # a sync that has to write the file's length too takes twice as long
-            more = max(size, min(_ALLOCATED_BYTES, self._file_bytes))
-            self._disk.allocate(file.fd, file.end, more)
-            file.allocated = file.end + more
-        self._disk.write_all(file.fd, buffers)
-        self._disk.sync(file.fd)
-        self._disk.forget(file.fd, file.end, size)
-        file.end += size
-        return size
 
     def _open_file(self) -> _File:
         """Begins the next file by rules 1 and 4. Under its name it is complete; a failure before leaves a draft."""
@@ -219,16 +217,16 @@ class FileJournal:
     def _remove_files(self, below: int) -> None:
         """Removes files by rule 5. The newest one stays, also when it is full."""
         try:
-            while self._finished and self._finished[0][1] <= below and self._newest_file() > self._finished[0][0]:
+            while self._finished and self._finished[0][1] <= below:
+                # The newest one has a name that is certainly durable.
+                newest = self._file.header.number if self._file else self._finished[-1][0]
+                if newest <= self._finished[0][0]:
+                    break
                 self._disk.remove(file_path(self._folder, self._finished[0][0]))
                 self._disk.sync_folder(self._folder)
                 self._finished.popleft()
         except OSError as error:
             log.warning("journal %s: a file could not be removed, to be tried again: %s", self._folder, error)
-
-    def _newest_file(self) -> int:
-        """Returns the number of the newest file whose name is certainly durable."""
-        return self._file.header.number if self._file else self._finished[-1][0]
 
 
 def _unavailable(error: OSError) -> JournalUnavailable:

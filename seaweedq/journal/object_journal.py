@@ -125,7 +125,7 @@ class SlotWriter:
                 each.cancel()
 
     def _request(self, name: str, data: bytes) -> asyncio.Task[bool]:
-        task = asyncio.create_task(_create_one(self._store, name, data))
+        task = asyncio.create_task(self._store.create(name, data))
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # may be the one nobody waits for
         return task
 
@@ -139,10 +139,6 @@ class SlotWriter:
             raise StoreUnavailable(f"{name} exists and cannot be read: unknown whose it is") from error
         if nonce != header.nonce:
             raise Fenced(f"{name} was taken by a recovery of this broker's journal")
-
-
-async def _create_one(store: ObjectStore, name: str, data: bytes) -> bool:
-    return await store.create(name, data)
 
 
 @dataclass(eq=False, slots=True)

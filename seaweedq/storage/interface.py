@@ -231,15 +231,12 @@ class Pauses:
         self._next_s = min(2 * pause_s, self._last_s)
         if pause_s <= SURE_S:
             await self._sleep(pause_s)
-        elif await self._is_cut(pause_s):
-            self._next_s = min(SURE_S, self._last_s)
-
-    async def _is_cut(self, pause_s: float) -> bool:
-        """Sleeps, unless another put works meanwhile. Tells whether one did."""
+            return
         worked = asyncio.Event()
         self._worked.listen(worked.set)
         try:
-            return await sleep_unless(worked, self._sleep, pause_s)
+            if await sleep_unless(worked, self._sleep, pause_s):
+                self._next_s = min(SURE_S, self._last_s)
         finally:
             self._worked.unlisten(worked.set)
 

@@ -183,7 +183,13 @@ async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
         )
         winners = [content for content, mine in zip(contents, won, strict=True) if mine]
         if len(winners) != 1:
-            raise UnfitStore(_verdict(racers, len(winners)), racers=racers, winners=len(winners))
+            wrong = (
+                f"none of {racers} creates of a new name succeeded: the store claims that the object existed already"
+            )
+            if winners:
+                count = f"{len(winners)} of {racers} concurrent creates of one name succeeded, not one"
+                wrong = f"{count}: the store lacks create-if-absent"
+            raise UnfitStore(wrong, racers=racers, winners=len(winners))
         for store in stores:
             if await _create(store, name, f"{nonce} late".encode()):
                 raise UnfitStore("the store created an object that existed already: it ignores create-if-absent")
@@ -192,12 +198,6 @@ async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
     finally:
         with suppress(StoreUnavailable):
             await stores[0].delete(name)
-
-
-def _verdict(racers: int, winners: int) -> str:
-    if winners == 0:
-        return f"none of {racers} creates of a new name succeeded: the store claims that the object existed already"
-    return f"{winners} of {racers} concurrent creates of one name succeeded, not one: the store lacks create-if-absent"
 
 
 async def _create(store: ObjectStore, name: str, content: bytes) -> bool:

@@ -84,7 +84,7 @@ class Example:
             "&".join(sorted(query.split("&"))),
             said.get("X-Amz-Date", ""),
             scope,
-            _signing_key(secret, scope.split("/")),
+            _signing_key(secret, scope),
         )
         return example if example.url(key) == url else None
 
@@ -95,13 +95,6 @@ class Example:
         said = f"{_ALGORITHM}\n{self.moment}\n{self.scope}\n{sha256(request.encode()).hexdigest()}"
         signature = hmac.new(self.secret, said.encode(), "sha256").hexdigest()
         return f"{self.origin}{path}?{self.query}{_SIGNATURE}{signature}"
-
-
-def _signing_key(secret: str, scope: Sequence[str]) -> bytes:
-    key = f"AWS4{secret}".encode()
-    for part in scope:
-        key = hmac.new(key, part.encode(), "sha256").digest()
-    return key
 
 
 class Credentials(Protocol):
@@ -179,7 +172,7 @@ class SigningPlace:
         scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
         digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         signature = hmac.new(
-            _key(keys.secret_key, moment[:8], self.region),
+            _signing_key(keys.secret_key, scope),
             f"{_ALGORITHM}\n{moment}\n{scope}\n{digest}".encode(),
             hashlib.sha256,
         ).hexdigest()
@@ -325,8 +318,8 @@ def _quoted(key: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _key(secret: str, day: str, region: str) -> bytes:
+def _signing_key(secret: str, scope: str) -> bytes:
     key = f"AWS4{secret}".encode()
-    for part in (day, region, "s3", "aws4_request"):
+    for part in scope.split("/"):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
     return key

@@ -26,7 +26,7 @@ on.
 
 import asyncio
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
 from seaweedq import levels
 from seaweedq.broker.context import Context
@@ -152,7 +152,9 @@ class JournalRecovery:
         dead = self._journals.open_dead(broker, journal.record)
         try:
             await dead.fence()
-            self._log_reached(broker)
+            if broker in self._unreached:
+                self._unreached.remove(broker)
+                logger.info("the journal of %s can be reached again", broker)
             if not journal.record.recovered:
                 async with self._turns:
                     await self._replay_all(broker, journal, dead, remaining)
@@ -165,10 +167,14 @@ class JournalRecovery:
             self._left.pop(broker, None)
             return True
         except NeedsNewerBroker as error:
-            self._log_left(broker, error.detail)
+            if self._left.get(broker) != error.detail:
+                self._left[broker] = error.detail
+                logger.error("the journal of %s is left alone, its segments wait: %s", broker, error.detail)
             return False
         except JournalUnreachable as error:
-            self._log_unreached(broker, str(error))
+            if broker not in self._unreached:  # it is tried each second or so
+                self._unreached.add(broker)
+                logger.info("the journal of %s can not be reached, its segments wait: %s", broker, error)
             return False
         except JournalDamaged:
             if not await self._is_finished(broker):
@@ -206,11 +212,16 @@ class JournalRecovery:
     async def _replay_all(
         self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal, remaining: RemainingSegments | None
     ) -> None:
+        """Replays all. Raises NeedsNewerBroker for topics whose records cannot be read, and records these before."""
         done = await self._replay.replay(broker, dead.commits, remaining)
         if done.left:
             self._causes[broker] = set().union(*done.left.values())
-            await self._record_left(broker, journal, sorted(done.left))
-            names = ", ".join(sorted(done.left)[:NAMED])
+            left = sorted(done.left)
+            record = journal.replace(left=tuple(left))  # what the broker had of other topics may change hands
+            if record.record != journal.record and len(left) <= MAX_LEFT:
+                put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(record))
+                await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
+            names = ", ".join(left[:NAMED])
             raise NeedsNewerBroker(f"it holds messages or acks of topics whose records cannot be read: {names}")
         if done.segments or done.acks:
             logger.info(
@@ -222,7 +233,7 @@ class JournalRecovery:
             )
 
     async def _record_recovered(self, broker: str, journal: Versioned[JournalRecord]) -> None:
-        """Notes that the journal was recovered, before anything of it is deleted: only then may slots be missing."""
+        """Records that the journal was recovered, before anything of it is deleted: only then may slots be missing."""
         key = keys.JOURNALS.key(broker)
         while not journal.record.recovered:
             put = Put(key, keys.JOURNALS.encode(journal.replace(recovered=True)))
@@ -232,29 +243,6 @@ class JournalRecovery:
             if there is None:
                 return  # another broker has finished
             journal = keys.JOURNALS.require(there)  # the leader may have noted something else
-
-    async def _record_left(self, broker: str, journal: Versioned[JournalRecord], left: Sequence[str]) -> None:
-        """Notes that all is replayed but what the journal holds of some topics: what the broker had of others may
-        change hands."""
-        held = journal.replace(left=tuple(left))
-        if held.record != journal.record and len(left) <= MAX_LEFT:
-            put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(held))
-            await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
-
-    def _log_reached(self, broker: str) -> None:
-        if broker in self._unreached:
-            self._unreached.remove(broker)
-            logger.info("the journal of %s can be reached again", broker)
-
-    def _log_left(self, broker: str, why: str) -> None:
-        if self._left.get(broker) != why:
-            self._left[broker] = why
-            logger.error("the journal of %s is left alone, its segments wait: %s", broker, why)
-
-    def _log_unreached(self, broker: str, why: str) -> None:
-        if broker not in self._unreached:  # it is tried each second or so
-            self._unreached.add(broker)
-            logger.info("the journal of %s can not be reached, its segments wait: %s", broker, why)
 
 
 class RequestedRecoveries:

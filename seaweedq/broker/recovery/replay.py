@@ -184,14 +184,22 @@ class Replay:
             return None
         return topic
 
-    async def _append(self, topic: Topic, segment: int, frames: list[Frame]) -> int:
+    async def _open(self, topic: Topic, segment: int) -> tuple[Source, Chain] | None:
+        """Opens a segment's chain; None for one that was sealed, so that all of it was in files, which retention has
+        taken since."""
         if self._catalog.is_emptied(topic, segment):
-            return 0  # sealed, so all of it was in files, which retention has taken since
+            return None
         record = self._catalog.segment(topic, segment).record
-        source = Source.from_record(topic.name, segment, record, topic.layout)
         chain = Chain(self._store, topic.name, segment)
         chain.raise_start(self._catalog.start(topic, segment))
         await chain.open()
+        return Source.from_record(topic.name, segment, record, topic.layout), chain
+
+    async def _append(self, topic: Topic, segment: int, frames: list[Frame]) -> int:
+        opened = await self._open(topic, segment)
+        if opened is None:
+            return 0
+        source, chain = opened
         appended = 0
         while frames := [frame for frame in frames if frame.first_offset + frame.count > chain.end]:
             if chain.sealed:  # put when all was settled: these failed, and nobody was told otherwise
@@ -218,13 +226,10 @@ class Replay:
 
     async def _put_empty_entry(self, topic: Topic, segment: int, sequence: int) -> None:
         """Puts entries without rows until one has this sequence, whoever puts it: a late one finds its name taken."""
-        if self._catalog.is_emptied(topic, segment):
+        opened = await self._open(topic, segment)
+        if opened is None:
             return
-        record = self._catalog.segment(topic, segment).record
-        source = Source.from_record(topic.name, segment, record, topic.layout)
-        chain = Chain(self._store, topic.name, segment)
-        chain.raise_start(self._catalog.start(topic, segment))
-        await chain.open()
+        source, chain = opened
         while chain.next.sequence <= sequence and not chain.sealed:
             producers = await known_producers(self._store, source, chain, partial(self._catalog.is_gone, topic))
             reach("recover.mark")
@@ -311,7 +316,7 @@ def with_dying(record: CursorRecord, before: CursorRecord) -> CursorRecord:
 
 class ReplayRun:
     """One replay: the batch that gathers, and what was done so far. `append` brings the rows of a batch into chains;
-    before that `look` is given the places that no batch had before."""
+    before that, `refresh` is given the places that no batch had before."""
 
     def __init__(
         self,
@@ -323,7 +328,7 @@ class ReplayRun:
         self.places: set[Place] = set()
         self._seen: set[Place] = set()
         self.acks: dict[Place, dict[str, EpochRuns]] = {}
-        self.empty_entries: dict[Place, int] = {}  # the highest sequence that a mark names
+        self.empty_entries: dict[Place, int] = {}  # the highest sequence that a frame names
         self._held = held
         self._append = append
         self._refresh = refresh
@@ -353,8 +358,17 @@ class ReplayRun:
     async def end_batch(self, remaining: RemainingSegments | None = None) -> None:
         """Replays the batch, and lets go of it. Acks wait for the end. Behind the last batch nothing more comes: what
         is `remaining` is known then."""
-        rows, acks = _by_segment(self._batch)
-        _add_empty_entries(self.empty_entries, self._batch)
+        rows: dict[Place, list[Frame]] = {}
+        acks: list[Frame] = []
+        for frame in self._batch:
+            place = (frame.topic, frame.segment)
+            if frame.kind is FrameKind.ROWS:
+                rows.setdefault(place, []).append(frame)
+            elif frame.kind is FrameKind.ACKS:
+                acks.append(frame)
+            else:
+                self.empty_entries[place] = max(self.empty_entries.get(place, 0), empty_entry_sequence(frame))
+            del frame  # its memory must be free before the next batch gathers
         self._batch = []
         add_acks(self.acks, acks)
         self.done.acks += len(acks)
@@ -377,25 +391,6 @@ class ReplayRun:
     def _runs(self) -> int:
         subscriptions = (one for each in self.acks.values() for one in each.values())
         return sum(len(runs) for epochs in subscriptions for runs in epochs.values())
-
-
-def _by_segment(batch: list[Frame]) -> tuple[dict[Place, list[Frame]], list[Frame]]:
-    """Returns the frames of rows by segment, in their order, and those of acks."""
-    rows: dict[Place, list[Frame]] = {}
-    acks: list[Frame] = []
-    for frame in batch:
-        if frame.kind is FrameKind.ACKS:
-            acks.append(frame)
-        elif frame.kind is FrameKind.ROWS:
-            rows.setdefault((frame.topic, frame.segment), []).append(frame)
-    return rows, acks
-
-
-def _add_empty_entries(empty_entries: dict[Place, int], frames: list[Frame]) -> None:
-    for frame in frames:
-        if frame.kind is FrameKind.EMPTY_ENTRY:
-            place = (frame.topic, frame.segment)
-            empty_entries[place] = max(empty_entries.get(place, 0), empty_entry_sequence(frame))
 
 
 def add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:
