@@ -72,7 +72,7 @@ class Disk:
         return os.writev(fd, buffers)
 
     def allocate(self, fd: int, start: int, size: int) -> None:
-        """Lengthens a file by zeros, for syncs that need not write its length; does nothing where that cannot be."""
+        """Lengthens a file by zeros, for syncs that need not write its length; does nothing if that cannot be."""
         if hasattr(os, "posix_fallocate"):
             with suppress(OSError):
                 os.posix_fallocate(fd, start, size)
@@ -125,7 +125,7 @@ class Disk:
             folder.rmdir()
 
     def names(self, folder: Path) -> list[str]:
-        """Returns the names in a folder; none where the folder does not exist."""
+        """Returns the names in a folder; none if the folder does not exist."""
         return os.listdir(folder) if folder.is_dir() else []
 
     def size(self, path: Path) -> int:
@@ -148,7 +148,7 @@ class Disk:
     def lock(self, path: Path) -> int | None:
         """Opens a file, made if need be, and takes its lock, which goes with the descriptor that is returned.
 
-        Returns None where another descriptor holds the lock.
+        Returns None if another descriptor holds the lock.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
         try:

@@ -54,12 +54,12 @@ def journal_files(folder: Path, disk: Disk) -> list[int]:
 
 
 def remove_journal(folder: Path, disk: Disk) -> None:
-    """Removes a recovered journal, its files oldest first, so that what is left after a crash can still be read."""
+    """Removes a recovered journal, its files oldest first, so that the rest after a crash can still be read."""
     for number in journal_files(folder, disk):
         disk.remove(file_path(folder, number))
         disk.sync_folder(folder)
     disk.remove(draft_path(folder))
-    disk.remove_folder(folder)  # where it is not empty, the rest belongs to others
+    disk.remove_folder(folder)  # unless others have files there
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class FileJournal:
             self._worker.shutdown(wait=False)
 
     async def remove(self) -> None:
-        """Does as Journal says. Raises JournalUnavailable where the disk refuses."""
+        """Does as Journal says. Raises JournalUnavailable if the disk refuses."""
         assert self._closed
         worker = self._disk.worker()  # the journal's own ended with close
         try:
@@ -201,7 +201,7 @@ class FileJournal:
         return _File(fd, header)
 
     def _end_file(self, error: BaseException | None = None) -> None:
-        """Ends the file by rule 2. The next one follows it, or takes its name where it holds no commit."""
+        """Ends the file by rule 2. The next one follows it, or takes its name if it holds no commit."""
         file, self._file = self._file, None
         if file is None:
             return

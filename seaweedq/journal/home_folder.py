@@ -34,7 +34,7 @@ class FolderLock:
         self._fd: int | None = None
 
     def acquire(self, wait_s: float = 0) -> None:
-        """Takes the lock, making the folder if need be. Raises DataFolderInUse where another process still holds it
+        """Takes the lock, making the folder if need be. Raises DataFolderInUse if another process still holds it
         after `wait_s` seconds, through which the thread sleeps."""
         assert self._fd is None, "locked already"
         self._disk.make_folder(self.folder)
@@ -102,7 +102,7 @@ class HomeFolder:
 
 
 def known_id(folder: Path, disk: Disk) -> str | None:
-    """Returns the id of a data folder; None where it has none yet, or does not exist."""
+    """Returns the id of a data folder; None if it has none yet, or does not exist."""
     with suppress(FileNotFoundError):
         return disk.read(folder / IDENTITY_FILE, _MAX_BYTES).decode("ascii").strip() or None
     return None

@@ -2,7 +2,7 @@
 
 `Journal` is the journal that a living broker writes, one for each start of a broker. `DeadJournal` is the journal that
 a broker left behind, as a recovery reads it. `Journals` is a backend: it makes the one and opens the other. A backend
-owns its bytes and how it fences; brokers know only what stands here, so a further kind needs no change in them.
+owns its bytes and how it fences; brokers know this interface alone, so a further kind needs no change in them.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ AHEAD_BYTES = 8 * 1024 * 1024
 
 
 class JournalUnreachable(Exception):
-    """This process cannot reach a dead broker's journal, so what that holds is unknown; it is never taken as empty.
+    """This process cannot reach a dead broker's journal, so its content is unknown, and never taken as empty.
 
     Not in the tree of errors, since it never leaves a recovery.
     """
@@ -41,7 +41,7 @@ class Journal(Protocol):
         """Makes the frames durable as one commit, all or none, and returns its number. Appends end in the order of
         their calls.
 
-        Raises JournalUnavailable (only where `window` is 1): the frames must not be acknowledged, though a recovery
+        Raises JournalUnavailable (only if `window` is 1): the frames must not be acknowledged, though a recovery
         after a crash may still find them; the journal can be tried again. Raises Fenced: another broker recovers this
         journal, nothing more may be acknowledged. A cancelled append may still become durable.
         """
@@ -50,8 +50,8 @@ class Journal(Protocol):
         """Makes sure that a recovery finds nothing of appends that have failed. Raises JournalUnavailable."""
 
     async def pace(self, is_full: asyncio.Event) -> None:
-        """Waits until the next append may begin, so that more frames share it. Where there is room for one, `is_full`
-        ends the wait: what waits is as much as one append takes."""
+        """Waits until the next append may begin, so that more frames share it. If there is room for one, `is_full`
+        ends the wait: as much waits as one append takes."""
 
     def release(self, below: int) -> None:
         """Marks commits numbered below `below` as no longer needed; their space comes back some time later."""
@@ -62,10 +62,10 @@ class Journal(Protocol):
 
     @property
     def budget(self) -> PutBudget | None:
-        """Returns what has counted the puts to the store; None where the journal makes none."""
+        """Returns the counter of the puts to the store; None if the journal makes none."""
 
     async def close(self) -> None:
-        """Ends what is under way and closes what is open. The journal's content stays."""
+        """Ends appends under way and closes files. The journal's content stays."""
 
     async def remove(self) -> None:
         """Removes the content of a closed journal of which nothing is needed any more. Can be repeated."""
@@ -79,34 +79,34 @@ class DeadJournal(Protocol):
     """
 
     async def fence(self) -> None:
-        """Makes sure that the journal's broker acknowledges nothing more; does nothing where that is so already.
+        """Makes sure that the journal's broker acknowledges nothing more; does nothing if that is so already.
 
-        Raises JournalUnreachable: what the journal holds is unknown. Raises JournalDamaged, NeedsNewerBroker,
+        Raises JournalUnreachable: its content is unknown. Raises JournalDamaged, NeedsNewerBroker,
         Unavailable.
         """
 
     def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         """Yields the commits that may still be needed, numbers rising, in bounded memory; a torn end is cut.
 
-        Claims room for each commit before it is yielded: whoever reads may let go of the earlier ones meanwhile. Holds
-        no more beside than AHEAD_BYTES, or one commit where that is larger.
+        Claims room for each commit before it is yielded: the reader may let go of the earlier ones meanwhile. Holds
+        no more beside than AHEAD_BYTES, or one commit if that is larger.
 
-        Raises JournalDamaged, which is none where another recovery has finished and removes the journal; and
-        NeedsNewerBroker, Unavailable. What was yielded before is sound.
+        Raises JournalDamaged, which is none if another recovery has finished and removes the journal; and
+        NeedsNewerBroker, Unavailable. The commits that were yielded before are sound.
         """
 
     async def remove(self) -> None:
         """Removes the content, oldest first. Raises JournalDamaged, Unavailable."""
 
     async def close(self) -> None:
-        """Gives back what `fence` holds in this process. A fence that is stored stays."""
+        """Releases the lock of `fence` in this process. A fence that is stored stays."""
 
 
 class Journals(Protocol):
     """A backend of journals, as one broker's process sees it."""
 
     def describe(self, broker: str) -> JournalRecord:
-        """Returns what the journal's key in coordination must say, so that a recovery finds the journal."""
+        """Returns the record for the journal's key in coordination, by which a recovery finds the journal."""
 
     def create(self, broker: str) -> Journal:
         """Returns a new, empty journal of this process's broker. Must be called on a running event loop."""
@@ -119,10 +119,10 @@ class Journals(Protocol):
         """Returns the journal of another broker, which its key describes by `record`. Does no I/O."""
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
-        """Deletes what journals that are long forgotten have left, and returns how many objects that were.
+        """Deletes the objects of journals that are long forgotten, and returns their number.
 
-        `read_known` reads which brokers live, or have a journal's key: what was there before, and belongs to none of
-        them, is needed by nobody. Raises Unavailable.
+        `read_known` reads which brokers live, or have a journal's key: nobody needs the objects that were there before
+        and belong to none of these brokers. Raises Unavailable.
         """
 
 

@@ -3,8 +3,7 @@ store by which they are listed, read and deleted.
 
 A slot is a header (magic, version, kind, number, broker, the put's nonce, `released`, `acknowledged`, lengths, CRCs),
 an index of frames and their payloads (frames.pack). A *fence* is a slot without data that a recovery puts where the
-broker's next one would go. The header stands alone, so that whose a slot is, and what it says, can be read without the
-rest.
+broker's next one would go. The header stands alone, so that it can be read without the rest.
 
 `released` says, as of the slot's making, that no slot below that number is needed any more; `acknowledged`, that all
 below that number were durable. Neither falls from one slot to the next, so the newest slot says the most. So a slot
@@ -174,7 +173,7 @@ def decode_slot(data: bytes, name: str) -> tuple[SlotHeader, Commit]:
 
 
 def near(newest: int) -> int:
-    """Returns the lowest number that a fence that holds can have where `newest` is the newest slot of all.
+    """Returns the lowest number that a fence that holds can have if `newest` is the newest slot of all.
 
     All slots below were acknowledged: their broker had no more than MAX_UNDER_WAY under way when it made the newest.
     """
@@ -195,7 +194,7 @@ def valid_run(there: Collection[int], headers: Mapping[int, SlotHeader]) -> Run:
     while end in there and end not in fences:
         end += 1
     fence = max(fences, default=None)
-    found = fence if fence and data else 0  # a fence alone is what the removal of a journal leaves
+    found = fence if fence and data else 0  # the removal of a journal leaves a fence alone
     return Run(first, end, fence, max(acknowledged, found))
 
 
@@ -243,7 +242,7 @@ def _damaged(name: str, what: str) -> JournalDamaged:
 
 
 async def list_slots(store: ObjectStore, broker: str) -> list[int]:
-    """Returns the numbers of all slots that exist, rising. What others have put beside them is passed over."""
+    """Returns the numbers of all slots that exist, rising. Passes over objects of others."""
     names: list[str] = []
     while True:
         page = await store.list(journal_folder(broker), after=names[-1] if names else "", limit=PAGE)
@@ -265,7 +264,7 @@ async def read_header(store: ObjectStore, broker: str, number: int) -> SlotHeade
 
 
 async def delete_slots(store: ObjectStore, broker: str, numbers: Sequence[int]) -> None:
-    """Deletes a batch; where one fails the others are still tried. Raises StoreUnavailable."""
+    """Deletes a batch; if one fails, the others are still tried. Raises StoreUnavailable."""
     deletions = (store.delete(slot_name(broker, number)) for number in numbers)
     for result in await asyncio.gather(*deletions, return_exceptions=True):
         if isinstance(result, BaseException):

@@ -6,14 +6,15 @@ Owns the order of writes, and why. Names are taken by create-if-absent, so that 
    acknowledged. Only rows count as released that the chains certainly have.
 2. Up to `window` puts are under way. Each is repeated with the same bytes until the store says whose the name is.
 3. A slot is acknowledged when it and all before it are durable: recovery reads up to the first gap.
-4. Where another has the name, a recovery has fenced the journal: that slot and all later ones, for ever, are refused.
-   What stands before it goes on, since the recovery reads it.
+4. If another has the name, a recovery has fenced the journal: that slot and all later ones, for ever, are refused.
+   The slots before it go on, since the recovery reads them.
 5. A slot is deleted once an acknowledged newer one says that it is not needed. So the newest stays, which tells a
    recovery where to begin; and no name that a recovery may look for is ever free again.
 6. A broker at rest with everything released says so in one empty slot. Then the older ones go, and it asks for nothing.
 
-A commit's number is its slot's, so an empty slot leaves a hole in the commits' numbers. What a crash leaves between any
-two steps is in docs/internals/object-journal.md; what a recovery makes of it, in journal/object_recovery.
+A commit's number is its slot's, so an empty slot leaves a hole in the commits' numbers. The rests of a
+crash between any two steps are in docs/internals/object-journal.md; a recovery's use for them, in
+journal/object_recovery.
 
 A put whose answer is lost may have landed, or may yet: nothing but the same bytes may be put under that name again. On
 *exists* the nonce inside decides: mine means done, another's means Fenced. A slot that cannot be read is unknown, and
@@ -68,7 +69,7 @@ class SlotWriter:
         self._usual_s = USUAL_AT_FIRST_S
 
     def begin(self, header: SlotHeader, frames: Sequence[Frame]) -> asyncio.Task[int]:
-        """Begins to make the slot durable; the task returns its size in bytes. It raises Fenced where another writer's
+        """Begins to make the slot durable; the task returns its size in bytes. It raises Fenced if another writer's
         has its name.
 
         The put is spent here, before the slot is encoded: a commit that is paced meanwhile has to wait for its turn.
@@ -104,7 +105,7 @@ class SlotWriter:
         return True
 
     async def _create(self, name: str, data: bytes) -> bool:
-        """Puts the slot, a second time beside it where that is slow. The first answer counts, an unknown one last."""
+        """Puts the slot, a second time beside it if that is slow. The first answer counts, an unknown one last."""
         begun = self._clock.monotonic_s()
         patience = asyncio.ensure_future(self._sleep(patience_s(self._usual_s, len(data))))
         tries = {self._request(name, data)}
@@ -167,8 +168,8 @@ class ObjectJournal:
         self._room = asyncio.Event()  # set by whatever lets a waiting pace() go on
         self._next = 0
         self._acknowledged = 0  # all slots below are
-        self._released = 0  # what the next slot says
-        self._stated = 0  # what an acknowledged slot says
+        self._released = 0  # as the next slot says
+        self._stated = 0  # as an acknowledged slot says
         self._oldest = 0  # all slots below are deleted
         self._sizes: deque[tuple[int, int]] = deque()
         self._unreleased_bytes = 0

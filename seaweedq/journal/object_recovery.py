@@ -153,7 +153,7 @@ async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim
 
 
 async def remove_slots(store: ObjectStore, broker: str) -> None:
-    """Deletes a recovered journal but for its fence. Raises JournalDamaged where there are slots and no fence."""
+    """Deletes a recovered journal but for its fence. Raises JournalDamaged if there are slots and no fence."""
     looks = _Looks(store, broker)
     numbers = await looks.numbers()
     fences = await looks.fences(numbers)
@@ -182,7 +182,7 @@ class _Looks:
     async def numbers(self) -> list[int]:
         """Returns the numbers of all slots; adds the headers that valid_run needs.
 
-        Begins again if a slot is deleted meanwhile. Raises StoreUnavailable where that does not end.
+        Begins again if a slot is deleted meanwhile. Raises StoreUnavailable if that does not end.
         """
         for _ in range(LISTINGS):
             numbers = sorted({*await list_slots(self._store, self._broker), *self._unlisted})
@@ -207,7 +207,7 @@ class _Looks:
         return found
 
     async def doubt(self, run: Run) -> None:
-        """Looks for the slot at which a run is torn. Raises JournalDamaged where a look that began after it was missed
+        """Looks for the slot at which a run is torn. Raises JournalDamaged if a look that began after it was missed
         misses it too."""
         number = run.end
         if number in self.headers and self.headers[number].kind is SlotKind.FENCE:

@@ -4,7 +4,7 @@ It reports findings and never repairs. The caller opens the files. Three checks:
 
 - A chain is checked entry by entry. After a finding it continues with the metadata of the next entry, so that one
   damaged file is one finding and not a hundred.
-- *Lineage* says which segments replaced which, in the files and in a broker's map of them. In files, a seal names
+- *Lineage* says which segments replaced which, in the files and in a broker's map. In files, a seal names
   successors whose ranges cover all of the segment's, and a successor's files have the range that the seal states. A
   segment was sealed before any later segment with some of its keys appended a row. In a map, the open segments cover
   every key once, and predecessor and successor name each other.
@@ -30,7 +30,7 @@ from seaweedq.segments.producers import ProducerTables
 
 _QUEUE_FIELDS = (OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS)
 _OFFSET, _TIMESTAMP = 0, 1  # their places among a file's columns
-Lasts = Mapping[int, EntryMetadata]  # of each segment, what its last entry says
+Lasts = Mapping[int, EntryMetadata]  # of each segment, the metadata of its last entry
 SKEW_US = 60 * 1_000_000  # by how much the broker's clock may be ahead of ours
 
 
@@ -169,7 +169,7 @@ class SegmentAudit:
     def _check_name(self, name: EntryName) -> None:
         if self._sequence is None:
             self.start = name.first_offset
-            if name.sequence == 0 and name.first_offset:  # later ones begin at 0 where none before had rows
+            if name.sequence == 0 and name.first_offset:  # later ones begin at 0 if none before had rows
                 self.finding("cannot be the first entry of a chain: entry 0 begins at offset 0", name)
         elif name.sequence != self._sequence + 1:
             self.finding(f"follows entry {self._sequence}, but entry {self._sequence + 1} is expected", name)

@@ -15,7 +15,7 @@ A chain begins at its start: retention takes whole entries from its beginning (d
 Names before the start, which may be there still or appear again, are left out before anything is checked.
 
 For metrics, `ChainSizes` and `RemoteSizeHistory` tell the bytes of a segment's messages, and when they came, without a
-request. They know of files what their writer and listings of the store have said; a file's messages count as having
+request. They know the files that were written here, or listed by the store; a file's messages count as having
 come with its first one. They never overestimate the age: the lag that is shown is real.
 """
 
@@ -74,8 +74,8 @@ class ChainSizes:
         self._last, self._end = entry.size, end
 
     def size_since(self, offset: int) -> int:
-        """Returns about how many bytes the entries have from an offset on; what is before all known ones counts as
-        they do."""
+        """Returns about how many bytes the entries have from an offset on; those before all known ones
+        count as the known ones do."""
         if not self._names:
             return 0
         first, size = self._names[0].first_offset, self._before[-1] + self._last
@@ -95,7 +95,7 @@ class ChainSizes:
             self._arrivals_us[at] = time_us
 
     def arrival_us(self, offset: int) -> int | None:
-        """Returns when the message at an offset came, or later; None where nothing is known."""
+        """Returns when the message at an offset came, or later; None if nothing is known."""
         return self._arrivals_us[max(0, self._at(offset))] if self._names else None
 
     def _at(self, offset: int) -> int:
@@ -125,18 +125,18 @@ class RemoteSizeHistory:
         self._rows, self._bytes = self._rows + rows, self._bytes + size_bytes
 
     def size_of_rows(self, rows: int) -> int:
-        """Returns about how many bytes so many messages take; 0 where none was read yet."""
+        """Returns about how many bytes so many messages take; 0 if none was read yet."""
         return self._bytes * rows // self._rows if self._rows else 0
 
     def arrival_us(self, offset: int) -> int | None:
-        """Returns when the message at an offset came, or later; None where nothing is known."""
+        """Returns when the message at an offset came, or later; None if nothing is known."""
         at = bisect_right(self._marks, offset, key=lambda mark: mark[0]) - 1
         return self._marks[max(0, at)][1] if self._marks else None
 
 
 @dataclass(frozen=True, slots=True)
 class ListedEntry:
-    """An entry in a listing: its size in bytes, and the store's own time of it, in microseconds since 1970."""
+    """An entry in a listing: its size in bytes, and the store's own time, in microseconds since 1970."""
 
     name: EntryName
     size: int
@@ -171,7 +171,7 @@ class Chain:
         self.facts: dict[EntryName, EntryFacts] = {}
         self._names: list[EntryName] | None = None
         self._known: dict[EntryName, KnownEntry] = {}
-        self._known_sizes: ChainSizes | None = None  # of what is known
+        self._known_sizes: ChainSizes | None = None  # of the known entries
         self._sizing = asyncio.Lock()
         self._has_warned = False  # of objects that are no entries
 
@@ -199,7 +199,7 @@ class Chain:
 
     async def open(self) -> None:
         """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata. Raises
-        ChainDamaged where nothing is left of a chain that has a start: its offsets must not be given out again."""
+        ChainDamaged if nothing is left of a chain that has a start: its offsets must not be given out again."""
         listed, more = await self._page(self._place(self.start))
         page = [each.name for each in listed]
         name = await self._find_last(page, is_all=more is None)
@@ -214,7 +214,7 @@ class Chain:
         self.sealed = self.sealed or (self.last is not None and self.last.seal is not None)
         self._record_listed(each for each in listed if each.name.sequence >= self.start.sequence)
         if more is None:
-            with suppress(ChainDamaged):  # who needs the names looks again, and is told
+            with suppress(ChainDamaged):  # a caller that needs the names lists again, and gets the error
                 names = [name for name in page if name.sequence >= self.start.sequence]
                 self._check_dense(names)
                 self._names = names
@@ -276,7 +276,7 @@ class Chain:
     async def sizes(
         self, names: Sequence[EntryName], is_over: Callable[[], bool] = lambda: False
     ) -> dict[EntryName, int]:
-        """Returns the sizes of entries in bytes. What is not known is listed, a page of entries a request, until it
+        """Returns the sizes of entries in bytes. Unknown ones are listed, a page of entries a request, until it
         `is_over`: then some may be left out. Raises ChainDamaged if one no longer exists."""
         async with self._sizing:  # so that several who ask at once ask the store once
             unknown = next((name for name in names if name not in self._known), None)
@@ -291,7 +291,7 @@ class Chain:
             return {name: self._known[name].size for name in names if name in self._known}
 
     def known_sizes(self) -> ChainSizes:
-        """Returns what is known of the sizes and times of the entries, without a request."""
+        """Returns the known sizes and times of the entries, without a request."""
         if self._known_sizes is None:
             self._known_sizes = ChainSizes(self._known, self.end)
         return self._known_sizes
@@ -356,7 +356,7 @@ class Chain:
         return metadata
 
     async def read(self, work: Callable[..., T], *arguments: object) -> T:
-        """Calls what blocks on the store, in the threads for that."""
+        """Calls a function that blocks on the store, in the threads for that."""
         return await self._store.readers.run(work, *arguments)
 
     def entry(self, name: EntryName) -> tuple[BinaryIO, pq.ParquetFile, EntryMetadata]:

@@ -6,7 +6,7 @@ tables and seal make a log of a chain of such files.
 The metadata has no version: each version ignores what a later one adds. A version whose files must not be read that way
 says `needs_level` in the metadata; brokers that do not read that level need to be newer.
 
-Parquet has checksums of pages and none of the footer, which says where pages are, and what is in them: of 30,000 bits
+Parquet has checksums of pages and none of the footer, which has the places and the schema of the pages: of 30,000 bits
 of a small file's footer, each flipped on its own, 181 were read as other rows, without an error. So a
 *guard* stands right before the footer: MAGIC, and a CRC-32 of all bytes behind it. Other readers find the footer
 from the file's end and the pages from the footer, so they pass over the guard.
@@ -62,7 +62,8 @@ def guard(file: memoryview, size: int) -> int:
 
 
 def read_footer(file: BinaryIO) -> pq.FileMetaData:
-    """Reads the footer of a file. Raises ValueError for one that is not as it was written, and what reading raises."""
+    """Reads the footer of a file. Raises ValueError for one that is not as it was written, and the errors of
+    reading."""
     end = file.seek(0, io.SEEK_END)
     file.seek(max(end - _END_BYTES, 0))
     length = _footer_bytes(memoryview(file.read(_END_BYTES)))
@@ -78,7 +79,7 @@ def read_footer(file: BinaryIO) -> pq.FileMetaData:
 
 
 def _footer_bytes(file: memoryview) -> int:
-    """Returns the length of the footer that the end of a file states. Raises ValueError where it is no end of one."""
+    """Returns the length of the footer that the end of a file states. Raises ValueError if it is no end of one."""
     if len(file) < _END_BYTES or bytes(file[-len(_PARQUET) :]) != _PARQUET:
         raise ValueError("it does not end as a Parquet file does")
     return int(_LENGTH.unpack(file[-_END_BYTES : -len(_PARQUET)])[0])
@@ -174,7 +175,7 @@ def encode_entry(batches: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, 
 
 
 def oldest_upload(batches: Sequence[tuple[int, pa.RecordBatch]]) -> str:
-    """Returns the date of the oldest upload whose payload a row names; empty where none does."""
+    """Returns the date of the oldest upload whose payload a row names; empty if none does."""
     columns = [rows.column("_reference") for _, rows in batches if "_reference" in rows.schema.names]
     uris = [pc.struct_field(column, "uri") for column in columns]
     dates = [pc.min(pc.struct_field(pc.extract_regex(each, _UPLOAD_DATE), "date")).as_py() for each in uris]

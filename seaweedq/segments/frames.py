@@ -120,7 +120,7 @@ def empty_entry_sequence(frame: Frame) -> int:
 
 def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
     """Returns the rows of a ROWS frame, without a copy. `layout` is that of the frame's topic and schema id. Raises
-    JournalDamaged where they are not as many as the frame says, NeedsNewerBroker where this broker cannot read them."""
+    JournalDamaged if they are not as many as the frame says, NeedsNewerBroker if this broker cannot read them."""
     where = f"a frame of segment {frame.segment} of {frame.topic!r} from offset {frame.first_offset}"
     if frame.columns >> len(OPTIONAL_FIELDS):
         raise needs_newer(f"{where} has columns that this broker lacks")
@@ -134,7 +134,7 @@ def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
 
 
 def check_frames(frames: Iterable[Frame]) -> None:
-    """Asserts before a write what every reader of a journal relies on."""
+    """Asserts before a write the rules that every reader of a journal relies on."""
     for frame in frames:
         assert min(frame.segment, frame.first_offset, frame.count) >= 0, "numbers are not negative"
         assert (frame.count > 0) == (frame.kind is FrameKind.ROWS), "rows have a count, all other frames have none"
@@ -286,7 +286,7 @@ def read_commits(data: Content, path: str, end: int | None = None) -> Generator[
 
 
 def _whole_commit(data: Content, at: int, limit: int, file_id: bytes, number: int) -> tuple[Commit, int] | None:
-    """Returns the commit of that number at a position, and where it ends; None where it is torn or another one."""
+    """Returns the commit of that number at a position, and where it ends; None if it is torn or another one."""
     found = _commit_header(data, at, limit, file_id)
     if found is None or found.end > limit or found.number != number:
         return None
@@ -326,7 +326,7 @@ def _is_followed(data: Content, at: int, file_id: bytes, expected: int) -> bool:
 
 
 def _numbers_behind(data: Content, at: int, file_id: bytes) -> Iterator[int]:
-    """Yields what stands behind each copy of a file's id, where a commit's number would be."""
+    """Yields the number that stands behind each copy of a file's id, as a commit's would."""
     for start in range(at, len(data), _SEARCH_BYTES):
         window = data[start : start + _SEARCH_BYTES + COMMIT_HEADER_BYTES - 1]
         found = window.find(file_id)

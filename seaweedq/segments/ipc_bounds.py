@@ -109,7 +109,7 @@ def _lengths(message: pa.ipc.Message) -> list[int]:
 
 
 def _batch(metadata: bytes) -> int:
-    """Returns the position of the record batch in a message's metadata, that of a dictionary's too; 0 where there is
+    """Returns the position of the record batch in a message's metadata, that of a dictionary's too; 0 if there is
     none. Raises UnreadableBody, struct.error."""
     root = struct.unpack_from("<I", metadata)[0]
     if _scalar(metadata, root, _VERSION, "<h") != _V5:

@@ -147,7 +147,7 @@ def file_schema(layout: Layout) -> pa.Schema:
 
 
 def _numbered(field: pa.Field, path: str, ids: dict[str, int]) -> pa.Field:
-    """Returns a field with its id, and with those of what it contains."""
+    """Returns a field with its id, and with those of its members."""
     if path not in ids:
         return field  # the user's, with the id of its schema
     kind = field.type

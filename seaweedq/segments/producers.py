@@ -5,9 +5,9 @@ only recorded requests; the code that commits makes a repeat wait for the first 
 producer's newest ones, producers idle for too long, the least recently used beyond a limit) are no longer guarded.
 
 Each *kind* of producer has a limit and a lifetime of its own: a client, a broker that forwards, an import, a dispatcher
-of dead letters. A lifetime
-counts the time that the table is open in a process, by its monotonic clock, and begins anew where it is opened: no wall
-clock, however wrong, evicts a producer, and none that was idle elsewhere is evicted too early.
+of dead letters. A lifetime counts the time that the table is open in a process, by its monotonic clock, and begins anew
+whenever it is opened: no wall clock, however wrong, evicts a producer, and none that was idle elsewhere is evicted too
+early.
 
 A segment has a table for each *part* of its range: a split's successors inherit those of the old segment, clipped, and
 a merge keeps the parts of both apart. So a request that is cut by parts gets the same verdict as before.
@@ -182,7 +182,7 @@ class ProducerTable:
             self._evict(producers, next(iter(producers)))
 
     def expire(self, now_s: float) -> None:
-        """Evicts the producers whose lifetime is over. `now_s` is monotonic; what was recorded since the last call was
+        """Evicts the producers whose lifetime is over. `now_s` is monotonic; requests since the last call count as
         recorded now."""
         for kind, producers in self._kinds.items():
             for name in list(producers):

@@ -92,13 +92,13 @@ async def marked_level(store: ObjectStore) -> int:
 
 
 async def newest_round(store: ObjectStore) -> int:
-    """Returns the highest number in the store, 0 where there is none. Raises StoreUnavailable."""
+    """Returns the highest number in the store, 0 if there is none. Raises StoreUnavailable."""
     return max((number for number, _ in await _rounds(store)), default=0)
 
 
 async def mark_round(store: ObjectStore, number: int) -> int | None:
     """Creates the object of a round, and removes those before it. Returns the store's own time of it, in microseconds
-    since 1970; None where the object is there already, or one of a later round. Raises StoreUnavailable."""
+    since 1970; None if the object is there already, or one of a later round. Raises StoreUnavailable."""
     if not await store.create(f"{ROUNDS_FOLDER}{number:010d}", b""):
         return None
     found = dict(await _rounds(store))

@@ -202,7 +202,7 @@ async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
 
 async def _create(store: ObjectStore, name: str, content: bytes) -> bool:
     """Tells whether this content won. After an unknown outcome, "exists" may mean "with this very content". Raises
-    UnfitStore where the last attempt was not supported."""
+    UnfitStore if the last attempt was not supported."""
     for attempt in range(ATTEMPTS):
         try:
             return await store.create(name, content) or (attempt > 0 and await store.read(name) == content)

@@ -124,7 +124,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SigningPlace:
-    """A bucket as requests name it: scheme and host, the path of the bucket itself (empty where the host names it), and
+    """A bucket as requests name it: scheme and host, the path of the bucket itself (empty if the host names it), and
     the region of signatures."""
 
     origin: str
@@ -134,7 +134,7 @@ class SigningPlace:
 
     @staticmethod
     def from_request(request: Any, signing_name: str, region: str, version: str) -> "SigningPlace | None":
-        """Returns the place of a request about an object or a listing, which botocore is about to sign; None where it
+        """Returns the place of a request about an object or a listing, which botocore is about to sign; None if it
         is signed in a way that is not known here."""
         options = request.context.get("auth_options") or ["aws.auth#sigv4"]
         asked = request.context.get("input_params") or {}
@@ -205,7 +205,7 @@ class SignedRequests:
 
     def worked(self, tried: SigningPlace | None = None) -> bool:
         """Notes that a request of botocore's has worked; `tried` where the store had refused the same one from here.
-        Returns False where that ends the requests from here."""
+        Returns False if that ends the requests from here."""
         if tried is not None:
             self.place = None
             return False
@@ -222,7 +222,7 @@ class SignedRequests:
         headers: Mapping[str, str],
         body: Any = None,
     ) -> Answer | None:
-        """Sends a request, and returns its answer; None where botocore has to make it, and nothing was put. Raises
+        """Sends a request, and returns its answer; None if botocore has to make it, and nothing was put. Raises
         ErrorAnswer, and botocore's errors where no answer came."""
         if self.place is None or key in self._refused:
             self._refused.discard(key or "")

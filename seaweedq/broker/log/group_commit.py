@@ -83,7 +83,7 @@ class _Singles:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """All that goes into one commit: appends, and other frames with who waits for the commit's number.
+    """All that goes into one commit: appends, and other frames with the futures of the commit's number.
 
     `added` requests and frames, the first ones of all, are done with once this commit is.
     """
@@ -93,7 +93,7 @@ class _Commit:
     added: int
 
     def fail(self, error: Exception) -> None:
-        """Tells everybody who waits for it."""
+        """Fails all futures that wait for the commit."""
         for append in self.appends:
             append.fail(error)
         for _, number in self.others:
@@ -161,7 +161,7 @@ class GroupCommit:
         return number
 
     def check_lease(self) -> None:
-        """Raises NotReady where this broker may not acknowledge."""
+        """Raises NotReady if this broker may not acknowledge."""
         if not self._may_acknowledge():
             raise NotReady("this broker's lease has run out; what became of the request is unknown")
 
@@ -184,7 +184,7 @@ class GroupCommit:
     async def run(self) -> None:
         """Commits for ever. At its end (cancelled, fenced) all waiters get NotReady, and nothing more is taken.
 
-        Raises Fenced, and what else ends a journal: alone, since all commits under way fail for the same reason.
+        Raises Fenced, and other errors that end a journal: alone, since all commits under way fail for the same reason.
         """
         flying: deque[asyncio.Task[None]] = deque()
         try:
@@ -253,7 +253,7 @@ class GroupCommit:
         return _Commit(appends, others, self._requests[0][0] - 1 if self._requests else self._added)
 
     async def _commit(self, taken: _Commit, before: asyncio.Task[None] | None) -> None:
-        """Makes it durable, and answers once `before` has been answered. However it ends, all who wait are told."""
+        """Makes it durable, and answers once `before` has been answered. However it ends, all futures end."""
         now_us, began_s = self._clock.now_us(), self._clock.monotonic_s()
         try:
             frames = _assign(taken.appends, now_us)

@@ -5,12 +5,12 @@ The budget counts and does not allocate: each holder of bytes reports them. From
 empties tails; over the budget new publishes are refused until bytes were released. Only tails, and requests that have
 come whole, make tails flush: nothing that a client may still send or has not taken yet.
 
-The allocator keeps what was freed (cli/server/serve): under load that saves the kernel the work of mapping pages again.
+The allocator keeps freed memory (cli/server/serve): under load that saves the kernel the work of mapping pages again.
 But after strangers had left 500 MiB of answers unread, the process stayed that large for ever, and the limit of its
 container counted it. So once nothing large has been in flight for QUIET_S, and the process has grown by WORTH_BYTES
 beside what the budget counts, the allocator lets go of its free pages. It is done once in EACH_S at most, and not again
-for what it could not give back. A thread does it: for 200 MiB in small pieces it takes 30 to 170 ms, for which the
-event loop would stand still. Other threads' allocations wait for it piece by piece.
+for pages that it could not give back. A thread does it: for 200 MiB in small pieces it takes 30 to 170 ms, for which
+the event loop would stand still. Other threads' allocations wait for it piece by piece.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ _STATM = Path("/proc/self/statm")
 class Budget:
     """Bytes held against `limit_bytes`.
 
-    `requests` are bodies that have come whole, and what was decoded of them; `incomplete` those that are still coming;
-    `decoding` is what decoders may make meanwhile; `answers` are those that clients have not taken yet; `recovering` is
-    what recoveries hold of the journals that they replay.
+    `requests` are bodies that have come whole, and their decoded rows; `incomplete` those that are still coming;
+    `decoding` are rows that decoders may make meanwhile; `answers` are those that clients have not taken yet;
+    `recovering` are commits of journals that recoveries replay.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -112,7 +112,7 @@ class Budget:
 
 
 def resident_bytes() -> int:
-    """Returns how much memory the process has; 0 where the system does not say so."""
+    """Returns how much memory the process has; 0 if the system does not say so."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     except OSError:

@@ -1,7 +1,7 @@
 """An open segment: the state of a segment that this broker owns, with its tail and its producers.
 
 All of it lives on the event loop; nothing here awaits, so that each method is one step. Rows come in through `durable`
-(once the journal has them) and go out through `flushed` (once the chain has them). The tail is what lies between: rows
+(once the journal has them) and go out through `flushed` (once the chain has them). The tail lies between: rows
 that are durable in the journal and not yet in Parquet, in memory. Only its end grows, only its start goes. All buffered
 rows know the commit that holds them, so that the journal can be released up to the oldest commit that is still here.
 """
@@ -90,7 +90,7 @@ class Tail:
 
     def weigh(self, offset: int) -> tuple[int, int | None]:
         """Returns about how many bytes the rows from `offset` on take, by their share, and the `_timestamp` of the
-        first one; None where there is none."""
+        first one; None if there is none."""
         if offset >= self.end:
             return 0, None
         first = self._buffered[max(0, bisect_right(self._buffered, offset, key=lambda rows: rows.first) - 1)]
@@ -195,7 +195,7 @@ class OpenSegment:
             )
 
     def check_open(self) -> None:
-        """Raises what closed the segment."""
+        """Raises the error that closed the segment."""
         if self.closed:
             raise self.closed
 
@@ -216,13 +216,14 @@ class OpenSegment:
         return self.closed is not None and self.closed is self._pause
 
     def resume(self) -> None:
-        """Takes messages again, since the move did not come about. Does nothing where something else has closed it."""
+        """Takes messages again, since the move did not come about. Does nothing if something else has closed it."""
         if self.paused:
             self.closed = None
             self.signal.wake()
 
     def judge(self, part: int, sequences: Sequences, count: int) -> Verdict:
-        """Says what becomes of `count` rows of this request in a part. Pending ones count as if they were recorded."""
+        """Returns the verdict on `count` rows of this request in a part. Pending ones count as if they were
+        recorded."""
         verdict = self.producers.judge(part, sequences.producer, sequences.low, sequences.high, count)
         pending = self._pending.get((sequences.producer, part))
         if not pending or not isinstance(verdict, New):
@@ -273,7 +274,7 @@ class OpenSegment:
 
     @property
     def pin(self) -> int | None:
-        """The oldest commit that is still needed; None where the chain has all."""
+        """The oldest commit that is still needed; None if the chain has all."""
         pins = [self.tail.oldest().commit] if self.tail else []
         return min([*pins, self.empty_entry[1]] if self.empty_entry else pins, default=None)
 

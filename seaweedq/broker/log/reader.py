@@ -3,7 +3,7 @@
 Rows that can be read are durable and stay readable: offsets below the tail's start are in the chain. The tail may be
 flushed between two awaits, so each step looks anew where its offset stands now.
 
-A read ends with what it has after READ_S: many small files on a slow store would take it longer than whoever asked
+A read ends with what it has after READ_S: many small files on a slow store would take it longer than its caller
 waits, each time anew.
 """
 
@@ -96,7 +96,7 @@ class Reader:
         """Reads up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end,
         and after READ_S.
 
-        Raises OffsetOutOfRange where `offset` is beyond the end, BelowRetention where retention has removed it.
+        Raises OffsetOutOfRange if `offset` is beyond the end, BelowRetention if retention has removed it.
         """
         segment.check_start(offset)
         if offset > segment.end:
@@ -141,7 +141,8 @@ class Reader:
         return await self._scan(segment, max(offset, segment.start), timestamp_us)
 
     async def _scan(self, segment: OpenSegment, offset: int, timestamp_us: int) -> int:
-        """Finds the first row from `offset` on that reaches a time: in the tail, and in what was flushed meanwhile."""
+        """Finds the first row from `offset` on that reaches a time: in the tail, and in rows that were flushed
+        meanwhile."""
         wanted = pa.scalar(timestamp_us, TIMESTAMP)
         while offset < segment.end:
             for first, rows in await self.read(segment, offset, ROW_GROUP_ROWS, SCAN_BYTES):
@@ -191,8 +192,8 @@ class Reader:
             return group
 
     async def _loaded(self, segment: OpenSegment, name: EntryName, key: tuple[str, int, int]) -> Group:
-        """Decodes a row group, once for all who ask meanwhile. It goes on when they have gone: who asks again, since a
-        slow store took longer than he waited, finds it in the cache."""
+        """Decodes a row group, once for all that ask meanwhile. It goes on when they have gone: a caller that asks
+        again, since a slow store took longer than it waited, finds the group in the cache."""
         loading = self._loading.get(key)
         if loading is None:
             loading = self._loading[key] = asyncio.create_task(self._load(segment, name, key))
@@ -212,8 +213,8 @@ class Reader:
 
 @contextmanager
 def _readable(segment: OpenSegment, offset: int | None) -> Iterator[None]:
-    """Raises the error that closed the segment: where it is being deleted, missing files are no damage; nor are they
-    where the start has risen above the offset."""
+    """Raises the error that closed the segment: missing files of one that is being deleted are no damage; nor are they
+    once the start has risen above the offset."""
     segment.check_open()
     try:
         yield
@@ -296,7 +297,7 @@ def unexpired(first: int, rows: pa.RecordBatch, now_us: int) -> Pieces:
 
 
 def expired(rows: pa.RecordBatch, now_us: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-    """Returns for each row whether its `_expires` is over; None where that is so for none."""
+    """Returns for each row whether its `_expires` is over; None if that is so for none."""
     at = rows.schema.get_field_index("_expires")
     if at < 0:
         return None

@@ -1,4 +1,4 @@
-"""Splitting a batch: its rows, by the parts of segments that they fall into, and where they have come to lie.
+"""Splitting a batch: its rows, by the parts of segments that they fall into, and the places that they have got.
 
 Pure. Rows keep the request's order within a slice, so a key's messages keep theirs. A batch is all rows that go under
 one identity: those of its slices that met a sealed segment are split again, all together, by the successors' parts.
@@ -22,7 +22,7 @@ from seaweedq.segments.row_hashes import Hashes, cut, route
 
 @dataclass(eq=False)
 class Batch:
-    """All rows of one identity; `hash_all` gives the hash of each, and is called only where it matters."""
+    """All rows of one identity; `hash_all` gives the hash of each, and is called only if it matters."""
 
     rows: pa.RecordBatch
     hash_all: Callable[[], Hashes]
@@ -54,7 +54,7 @@ class AppendedRows:
 
 
 def split(bounds: Bounds, batch: Batch) -> list[Slice]:
-    """Splits a whole batch. Takes its time where there is much of it."""
+    """Splits a whole batch. Takes long for a large one."""
     if len(bounds.ids) == 1:
         every = np.arange(batch.rows.num_rows)
         return [Slice(bounds.ids[0], int(bounds.lows[0]), EncodedRows.encode(batch.rows), every)]
@@ -71,8 +71,8 @@ def split_again(bounds: Bounds, batch: Batch, slices: Sequence[Slice]) -> list[S
 def is_whole(bounds: Bounds, batch: Batch, one: Slice) -> bool:
     """Whether a slice that was split again has all rows of its batch that fall into its part.
 
-    Where parts have grown together, and another slice of theirs has failed, it has not. It must not be appended so: a
-    repeat of the request comes with all of them, and would be taken for what is there.
+    If parts have grown together, and another slice of theirs has failed, it has not. It must not be appended so: a
+    repeat of the request comes with all rows, and would be taken for a duplicate.
     """
     after = int(np.searchsorted(bounds.lows, one.part, side="right"))
     high = bounds.lows[after] if after < len(bounds.lows) else KEY_SPACE
@@ -91,7 +91,7 @@ def locate(batch: Batch, one: Slice, outcome: Outcome, record: SegmentRecord | N
     """Returns where the rows of a slice are. Its `outcome` may name an earlier segment, of which `record` is.
 
     That segment has all rows of the batch that fall into the part which it had there, in their order. Raises NotOwner
-    where its record is not known.
+    if its record is not known.
     """
     if outcome.segment == one.segment:
         return [AppendedRows(outcome.segment, outcome.first_offset, one.indexes, outcome.duplicate)]

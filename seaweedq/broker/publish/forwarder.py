@@ -73,7 +73,7 @@ class Identities:
 
     @asynccontextmanager
     async def lend(self, topic: Topic, segment: int, deadline: Deadline) -> AsyncIterator[Identity]:
-        """Lends an identity that nobody else uses meanwhile. Raises Unavailable where none is free in time."""
+        """Lends an identity that nobody else uses meanwhile. Raises Unavailable if none is free in time."""
         free = self._free.get((topic, segment)) or self._make(topic, segment)
         try:
             identity = await deadline.bound(free.get())
@@ -174,7 +174,7 @@ class Forwarder:
         self._links: dict[str, _Link] = {}
 
     def send(self, url: str, frame: ForwardFrame) -> asyncio.Future[Outcome]:
-        """Forwards rows to the broker at `url`. The future raises Unavailable where their fate is unknown."""
+        """Forwards rows to the broker at `url`. The future raises Unavailable if their fate is unknown."""
         link = self._links.get(url)
         if link is None:
             link = self._links[url] = _Link(self._peers, url, self._timeout_s)

@@ -64,7 +64,7 @@ class LocalAppender:
     ) -> list[PendingAppend]:
         """Judges all rows, each for a part of a segment, and gives the new ones to one commit. Does not await.
 
-        Raises SequenceOutOfOrder, and what closed a segment, before anything is given.
+        Raises SequenceOutOfOrder, and the error that closed a segment, before anything is given.
         """
         verdicts = [judge(segment, part, encoded.rows.num_rows, sequences) for segment, part, encoded in rows]
         begun: list[PendingAppend] = []
@@ -97,7 +97,7 @@ class LocalAppender:
     async def append(
         self, segment: OpenSegment, part: int, rows: EncodedRows, sequences: Sequences, deadline: Deadline
     ) -> Outcome:
-        """Appends rows of one part. Raises SequenceOutOfOrder, Unavailable, and what closed the segment."""
+        """Appends rows of one part. Raises SequenceOutOfOrder, Unavailable, and the error that closed the segment."""
         (outcome,) = await self.end(self.begin([(segment, part, rows)], sequences), deadline)
         return outcome
 
@@ -116,7 +116,7 @@ def untaken(deadline: Deadline) -> Unavailable:
 
 
 async def in_time(work: Awaitable[T], deadline: Deadline) -> T:
-    """Returns what `work` gives, while no row was given to anybody. Raises Unavailable at the deadline."""
+    """Returns the result of `work`, while no row was given to anybody. Raises Unavailable at the deadline."""
     try:
         return await deadline.bound(work)
     except TimeoutError:

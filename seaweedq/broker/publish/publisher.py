@@ -70,7 +70,7 @@ class PreparedBatch:
 
 
 class Publisher:
-    """Appends messages, whoever owns their segments."""
+    """Appends messages, no matter which broker owns their segments."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Publisher:
     async def batch(
         self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None, deadline: Deadline | None = None
     ) -> PublishResult:
-        """Appends many messages. Own segments take all of theirs or none. Raises PartlyTaken where others took some."""
+        """Appends many messages. Own segments take all of theirs or none. Raises PartlyTaken if others took some."""
         deadline = deadline or self.deadline()
         return await self.append(topic, await in_time(self.prepare(topic, rows, producer), deadline), deadline)
 
@@ -149,7 +149,7 @@ class Publisher:
         return await self._split(topic, batch, producer.sequences(rows.num_rows) if producer else None)
 
     async def append(self, topic: Topic, prepared: PreparedBatch, deadline: Deadline | None = None) -> PublishResult:
-        """Does the rest of `batch`. It may be called again after a failure, where the request has a producer."""
+        """Does the rest of `batch`. It may be called again after a failure, if the request has a producer."""
         deadline = deadline or self.deadline()
         if topic.routing is not prepared.routing:
             prepared = await self._split(topic, prepared.batch, prepared.sequences)
@@ -169,7 +169,7 @@ class Publisher:
 
     async def repeated(self, topic: Topic, rows: pa.RecordBatch, producer: Producer) -> PublishResult | None:
         """Returns where the rows of a request are that were taken before, all of them, by segments that are open here;
-        None where that is not known. Appends nothing. Raises what closed a segment."""
+        None if that is not known. Appends nothing. Raises the error that closed a segment."""
         prepared = await self.prepare(topic, rows, producer)
         sequences = producer.sequences(rows.num_rows)
         found: list[AppendedRows] = []

@@ -95,7 +95,7 @@ class RemoteAppender:
         self, topic: Topic, segment: int, message: Single, hashed: int, deadline: Deadline
     ) -> asyncio.Future[tuple[int, int]]:
         """Appends a message without identity, whose key hashes so, together with all others that wait for an
-        identity, until the deadline of the first of them. Returns its segment and offset."""
+        identity, until the first one's deadline. Returns its segment and offset."""
         done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         waiting = self._gathered.setdefault((topic, segment), [])
         waiting.append((message, hashed, done))
@@ -163,7 +163,7 @@ class RemoteAppender:
     async def _split_again(
         self, topic: Topic, batch: Batch, bounced: Sequence[Slice], deadline: Deadline
     ) -> tuple[list[Slice], list[FailedRows]]:
-        """Returns what can be appended, and what only a repeat of the whole request may bring."""
+        """Returns the slices that can be appended, and the rows that only a repeat of the whole request may bring."""
 
         async def split_once() -> tuple[list[Slice], list[FailedRows]]:
             routing = await self._ownership.routing(topic)

@@ -5,14 +5,14 @@ acknowledges nothing. 2. Its commits are replayed (broker/recovery/replay). A le
 segments to living brokers meanwhile, each once nothing of it remains in the journal (broker/recovery/replay). 3. X's
 journal key says `recovered`: now the leader, whoever it is, gives the others away, and dispatchers change hands. 4. The
 journal's content goes, then its key. A crash between any two leaves the key, and the next recovery begins again; each
-step does nothing where it was done before, and two brokers may do them at once.
+step does nothing if it was done before, and two brokers may do them at once.
 
-A journal that cannot be reached is unknown, never empty: its segments wait. So do those of a damaged one. But while
-one broker reads a journal another may finish, and delete what the first one misses then. It has marked the key before,
-so who finds damage looks at the key: what was recovered is not damaged. A journal of a later version is left for a
-broker that reads it (broker/cluster/leader), and so is one that holds messages or acks of something whose record
-this broker cannot read. All else is replayed then, and the key says of which topics something is `left`: what X had of
-others changes hands. The journal stays as it is, and is replayed once more when those records can be read.
+A journal that cannot be reached is unknown, never empty: its segments wait. So do those of a damaged one. But while one
+broker reads a journal another may finish, and delete the slots that the first one misses then. It has marked the key
+before, so a broker that finds damage reads the key: a recovered journal is not damaged. A journal of a later version is
+left for a broker that reads it (broker/cluster/leader), and so is one that holds messages or acks of something whose
+record this broker cannot read. All else is replayed then, and the key says of which topics something is `left`: what X
+had of others changes hands. The journal stays as it is, and is replayed once more when those records can be read.
 
 The leader asks another broker for the recovery of a journal that it cannot read itself (broker/cluster/leader). That
 recovery is the same as the leader's own, and several at once are safe. The broker that is asked looks itself whether
@@ -119,7 +119,7 @@ class JournalRecovery:
     async def revoke(self) -> None:
         """Ends the leases of the brokers that lived in this process's folder: its lock is held, so they are dead.
 
-        What a killed broker owned is then recovered at its restart, without waiting for the end of its lease.
+        The segments of a killed broker are then recovered at its restart, without waiting for the end of its lease.
         """
         for broker in await self._own_journals():
             await end_life(self._coordination, broker)
@@ -143,9 +143,9 @@ class JournalRecovery:
     async def recover(
         self, broker: str, journal: Versioned[JournalRecord], remaining: RemainingSegments | None = None
     ) -> bool:
-        """Recovers the journal of a broker whose lease has ended, and notes meanwhile what is `remaining` of it.
+        """Recovers the journal of a broker whose lease has ended, and tells meanwhile which segments are `remaining`.
 
-        Returns False where it cannot be reached from here, or is left for a newer broker. Raises Unavailable, Damaged.
+        Returns False if it cannot be reached from here, or is left for a newer broker. Raises Unavailable, Damaged.
         """
         if (causes := self._causes.get(broker)) and UNREADABLE_RECORDS.has(causes):
             return False  # nothing has changed since it was left
@@ -185,7 +185,7 @@ class JournalRecovery:
             await dead.close()
 
     def left(self, broker: str) -> str | None:
-        """Returns why this broker leaves a journal for a newer one; None where it does not."""
+        """Returns why this broker leaves a journal for a newer one; None if it does not."""
         return self._left.get(broker)
 
     def is_unreachable(self, broker: str) -> bool:
@@ -254,10 +254,10 @@ class RequestedRecoveries:
         self._running: dict[str, asyncio.Task[bool]] = {}
 
     async def recover(self, broker: str) -> bool:
-        """Recovers the journal of a broker that is gone. Returns False where that goes on after ANSWER_S.
+        """Recovers the journal of a broker that is gone. Returns False if that goes on after ANSWER_S.
 
-        Raises NotOwner where that broker lives, NeedsNewerBroker, Unavailable where the journal cannot be reached from
-        here, and what the recovery raises.
+        Raises NotOwner if that broker lives, NeedsNewerBroker, Unavailable if the journal cannot be reached from
+        here, and the errors of the recovery.
         """
         running = self._running.get(broker)
         if running is None:

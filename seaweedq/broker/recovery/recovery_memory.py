@@ -1,17 +1,17 @@
-"""The memory of recoveries: what they read of journals, and what they make of it, counts in the memory budget.
+"""The memory of recoveries: the commits that they read, and the entries that they make, count in the memory budget.
 
 A recovery is *empty*, *gathering* or *replaying*. It is empty at first and after each batch; then it holds nothing that
 it could let go of. It gathers commits for as long as they fit, without ever waiting, replays the batch, lets go of all
 of it and is empty again.
 
-It waits for room only while it is empty, and others wait for nothing but those that gather or replay. So whoever waits
-holds nothing, whoever holds does not wait, and there is no circle. Those that wait take turns in the order in which
-they came. The wait ends as soon as what is wanted fits both in the recoveries' share and in the budget; at the latest
-when no other recovery gathers or replays, since the budget may be full of tails for long, and a commit may be larger
-than the share; and in any case after PATIENCE_S, since a replay ends no sooner than the store answers.
+It waits for room only while it is empty, and others wait for nothing but those that gather or replay. So one that waits
+holds nothing, one that holds does not wait, and there is no circle. Those that wait take turns in the order in which
+they came. The wait ends as soon as the room that it wants fits both in the recoveries' share and in the budget; at the
+latest when no other recovery gathers or replays, since the budget may be full of tails for long, and a commit may be
+larger than the share; and in any case after PATIENCE_S, since a replay ends no sooner than the store answers.
 
 The share is a quarter of the budget. A quarter of that a batch may always reach: with less, a recovery beside full
-tails would make a file of each commit. So recoveries hold more than the budget has left only where it is full, and then
+tails would make a file of each commit. So recoveries hold more than the budget has left only if it is full, and then
 one of them that much, or a commit that is larger.
 """
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeldMemory:
-    """The memory that one recovery holds: of its batch, and of what it keeps to its end."""
+    """The memory that one recovery holds: of its batch, and of the acks and frames that it keeps to its end."""
 
     def __init__(self, memory: "RecoveryMemory") -> None:
         self.batch_bytes = 0
@@ -43,14 +43,14 @@ class HeldMemory:
         self.count(size)
 
     def grow(self, size: int) -> bool:
-        """Takes room for more of the batch; returns False where there is none now."""
+        """Takes room for more of the batch; returns False if there is none now."""
         if not self._memory.has_room(self, size):
             return False
         self.count(size)
         return True
 
     def count(self, size: int) -> None:
-        """Counts what the batch holds already."""
+        """Counts memory that the batch holds already."""
         self.batch_bytes += size
         self._memory.add(size)
 
@@ -60,7 +60,7 @@ class HeldMemory:
         self.batch_bytes = 0
 
     def keep(self, size: int) -> None:
-        """Counts what it keeps to its end, beside batches."""
+        """Counts the memory that it keeps to its end, beside batches."""
         self._memory.add(size - self.kept_bytes)
         self.kept_bytes = size
 

@@ -9,16 +9,16 @@ are added to its cursors, in one transaction a segment; adding twice changes not
 journal go (broker/recovery/journal_recovery). A segment may change hands as soon as 2 is done for it, and the journal
 was read to its end: `RemainingSegments` says so to the leader, if the leader asks.
 
-Memory holds one batch of commits (BATCH_BYTES, or one commit where that is larger) with the entries that are made of
+Memory holds one batch of commits (BATCH_BYTES, or one commit if that is larger) with the entries that are made of
 it, at most twice as much again, and of all acks the runs, as many as the cursors will hold. The size of the journal
 does not matter. All of it counts in the memory budget (broker/recovery/recovery_memory): the journal's reader claims
-room for each commit, and where there is none the batch is replayed first.
+room for each commit, and if there is none the batch is replayed first.
 
 What a replay has still to bring into chains is *unknown* until the journal was read to its end, then *known*: the
 segments of which rows or empty entries are left. They become fewer, each once its chain holds all of its rows and has
 the empty entry that a frame names. A segment that is not among them may change hands, though the journal is not
-recovered yet. For its journal is fenced, so nothing is added to it; and whoever replays the journal again finds each of
-its rows in the chain, whoever owns the segment by then.
+recovered yet. For its journal is fenced, so nothing is added to it; and the next replay of the journal finds each of
+its rows in the chain, no matter which broker owns the segment by then.
 
 Nothing is stored of that: if this process ends, the next replay begins at the ends of the chains, and leaves alone what
 was given away.
@@ -58,7 +58,7 @@ from seaweedq.storage.interface import ObjectStore
 
 Place = tuple[str, int]  # topic and segment
 LEAST, PARTS = 40, 8  # segments, parts of all of them: the leader is told after no fewer
-BATCH_BYTES = 64 * 1024 * 1024  # of commits; no entry holds more, or one commit where that is larger
+BATCH_BYTES = 64 * 1024 * 1024  # of commits; no entry holds more, or one commit if that is larger
 COPIES = 3  # of a commit while it is replayed: as it was read, as the columns of an entry, as a file
 RUN_BYTES = 96  # that a run of acks takes in memory
 FRAME_BYTES = 512  # that a frame takes in memory beside its payload
@@ -84,14 +84,14 @@ class RemainingSegments:
         return self._places is None or place in self._places
 
     def know(self, places: Iterable[Place]) -> None:
-        """Notes that the journal was read to its end, and what is left of it."""
+        """Records that the journal was read to its end, and which segments are left."""
         self._places = set(places)
         self._told = len(self._places)
         self._step = max(LEAST, self._told // PARTS)
         self._changed()
 
     def done(self, place: Place) -> None:
-        """Notes that nothing of a segment is left."""
+        """Records that nothing of a segment is left."""
         if self._places is not None:
             self._places.discard(place)
             if self._told - len(self._places) >= self._step:
@@ -128,8 +128,8 @@ class Replay:
         self._memory = memory
 
     async def replay(self, broker: str, read: Read, remaining: RemainingSegments | None = None) -> ReplayResult:
-        """Brings all frames of a broker's journal, which `read` yields in their order, to where they belong, and notes
-        of which segments something is `remaining`. Raises Damaged.
+        """Brings all frames of a broker's journal, which `read` yields in their order, to their places, and
+        tells which segments are `remaining`. Raises Damaged.
 
         Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
         a commit that failed there must not take an offset that their owner has given out since.
@@ -225,7 +225,8 @@ class Replay:
         await gather_bounded(SEGMENTS, mark, empty_entries)
 
     async def _put_empty_entry(self, topic: Topic, segment: int, sequence: int) -> None:
-        """Puts entries without rows until one has this sequence, whoever puts it: a late one finds its name taken."""
+        """Puts entries without rows until one has this sequence, no matter which broker puts it: a late one finds its
+        name taken."""
         opened = await self._open(topic, segment)
         if opened is None:
             return
@@ -283,7 +284,7 @@ class Replay:
 
     async def _advance(self, topic: Topic, segment: int, name: str, acked: EpochRuns) -> bool:
         """Adds acks to a cursor in one transaction, which compares the subscription's epoch. False means try again.
-        Raises NeedsNewerBroker where one of the two cannot be read."""
+        Raises NeedsNewerBroker if one of the two cannot be read."""
         incarnation = topic.record.incarnation
         subscription = await self._coordination.get(keys.SUBSCRIPTIONS.key(topic.name, incarnation, name))
         known = keys.SUBSCRIPTIONS.require(subscription).record if subscription else None
@@ -309,7 +310,7 @@ class Replay:
 
 
 def with_dying(record: CursorRecord, before: CursorRecord) -> CursorRecord:
-    """Returns a record with what the one before says of messages that are dying; all leases ended with their
+    """Returns a record with the dying messages of the one before; all leases ended with their
     dispatcher."""
     return replace(record, held=tuple(one for one in before.held if one.dying))
 
@@ -356,8 +357,8 @@ class ReplayRun:
         self._held.count(FRAME_BYTES * len(commit.frames))
 
     async def end_batch(self, remaining: RemainingSegments | None = None) -> None:
-        """Replays the batch, and lets go of it. Acks wait for the end. Behind the last batch nothing more comes: what
-        is `remaining` is known then."""
+        """Replays the batch, and lets go of it. Acks wait for the end. Behind the last batch nothing more comes: the
+        `remaining` segments are known then."""
         rows: dict[Place, list[Frame]] = {}
         acks: list[Frame] = []
         for frame in self._batch:
@@ -375,7 +376,7 @@ class ReplayRun:
         places = rows.keys() | self.acks.keys() | self.empty_entries.keys()
         await self._refresh(places - self._seen)
         self._seen |= places
-        if remaining:  # batches before have left what a newer broker has to read
+        if remaining:  # batches before have left rows that a newer broker has to read
             left = {place for place in self._seen if place[0] in self.done.left}
             remaining.know(rows.keys() | self.empty_entries.keys() | left)
         self.done.rows += await self._append(rows, self.done.left, partial(self._appended, remaining))
