@@ -100,7 +100,7 @@ class Maintenance(Service):
             chosen += [s for s in pinning(facts, self._log.commit.committed - MAX_OBJECTS) if s not in chosen]
         chosen += [s for s in dirty if s.empty_entry and not s.closed and s not in chosen]
         for segment in chosen:
-            if not self._log.flusher.busy(segment):
+            if not self._log.flusher.is_flushing(segment):
                 task = asyncio.create_task(self._flush(segment))
                 self._flushes.add(task)
                 task.add_done_callback(self._flushes.discard)

@@ -204,7 +204,7 @@ class ObjectJournal:
         if self._rest is not None:
             self._rest.cancel()
         slot = self._begin(frames)
-        self._pacer.began(self._clock.monotonic_s(), self._needed, is_full=not self._has_room)
+        self._pacer.record_start(self._clock.monotonic_s(), self._needed, is_full=not self._has_room)
         return await asyncio.shield(slot.done)
 
     async def discard_failed(self) -> None:

@@ -6,16 +6,16 @@ holds only if, looking again once it is there, the run still ends there: else it
 acknowledged more, and deleted the slot, so that the name was free. From a fence that holds on, the broker acknowledges
 nothing: it acknowledges in order, and that one name it can never have.
 
-Of two recoveries one may begin further down: a slot that lands behind the fence, between their looks, states a higher
+Of two recoveries one may begin further down: a slot that lands behind the fence, between their scans, states a higher
 `released`. Both are right, since nothing below it is needed, and all of it is there: its broker deletes only what an
 acknowledged slot has let go of.
 
-A fence at or above the highest `released` of a look that began when the fence existed holds, whichever broker put it.
+A fence at or above the highest `released` of a scan that began when the fence existed holds, whichever broker put it.
 
 A slot is missing that was there where the run ends below what a slot states as acknowledged, or below a fence that
 holds, or where a slot of the run is gone when it is read. Then either another recovery, or the clean stop of its
 broker, has finished and deletes: the journal's key says so, or is gone (broker/recovery/journal_recovery looks). Or the
-slot was lost: that is damage, and nothing is put or deleted. One look is not enough for it, since slots land and go
+slot was lost: that is damage, and nothing is put or deleted. One scan is not enough for it, since slots land and go
 while a listing is read; a name that the listing left out is read itself.
 
 Every step can be repeated. The fence stays for ever, since a put of its broker may still be under way.
@@ -61,7 +61,7 @@ from seaweedq.storage.interface import ObjectStore, folders
 
 PIECE_BYTES = 256 * 1024  # of a slot that are read ahead of its turn
 READ_AHEAD = AHEAD_BYTES // PIECE_BYTES  # slots
-LISTINGS = 20  # in one look: each is begun because a slot that was listed has gone
+LISTINGS = 20  # in one scan: each is begun because a slot that was listed has gone
 KEPT_S = 7 * 86_400.0
 logger = logging.getLogger(__name__)
 
@@ -99,19 +99,19 @@ async def fence(store: ObjectStore, headers: SlotHeaders, is_recovered: bool = F
     From here the broker acknowledges nothing more. Raises JournalDamaged, NeedsNewerBroker, StoreUnavailable: what the
     journal holds is unknown. Unless it `is_recovered`, a slot that is missing is damage.
     """
-    looks = _Looks(store, headers.broker)
-    known: int | None = None  # a fence that was there before the look
+    scans = _Scans(store, headers.broker)
+    known: int | None = None  # a fence that was there before the scan
     while True:
-        run = await looks.run()
+        run = await scans.run()
         if run.is_torn and not is_recovered:
-            await looks.doubt(run)
+            await scans.check_torn(run)
         elif run.fence is None:
             header = headers.make(SlotKind.FENCE, run.end, run.first, 0)
             reach("fence.put")
             if await store.create(slot_name(headers.broker, run.end), encode_slot(header, ())):
-                looks.headers[run.end] = header
+                scans.headers[run.end] = header
             else:
-                await looks.note(run.end)
+                await scans.add_unlisted(run.end)
             known = run.end  # a fence of ours or of another recovery, or a late slot
         elif run.fence == known:
             return range(run.first, run.end)
@@ -131,7 +131,7 @@ async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim
     try:
         for number in slots:
             while len(ahead) < READ_AHEAD and (later := next(numbers, None)) is not None:
-                ahead.append(asyncio.create_task(_begin_reading(store, slot_name(broker, later))))
+                ahead.append(asyncio.create_task(store.read(slot_name(broker, later), 0, PIECE_BYTES)))
             name = slot_name(broker, number)
             try:
                 beginning = await ahead.popleft()
@@ -154,9 +154,9 @@ async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim
 
 async def remove_slots(store: ObjectStore, broker: str) -> None:
     """Deletes a recovered journal but for its fence. Raises JournalDamaged if there are slots and no fence."""
-    looks = _Looks(store, broker)
-    numbers = await looks.numbers()
-    fences = await looks.fences(numbers)
+    scans = _Scans(store, broker)
+    numbers = await scans.numbers()
+    fences = await scans.fences(numbers)
     if numbers and not fences:
         raise JournalDamaged(f"{journal_folder(broker)} has no fence", path=journal_folder(broker), position=0)
     for batch in batches([number for number in numbers if number != max(fences)]):
@@ -164,8 +164,8 @@ async def remove_slots(store: ObjectStore, broker: str) -> None:
         await delete_slots(store, broker, batch)
 
 
-class _Looks:
-    """The findings of looks at one journal. `headers` are read once: a name that is used anew is behind what was
+class _Scans:
+    """The findings of scans at one journal. `headers` are read once: a name that is used anew is behind what was
     released."""
 
     def __init__(self, store: ObjectStore, broker: str) -> None:
@@ -173,10 +173,10 @@ class _Looks:
         self._store = store
         self._broker = broker
         self._unlisted: set[int] = set()  # slots that exist, though a listing left them out
-        self._doubted: int | None = None  # the slot that the look before missed
+        self._doubted: int | None = None  # the slot that the scan before missed
 
     async def run(self) -> Run:
-        """Looks once more, and returns the slots that count."""
+        """Scans once more, and returns the slots that count."""
         return valid_run(await self.numbers(), self.headers)
 
     async def numbers(self) -> list[int]:
@@ -206,18 +206,18 @@ class _Looks:
             found = self._fences()
         return found
 
-    async def doubt(self, run: Run) -> None:
-        """Looks for the slot at which a run is torn. Raises JournalDamaged if a look that began after it was missed
+    async def check_torn(self, run: Run) -> None:
+        """Looks for the slot at which a run is torn. Raises JournalDamaged if a scan that began after it was missed
         misses it too."""
         number = run.end
         if number in self.headers and self.headers[number].kind is SlotKind.FENCE:
             if number == self._doubted:
                 raise _missing(self._broker, number, f"a fence is in its place, below slot {run.reached}")
-        elif not await self.note(number) and number == self._doubted:
+        elif not await self.add_unlisted(number) and number == self._doubted:
             raise _missing(self._broker, number, f"all slots below {run.reached} were acknowledged or read before")
         self._doubted = number
 
-    async def note(self, number: int) -> bool:
+    async def add_unlisted(self, number: int) -> bool:
         """Returns whether a slot exists, whatever listings say. It counts as listed then."""
         try:
             self.headers[number] = await read_header(self._store, self._broker, number)
@@ -233,10 +233,6 @@ class _Looks:
         for batch in batches([number for number in numbers if number not in self.headers]):
             found = await asyncio.gather(*(read_header(self._store, self._broker, number) for number in batch))
             self.headers.update(zip(batch, found, strict=True))
-
-
-async def _begin_reading(store: ObjectStore, name: str) -> bytes:
-    return await store.read(name, 0, PIECE_BYTES)
 
 
 async def _read_rest(store: ObjectStore, name: str, beginning: bytes) -> Commit:

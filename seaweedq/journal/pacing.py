@@ -101,8 +101,8 @@ class Pacer:
         self._may_begin_s = begin_s + self._apart_s(needed)
         return begin_s - now_s
 
-    def began(self, now_s: float, needed: int, is_full: bool) -> None:
-        """Takes in that a commit has begun, and whether the window is full with it."""
+    def record_start(self, now_s: float, needed: int, is_full: bool) -> None:
+        """Records that a commit has begun, and whether the window is full with it."""
         low_s, high_s = self._pace.linger_s, self._pace.linger_max_s
         self._linger_s = next_linger_s(self._linger_s, is_full, low_s, max(low_s, high_s))
         self._may_begin_s = now_s + self._apart_s(needed)

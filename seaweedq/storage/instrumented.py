@@ -80,7 +80,7 @@ class InstrumentedStore:
             raise
         self._took("open", None, began_s)
         if isinstance(file, RangeReader):
-            self.received["open"] += file.watch(self._fetched)
+            self.received["open"] += file.observe(self._fetched)
         return file
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:

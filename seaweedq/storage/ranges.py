@@ -27,11 +27,11 @@ class RangeReader(io.RawIOBase):
         self._at = 0
         self._tail = (size - len(tail), tail)
         self._ahead = (0, b"")
-        self._note: Callable[[int], None] | None = None
+        self._on_fetch: Callable[[int], None] | None = None
 
-    def watch(self, note: Callable[[int], None]) -> int:
-        """Has `note` told the bytes of each further request. Returns those of the first one."""
-        self._note = note
+    def observe(self, on_fetch: Callable[[int], None]) -> int:
+        """Calls `on_fetch` with the bytes of each further request. Returns those of the first one."""
+        self._on_fetch = on_fetch
         return len(self._tail[1])
 
     def readable(self) -> bool:
@@ -80,7 +80,7 @@ class RangeReader(io.RawIOBase):
         found = self._fetch(start, stop)
         if len(found) != stop - start:
             raise StoreUnavailable(f"the store returned {len(found)} bytes instead of the bytes {start} to {stop - 1}")
-        if self._note is not None:
-            self._note(len(found))
+        if self._on_fetch is not None:
+            self._on_fetch(len(found))
         self._ahead = (start, found if end < stop else b"")
         return found[: end - start]

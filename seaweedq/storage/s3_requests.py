@@ -350,7 +350,7 @@ class Bucket:
         await self._connect()
         stated = {**self.encryption.parameters(method), **parameters}
         answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self.name, **stated)
-        if not self._signed.worked(tried):
+        if not self._signed.record_success(tried):
             self.work_around("refuses requests that are signed here: botocore makes them all, which takes more CPU")
         return answer
 

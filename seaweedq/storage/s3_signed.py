@@ -203,8 +203,8 @@ class SignedRequests:
         """Looks at what a client of botocore signs from now on."""
         client.meta.events.register("before-sign.s3", self._learn, unique_id="seaweedq-place")
 
-    def worked(self, tried: SigningPlace | None = None) -> bool:
-        """Notes that a request of botocore's has worked; `tried` where the store had refused the same one from here.
+    def record_success(self, tried: SigningPlace | None = None) -> bool:
+        """Records that a request of botocore's has worked; `tried` where the store had refused the same one from here.
         Returns False if that ends the requests from here."""
         if tried is not None:
             self.place = None

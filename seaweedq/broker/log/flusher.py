@@ -150,7 +150,7 @@ class Flusher:
         elif segment.chain.failing:
             raise segment.chain.failing
 
-    def busy(self, segment: OpenSegment) -> bool:
+    def is_flushing(self, segment: OpenSegment) -> bool:
         """Whether a flush of this segment is under way."""
         return segment in self._running
 
@@ -190,7 +190,7 @@ class Flusher:
                 raise
             self.durations["ok"].add(self._clock.monotonic_s() - began_s)
             reach("flush.release")
-            segment.flushed(end)
+            segment.drop_flushed(end)
             self.flushes += 1
             self._grown(segment)
 

@@ -129,7 +129,7 @@ class GroupCommit:
         between. Raises NotReady once closed; then nothing is pending.
         """
         self._requests.append((self._count(), appends))
-        self._waits(sum(append.encoded.payload.size for append in appends))
+        self._add_waiting_bytes(sum(append.encoded.payload.size for append in appends))
         for append in appends:
             for waiter in append.waiters:
                 append.segment.add_pending(waiter)
@@ -217,7 +217,7 @@ class GroupCommit:
         self._wake.set()
         return self._added
 
-    def _waits(self, size_bytes: int) -> None:
+    def _add_waiting_bytes(self, size_bytes: int) -> None:
         """Counts so many more bytes of requests that wait for a commit."""
         self._waiting_bytes += size_bytes
         (self._full.set if self._waiting_bytes >= COMMIT_BYTES else self._full.clear)()
@@ -249,7 +249,7 @@ class GroupCommit:
             appends += request
             self._requests.popleft()
         if size:
-            self._waits(-size)
+            self._add_waiting_bytes(-size)
         return _Commit(appends, others, self._requests[0][0] - 1 if self._requests else self._added)
 
     async def _commit(self, taken: _Commit, before: asyncio.Task[None] | None) -> None:
@@ -288,7 +288,7 @@ class GroupCommit:
             for append, frame in zip(taken.appends, frames, strict=True):
                 rows, size = append.encoded.rows, append.encoded.payload.size
                 buffered = BufferedRows(frame.first_offset, rows, size, number, at_s)
-                append.segment.durable(buffered, frame.ranges, now_us, append.encoded.max_timestamp_us)
+                append.segment.append_durable(buffered, frame.ranges, now_us, append.encoded.max_timestamp_us)
                 self.messages += frame.count
                 self.size_bytes += size
         except Exception as error:  # ends this life: a recovery brings the rows from the journal into their chains
@@ -312,9 +312,9 @@ class GroupCommit:
         asyncio runs callbacks in the order in which they were scheduled. An ack pins its commit, and counts, in such a
         callback: only then may `committed` let the commit be released, and `wait_until_idle` say that all is told.
         """
-        asyncio.get_running_loop().call_soon(self._ended, added, number)
+        asyncio.get_running_loop().call_soon(self._finish_round, added, number)
 
-    def _ended(self, added: int, number: int | None) -> None:
+    def _finish_round(self, added: int, number: int | None) -> None:
         self.committed = self.committed if number is None else number
         self._processed = added
         self._round.set()

@@ -1,9 +1,10 @@
 """An open segment: the state of a segment that this broker owns, with its tail and its producers.
 
-All of it lives on the event loop; nothing here awaits, so that each method is one step. Rows come in through `durable`
-(once the journal has them) and go out through `flushed` (once the chain has them). The tail lies between: rows
-that are durable in the journal and not yet in Parquet, in memory. Only its end grows, only its start goes. All buffered
-rows know the commit that holds them, so that the journal can be released up to the oldest commit that is still here.
+All of it lives on the event loop; nothing here awaits, so that each method is one step. Rows come in through
+`append_durable` (once the journal has them) and go out through `drop_flushed` (once the chain has them). The tail lies
+between: rows that are durable in the journal and not yet in Parquet, in memory. Only its end grows, only its start
+goes. All buffered rows know the commit that holds them, so that the journal can be released up to the oldest commit
+that is still here.
 """
 
 import asyncio
@@ -250,7 +251,7 @@ class OpenSegment:
         else:
             del self._pending[key]
 
-    def durable(
+    def append_durable(
         self, rows: BufferedRows, ranges: tuple[ProducerRange, ...], now_us: int, max_timestamp_us: int
     ) -> None:
         """Adds rows that the journal has: they are readable from now on."""
@@ -286,7 +287,7 @@ class OpenSegment:
         sizes = self.chain.known_sizes()
         return sizes.size_since(offset) + self.tail.size_bytes, sizes.arrival_us(offset)
 
-    def flushed(self, end: int) -> None:
+    def drop_flushed(self, end: int) -> None:
         """Drops the rows below `end`, which the chain has, from the tail."""
         if self.empty_entry and self.chain.next.sequence > self.empty_entry[0]:
             self.empty_entry = None

@@ -61,5 +61,5 @@ class TopicDeletion:
         await self._log.commit.wait_until_idle()
         for segment in list(topic.opened.values()):
             await self._log.flusher.abandon(segment)
-            segment.flushed(segment.end)
+            segment.drop_flushed(segment.end)
             self._log.dirty.discard(segment)

@@ -110,11 +110,11 @@ async def test_the_error_of_a_flush_that_was_forsaken_is_no_news() -> None:
     async with flusher._ordinary:
         waiting = asyncio.create_task(flusher.flush(segment))
         await asyncio.sleep(0)
-        assert flusher.busy(segment)
+        assert flusher.is_flushing(segment)
         waiting.cancel()
         await asyncio.wait([waiting])
         del waiting  # its frame knows the flush
-    while flusher.busy(segment):
+    while flusher.is_flushing(segment):
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     gc.collect()
