@@ -16,7 +16,6 @@ those that Iceberg keeps for itself; docs/reference/files.md lists them. An id i
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -183,15 +182,12 @@ class Single:
     reference: Reference | str | None = None
 
 
-_CONTENT = attrgetter("value", "reference")
-_BESIDE = attrgetter("timestamp_us", "key", "headers", "expires_us")
-
-
 def rows_of_singles(singles: Sequence[Single], layout: Layout) -> pa.RecordBatch:
     """Builds the rows of one or more messages of a json or bytes topic, in order."""
     assert layout.format is not Format.TYPED
     kind = layout.values.field(0).type
-    values, references = zip(*map(_CONTENT, singles), strict=True)
+    values = [single.value for single in singles]
+    references = [single.reference for single in singles]
     if not any_there(references):
         return rows_with_values(singles, [binaries(values, kind)], layout)
     column = pa.array(values, pa.binary()).cast(kind)
@@ -203,13 +199,12 @@ def rows_with_values(
 ) -> pa.RecordBatch:
     """Builds the rows of one or more messages of any topic, with the value columns already built, and the references
     if there are any."""
-    times_us, keys, headers, expires_us = zip(*map(_BESIDE, singles), strict=True)
     return assemble(
         layout,
-        microseconds(np.fromiter(times_us, np.int64, len(singles))),
-        optional(keys, pa.string()),
-        headers_column(headers),
-        optional(expires_us, TIMESTAMP),
+        microseconds(np.array([single.timestamp_us for single in singles], np.int64)),
+        optional([single.key for single in singles], pa.string()),
+        headers_column([single.headers for single in singles]),
+        optional([single.expires_us for single in singles], TIMESTAMP),
         values,
         references,
     )
