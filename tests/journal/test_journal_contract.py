@@ -1,19 +1,22 @@
-"""What every journal promises its broker: run over the twin in memory, the one in files and the one in objects."""
+"""The promises of each journal to its broker, and of a dead one to its recovery: run over all kinds, twin included."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from seaweedq.errors import JournalUnavailable
-from seaweedq.journal.interface import Journal
+from seaweedq.errors import Fenced, JournalDamaged, JournalUnavailable, StoreUnavailable
+from seaweedq.journal.interface import DeadJournal, Journal, JournalUnreachable
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.frames import Commit, Frame, FrameKind
-from tests.support.journal.backends import BACKENDS, IN_BACKENDS
+from tests.support.journal.backends import BACKENDS, BROKER, IN_BACKENDS, Backend
+from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import acks
 
 Held = Callable[[], Awaitable[list[Commit]]]
+STEPS = ["fence", "read one", "read all", "remove"]
 
 
 @pytest.fixture(params=IN_BACKENDS)
@@ -127,3 +130,243 @@ async def test_the_twins_hook_decides_the_fate_of_a_commit() -> None:
     assert (len(journal.commits), journal.unreleased_bytes) == (0, 0)
     journal.hook = MemoryJournal().hook
     assert await journal.append(acks(b"a")) == 0
+
+
+@pytest.fixture(params=IN_BACKENDS)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    made = BACKENDS[request.param](request, tmp_path)
+    yield made
+    await made.close()
+
+
+def payload(number: int) -> bytes:
+    return b"%d:" % number + b"x" * 300
+
+
+async def filled(backend: Backend, commits: int) -> Journal:
+    journal = backend.create()
+    for number in range(commits):
+        assert await journal.append(acks(payload(number))) == number
+    return journal
+
+
+async def left_behind(backend: Backend, commits: int) -> None:
+    """A journal whose broker has died."""
+    await (await filled(backend, commits)).close()
+    backend.die()
+
+
+async def read(dead: DeadJournal) -> list[int]:
+    """The numbers of the commits, each of which holds what was written."""
+    numbers = []
+    async for commit in dead.commits(unbounded):
+        assert [bytes(frame.payload) for frame in commit.frames] == [payload(commit.number)]
+        numbers.append(commit.number)
+    return numbers
+
+
+async def recovered(backend: Backend) -> list[int]:
+    """What one more process finds and then removes."""
+    dead = backend.open_dead()
+    try:
+        await dead.fence()
+        found = await read(dead)
+        backend.mark()
+        await dead.remove()
+        return found
+    finally:
+        await dead.close()
+
+
+async def test_all_commits_come_in_their_order(backend: Backend) -> None:
+    await left_behind(backend, 12)
+    assert await recovered(backend) == list(range(12))
+
+
+async def test_a_journal_that_was_never_begun_holds_nothing(backend: Backend) -> None:
+    backend.die()
+    assert await recovered(backend) == []
+    assert await recovered(backend) == []
+
+
+async def test_released_commits_may_be_gone_all_others_are_there(backend: Backend) -> None:
+    journal = await filled(backend, 9)
+    journal.release(6)
+    for number in (9, 10):
+        assert await journal.append(acks(payload(number))) == number
+    await journal.close()
+    backend.die()
+    found = await recovered(backend)
+    assert found == list(range(found[0], 11))
+    assert found[0] <= 6
+
+
+async def test_a_fence_holds_however_often_it_is_set(backend: Backend) -> None:
+    await left_behind(backend, 5)
+    for _ in range(2):
+        dead = backend.open_dead()
+        for _ in range(3):
+            await dead.fence()
+            assert await read(dead) == list(range(5))
+        await dead.close()
+
+
+async def test_two_recoveries_at_once_find_the_same_or_one_of_them_waits(backend: Backend) -> None:
+    await left_behind(backend, 5)
+    one, other = backend.open_dead(), backend.open_dead()
+    await one.fence()
+    try:
+        await other.fence()
+        assert await read(other) == list(range(5))
+    except JournalUnreachable:
+        await one.close()
+        await other.fence()
+        assert await read(other) == list(range(5))
+        with pytest.raises(JournalUnreachable):
+            await recovered(backend)
+    await one.close()
+    await other.close()
+
+
+async def test_what_a_fenced_broker_acknowledges_is_nothing(backend: Backend) -> None:
+    """Either its journal cannot be had while its process lives, or its next append is refused."""
+    journal = await filled(backend, 3)
+    dead = backend.open_dead()
+    try:
+        await dead.fence()
+        with pytest.raises(Fenced):
+            await journal.append(acks(payload(3)))
+        with pytest.raises(Fenced):
+            await journal.append(acks(payload(3)))
+    except JournalUnreachable:
+        assert await journal.append(acks(payload(3))) == 3
+    await journal.close()
+    backend.die()
+    await dead.fence()
+    found = await read(dead)
+    assert found[:3] == [0, 1, 2]
+    await dead.close()
+
+
+async def test_what_is_acknowledged_amid_a_fencing_is_read(backend: Backend) -> None:
+    journal = await filled(backend, 3)
+    acknowledged = []
+
+    async def go_on() -> None:
+        for number in range(3, 1000):
+            acknowledged.append(await journal.append(acks(payload(number))))
+            await asyncio.sleep(backend.pause_s)
+
+    going = asyncio.create_task(go_on())
+    dead = backend.open_dead()
+    await asyncio.sleep(0.02)
+    with suppress(JournalUnreachable):
+        await dead.fence()
+        with pytest.raises(Fenced):
+            await going
+    going.cancel()
+    await asyncio.gather(going, return_exceptions=True)
+    await journal.close()
+    backend.die()
+    await dead.fence()
+    assert set(acknowledged) | {0, 1, 2} <= set(await read(dead))
+    await dead.close()
+
+
+async def test_a_torn_end_is_cut(backend: Backend) -> None:
+    await left_behind(backend, 6)
+    await backend.tear()
+    assert await recovered(backend) == list(range(5))
+
+
+async def test_damage_is_told_behind_what_is_sound(backend: Backend) -> None:
+    await left_behind(backend, 6)
+    await backend.damage(1)
+    dead = backend.open_dead()
+    await dead.fence()
+    reading = dead.commits(unbounded)
+    assert (await anext(reading)).number == 0
+    with pytest.raises(JournalDamaged):
+        await anext(reading)
+    await dead.close()
+
+
+async def test_a_reader_may_stop_anywhere(backend: Backend) -> None:
+    await left_behind(backend, 40)
+    dead = backend.open_dead()
+    await dead.fence()
+    reading = dead.commits(unbounded)
+    assert (await anext(reading)).number == 0
+    await reading.aclose()
+    assert await read(dead) == list(range(40))
+    await dead.close()
+
+
+@pytest.mark.parametrize("steps", range(len(STEPS) + 1), ids=["nothing", *STEPS])
+async def test_whoever_comes_after_a_crash_between_two_steps_begins_again(backend: Backend, steps: int) -> None:
+    await left_behind(backend, 8)
+    dead = backend.open_dead()
+    if steps >= 1:
+        await dead.fence()
+    if steps >= 2:
+        reading = dead.commits(unbounded)
+        assert (await anext(reading)).number == 0
+        await reading.aclose()
+    if steps >= 3:
+        assert await read(dead) == list(range(8))
+    if steps >= 4:
+        backend.mark()
+        await dead.remove()
+    await dead.close()  # its process is gone, with all that it holds
+    assert await recovered(backend) == ([] if steps >= 4 else list(range(8)))
+    assert await recovered(backend) == []
+
+
+@pytest.mark.parametrize("removals", range(4))
+async def test_a_removal_that_ends_early_is_repeated(backend: Backend, removals: int) -> None:
+    await left_behind(backend, 12)
+    dead = backend.open_dead()
+    await dead.fence()
+    backend.mark()
+    backend.refuse_removals(removals)
+    with pytest.raises((JournalUnavailable, StoreUnavailable)):
+        await dead.remove()
+    backend.refuse_removals(None)
+    await dead.close()
+    found = await recovered(backend)
+    assert found == list(range(found[0], 12)) if found else True
+    assert await recovered(backend) == []
+
+
+async def test_a_removed_journal_can_be_removed_again(backend: Backend) -> None:
+    await left_behind(backend, 8)
+    dead = backend.open_dead()
+    await dead.fence()
+    backend.mark()
+    for _ in range(3):
+        await dead.remove()
+    await dead.close()
+    assert await recovered(backend) == []
+
+
+async def test_the_process_of_the_same_folder_recovers_it_too(backend: Backend) -> None:
+    await left_behind(backend, 4)
+    backend.home.lock()  # the next process there
+    dead = backend.journals(backend.home).open_dead(BROKER, backend.record)
+    await dead.fence()
+    assert await read(dead) == list(range(4))
+    backend.mark()
+    await dead.remove()
+    await dead.close()
+
+
+async def test_nothing_is_left_open(backend: Backend) -> None:
+    await left_behind(backend, 30)
+    before = asyncio.all_tasks()
+    dead = backend.open_dead()
+    await dead.fence()
+    async for _ in dead.commits(unbounded):
+        pass
+    await dead.close()
+    await dead.close()
+    assert asyncio.all_tasks() == before

@@ -1,7 +1,8 @@
-"""What LocalStore alone promises: durability, clean-up after crashes and full disks, folders that come and go."""
+"""What LocalStore alone promises: durability, clean-up after crashes and full disks, writes around the page cache."""
 
 import asyncio
 import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -9,14 +10,27 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import cast
 
+import numpy as np
 import pytest
 
 from seaweedq.clock import Ids, SystemIds
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.local import LocalStore
+from seaweedq.storage.spool import MIN_BYTES, write_all
 from tests.support import privates
+
+CRASH = """
+import asyncio, os, signal, sys
+from seaweedq.clock import SystemIds
+from seaweedq.storage.local import LocalStore
+os.link = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(LocalStore(sys.argv[1], SystemIds()).create("t/1", b"never seen"))
+"""
+DIRECT = getattr(os, "O_DIRECT", 0)
+PAGE = 4096
 
 
 def temporary(tmp_path: Path) -> list[str]:
@@ -107,15 +121,6 @@ async def test_the_name_appears_only_with_all_bytes_fsynced(
         monkeypatch.setattr(os, call, recorded(call, getattr(os, call)))
     await local.create("a", b"a")
     assert events == ["write", "fsync", "link", "fsync"]
-
-
-CRASH = """
-import asyncio, os, signal, sys
-from seaweedq.clock import SystemIds
-from seaweedq.storage.local import LocalStore
-os.link = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-asyncio.run(LocalStore(sys.argv[1], SystemIds()).create("t/1", b"never seen"))
-"""
 
 
 @pytest.mark.process
@@ -219,3 +224,65 @@ async def test_list_reads_no_folder_that_it_does_not_need(local: LocalStore, mon
 async def test_the_root_may_be_a_url(tmp_path: Path, ids: Ids) -> None:
     await LocalStore(f"file://{tmp_path}/store", ids).create("a", b"a")
     assert (tmp_path / "store/a").read_bytes() == b"a"
+
+
+def pages(size: int, shift: int = 0) -> memoryview:
+    """Random bytes that begin `shift` bytes behind a page of memory."""
+    memory = np.frombuffer(Random(size).randbytes(size + 2 * PAGE), np.uint8).copy()
+    start = -memory.ctypes.data % PAGE + shift
+    return memoryview(memory[start : start + size])
+
+
+def written(path: Path, data: memoryview) -> bytes:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        write_all(descriptor, data)
+        assert not fcntl.fcntl(descriptor, fcntl.F_GETFL) & DIRECT
+    finally:
+        os.close(descriptor)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("size", [0, 1, MIN_BYTES - 1, MIN_BYTES, MIN_BYTES + 1, 9 * MIN_BYTES + PAGE + 7])
+@pytest.mark.parametrize("shift", [0, 1, 512])
+def test_the_bytes_are_those_given(tmp_path: Path, size: int, shift: int) -> None:
+    data = pages(size, shift)
+    assert written(tmp_path / "file", data) == bytes(data)
+
+
+def test_a_file_system_without_direct_writes_gets_all_the_other_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = os.write, []
+
+    def write(descriptor: int, data: memoryview) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & DIRECT:
+            refused.append(len(data))
+            raise OSError(errno.EINVAL, "no direct writes here")
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    data = pages(2 * MIN_BYTES + 5)
+    assert written(tmp_path / "file", data) == bytes(data)
+    assert len(refused) == (1 if DIRECT else 0)
+
+
+def test_a_short_direct_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, sizes = os.write, []
+
+    def write(descriptor: int, data: memoryview) -> int:
+        sizes.append(real(descriptor, data[: 3 * PAGE + (0 if len(sizes) < 2 else 100)]))
+        return sizes[-1]
+
+    monkeypatch.setattr(os, "write", write)
+    data = pages(2 * MIN_BYTES)
+    assert written(tmp_path / "file", data) == bytes(data)
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError, match="full"):
+        written(tmp_path / "file", pages(2 * MIN_BYTES))
