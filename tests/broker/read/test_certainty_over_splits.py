@@ -42,19 +42,19 @@ async def given(together: InLoop, target: Broker) -> None:
 @asynccontextmanager
 async def held(owner: Broker) -> AsyncIterator[None]:
     """The segments that give way at this broker meanwhile are held as long as the block runs."""
-    gate, quiet = Gate(), inside.group_commit(owner).quiet
+    gate, quiet = Gate(), inside.group_commit(owner).wait_until_idle
 
     async def slow() -> None:
         await gate()
         await quiet()
 
-    inside.group_commit(owner).quiet = slow  # type: ignore[method-assign]
+    inside.group_commit(owner).wait_until_idle = slow  # type: ignore[method-assign]
     await inside.planner(owner).plan(inside.topic(owner, "t"), [opened(owner)[0]], [1_000_000_000])
     await gate.reached.wait()
     try:
         yield
     finally:
-        inside.group_commit(owner).quiet = quiet  # type: ignore[method-assign]
+        inside.group_commit(owner).wait_until_idle = quiet  # type: ignore[method-assign]
         gate.open.set()
 
 

@@ -86,14 +86,14 @@ async def test_a_pull_waits_for_a_segment_in_replacement_and_is_never_empty(
         await create(clients[0])
         await publish(clients[1], 0)
         held, go_on = asyncio.Event(), asyncio.Event()
-        quiet = inside.group_commit(one).quiet
+        quiet = inside.group_commit(one).wait_until_idle
 
         async def slow() -> None:
             held.set()
             await go_on.wait()
             await quiet()
 
-        inside.group_commit(one).quiet = slow  # type: ignore[method-assign]
+        inside.group_commit(one).wait_until_idle = slow  # type: ignore[method-assign]
         await inside.planner(one).plan(topic, [0], [1_000_000_000])
         await held.wait()
         pulls = [asyncio.create_task(pull(http, consumer=str(n))) for n, http in enumerate(clients)]
@@ -102,7 +102,7 @@ async def test_a_pull_waits_for_a_segment_in_replacement_and_is_never_empty(
         done, _ = await asyncio.wait([*pulls, fetch, shown], timeout=0.5)
         assert not done
         go_on.set()
-        inside.group_commit(one).quiet = quiet  # type: ignore[method-assign]
+        inside.group_commit(one).wait_until_idle = quiet  # type: ignore[method-assign]
         async with asyncio.timeout(5):
             assert len((await asyncio.gather(*pulls))[0]) in (0, 40)
             assert len([m for found in await asyncio.gather(*pulls) for m in found]) == 40

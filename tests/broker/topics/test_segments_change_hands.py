@@ -102,12 +102,12 @@ async def test_a_segment_whose_failed_commit_may_come_back_does_not_move(tmp_pat
         async def settle() -> None:
             raise JournalUnavailable("as told")
 
-        inside.journal(one).settle = settle  # type: ignore[method-assign]
+        inside.journal(one).discard_failed = settle  # type: ignore[method-assign]
         with pytest.raises(JournalUnavailable):
             await inside.mover(one).move(topic, 0, two.id)
         assert owner(one, topic) == one.id
         await publish(one, topic, "2")
-        del inside.journal(one).settle
+        del inside.journal(one).discard_failed
         assert await inside.mover(one).move(topic, 0, two.id)
 
 
