@@ -58,7 +58,7 @@ class QuorumJournal:
         self._next += 1
         return commit.number
 
-    async def settle(self) -> None:
+    async def discard_failed(self) -> None:
         pass
 
     async def pace(self, is_full: asyncio.Event) -> None:
