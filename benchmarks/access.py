@@ -12,17 +12,14 @@ import httpx
 from benchmarks import server
 from benchmarks.http import per_s, request, run
 from benchmarks.result import Result
-from seaweedq.access.accounts import Accounts
-from seaweedq.access.actions import Action
-from seaweedq.access.grants import Grant
-from seaweedq.access.limits import NO_LIMITS, Limits
+from seaweedq.access.limits import NO_LIMITS, Accounts, Limits
+from seaweedq.access.rights import Action, Grant
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.api.access.authentication import Gate
 from seaweedq.api.access.rates import Rates
 from seaweedq.api.request import Request
 from seaweedq.api.routes import find
-from seaweedq.broker.access.admin_token import AdminToken
-from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.access.callers import AdminToken, Callers
 from seaweedq.broker.access.view import AccessView
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import SystemClock, SystemIds

@@ -89,7 +89,7 @@ class Stages:
     def _receiving(self) -> Callable[[], None]:
         """The body as it comes out of reads, through the request reader."""
         clock, budget = the("clock:SystemClock")(), the("broker.log.memory_budget:Budget")(1 << 30)
-        of = the("api.bodies.request_reader:RequestReader").of
+        of = the("api.connections.request_reader:RequestReader").of
         reader = of(the("settings:Settings")(), budget, clock, the("api.refusals:Refusals")(clock))
         headers = [(b"content-type", b"application/x"), (b"content-length", b"%d" % len(self.body))]
         pieces = [self.body[at : at + READ_BYTES] for at in range(0, len(self.body), READ_BYTES)]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
-from seaweedq.api.bodies.json_requests import decode_request
+from seaweedq.api.connections.request_reader import decode_request
 from seaweedq.errors import InvalidRequest, UnreadableBody
 from seaweedq.json_reasons import in_words
 

@@ -1,4 +1,26 @@
-"""The limits of a principal or a topic, and which of them are rates."""
+"""Limits of principals and topics, and how much of each is left at one broker. Pure: the time is passed in.
+
+A limit of a rate is the cluster's. A broker has a share: an even one, limit ÷ living brokers, unless the leader has
+told it another one not longer than LAPSE_S before its report. The report has the use since the last report; shares
+name the report that they answer, and count only until the next one: so neither a leader that was paused, nor two of
+them, can have one broker follow old numbers. A set of shares replaces the one before. Each broker measures intervals
+by its own monotonic clock, so clocks may differ.
+
+A share is kept by a bucket. A request is let in if the bucket is not in debt, whatever it costs, and may leave it in
+debt: else one that costs more than the bucket holds could never be served. Those behind it wait until the debt is paid,
+so that the rate holds. A bucket of a low rate holds the gain of more than a second: one that holds less than a request
+or two forgets most of its gain while nobody asks, and would let in little more than half of its rate, since refused
+requests are lost.
+
+The leader splits a limit by the use of each broker since the last split, in parts of 1. A broker that refused requests
+wants more than it used: those share evenly what the others leave. The unused rest is shared out evenly. No share is
+below a tenth of an even one, so that a broker which gets its first requests can serve some of them until the next
+split. Those floors come on top of the split: they stay unused, or count as use in the next one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,3 +51,337 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_LIMITS = Limits()
+
+
+BURST_S = 1.0  # of its rate is what a bucket holds that nobody has drawn from
+FEW, FEW_S = 5.0, 8.0  # it holds at least so many requests, as far as so many seconds bring them
+MOST_WAIT_S = 60.0  # is what a refusal says at most: the rate may be raised meanwhile
+
+
+def burst(rate: float) -> float:
+    """Returns what a bucket of this rate holds."""
+    return max(rate * BURST_S, min(FEW, rate * FEW_S))
+
+
+def take_all(asked: Iterable["Bucket"], costs: Iterable[tuple["Bucket", float]], now_s: float) -> bool:
+    """Takes all costs and returns True; or nothing, where one of those `asked`, the ones that costs name among them,
+    would refuse. To `take` of each costs a request with a few limits twice as much."""
+    for bucket in asked:
+        level = bucket._level + (now_s - bucket._at_s) * bucket.rate
+        bucket._level = level if level < bucket._most else bucket._most
+        bucket._at_s = now_s
+        if level < 0 or not bucket.rate:
+            return False
+    for bucket, amount in costs:
+        bucket._level -= amount
+        bucket.used += amount
+    return True
+
+
+class Bucket:
+    """A bucket, full at first. `rate` is what it gains a second. It counts what was `used`, and whether something was
+    `refused`."""
+
+    __slots__ = ("_at_s", "_level", "_most", "rate", "refused", "used")
+
+    def __init__(self, rate: float, now_s: float) -> None:
+        self.rate = rate
+        self._level = self._most = burst(rate)
+        self._at_s = now_s
+        self.used = 0.0
+        self.refused = False
+
+    def take(self, amount: float, now_s: float) -> float:
+        """Takes an amount and returns 0; or takes nothing, and returns the seconds until a request is let in."""
+        rate = self.rate
+        level = self._level + (now_s - self._at_s) * rate
+        self._level = level = level if level < self._most else self._most
+        self._at_s = now_s
+        if level < 0 or not rate:
+            self.refused = True
+            return self.wait_s(max(0.0, -level))
+        self._level = level - amount
+        self.used += amount
+        return 0.0
+
+    def wait_s(self, debt: float) -> float:
+        """Returns how long whoever was refused is to wait until so much is paid."""
+        return min(MOST_WAIT_S, debt / self.rate) if self.rate else MOST_WAIT_S
+
+    def level(self, now_s: float) -> float:
+        """Returns what it holds, below 0 what is owed."""
+        return self._level + max(0.0, now_s - self._at_s) * self.rate
+
+    def spend(self, amount: float) -> None:
+        """Takes what a request that was let in turned out to cost more; a negative amount is given back."""
+        self._level -= amount
+        self.used += amount
+
+    def set_rate(self, rate: float, now_s: float) -> None:
+        """Changes the rate from now on. What was gained is kept as far as the bucket holds it then, a debt as it is."""
+        level = self._level + max(0.0, now_s - self._at_s) * self.rate
+        most = burst(rate)
+        self._level, self._at_s, self.rate = min(level, max(self._most, most)), now_s, rate
+        self._most = most
+
+
+SPLIT_S = 2.0
+LAPSE_S = 6.0  # for which a share counts that is not renewed; then it is an even one
+FLOOR = 0.1  # of an even share
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The part of a limit that one broker let in, and whether it refused something."""
+
+    part: float
+    refused: bool = False
+
+
+IDLE = Use(0.0)
+
+
+def split(uses: Mapping[str, Use], silent: int = 0) -> dict[str, float]:
+    """Returns the share of each broker that said what it used. Each `silent` one may take an even share."""
+    if not uses:
+        return {}
+    floor, limit = FLOOR / (len(uses) + silent), len(uses) / (len(uses) + silent)
+    hungry = [broker for broker, use in uses.items() if use.refused]
+    shares = _in_proportion(limit, {broker: use.part for broker, use in uses.items() if not use.refused})
+    shares = _fair(shares, limit, len(hungry))
+    left = max(0.0, limit - sum(shares.values()))
+    takers = hungry or list(uses)
+    for broker in takers:
+        shares[broker] = shares.get(broker, 0.0) + left / len(takers)
+    return {broker: max(floor, share) for broker, share in shares.items()}
+
+
+def _in_proportion(limit: float, parts: Mapping[str, float]) -> dict[str, float]:
+    """Returns the parts, cut in proportion where they are over the limit together."""
+    total = sum(parts.values())
+    return {broker: part * min(1.0, limit / total) if total else 0.0 for broker, part in parts.items()}
+
+
+def _fair(shares: Mapping[str, float], limit: float, hungry: int) -> dict[str, float]:
+    """Cuts the shares of those who want no more to what is fair, beside so many who do: the highest bound at which all
+    who are below it keep theirs, and all others, the hungry ones with them, have that bound."""
+    ordered = sorted(shares.values())
+    left, heads = limit, len(ordered) + hungry
+    bound = left / heads if hungry else limit
+    for part in ordered if hungry else ():
+        if part > left / heads:
+            break
+        left, heads = left - part, heads - 1
+        bound = left / heads
+    return {broker: min(part, bound) for broker, part in shares.items()}
+
+
+SWEEP_AT = 256  # accounts, before those of principals and topics that are no more are looked for
+NEARLY_NOTHING = 0.001  # of a limit
+NEXT_SHARE_S = SPLIT_S + 0.5  # after a refusal there is another share at the latest
+MOST_REPORTED = 2_000  # limits in a report, the most wanted ones: others have an even share
+
+
+class RateMeter(Bucket):
+    """The rest of one limit of a rate, and what was used since the last report. It `wants` more while it is in debt
+    behind a refusal: whoever waits as it was told asks for nothing meanwhile. Its `part` is the use as it is told: of a
+    limit that gives fewer than FEW between two reports the average of several. One request is more than such a limit
+    gives in that time: brokers would seem to need all of it, or nothing, in turns."""
+
+    __slots__ = ("part", "wanting", "whole")
+
+    def __init__(self, whole: float, rate: float, now_s: float) -> None:
+        super().__init__(rate, now_s)
+        if whole:  # a low rate's buckets hold seconds of it: full at all brokers they would let in too much at first
+            self._level = min(self._level, burst(whole) * rate / whole)
+        self.whole = whole
+        self.wanting = False
+        self.part = 0.0
+
+    def wait_s(self, debt: float) -> float:
+        """As a bucket's. The share of a broker that refuses rises with the next split, up to the whole limit: whoever
+        waited for as long as the share of now takes would sleep through that."""
+        return min(super().wait_s(debt), max(debt / self.whole, NEXT_SHARE_S)) if self.whole else MOST_WAIT_S
+
+    def report(self, passed_s: float, now_s: float) -> Use | None:
+        """Returns the use in the time since the last report, None where there was none."""
+        owes = self.level(now_s) < 0
+        used, refused = max(0.0, self.used), self.refused or (self.wanting and owes)
+        self.wanting = refused and owes
+        self.used, self.refused = 0.0, False
+        weight = min(1.0, self.whole * passed_s / FEW)
+        self.part += weight * (used / passed_s / self.whole - self.part)
+        return Use(self.part, refused) if self.part > NEARLY_NOTHING or refused or owes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The meters of an account that one kind of request asks: those that must be paid, the cost for some of them, and
+    the one that its length is taken of."""
+
+    asked: tuple[RateMeter, ...]
+    costs: tuple[tuple[RateMeter, float], ...]
+    by_length: RateMeter | None
+
+    def admits(self, length: int, now_s: float) -> bool:
+        """Takes all of it and returns True, or takes nothing."""
+        if not take_all(self.asked, self.costs, now_s):
+            return False
+        if self.by_length is not None:
+            self.by_length.spend(length)
+        return True
+
+
+class Account:
+    """The use that one principal, or of one topic, makes of this broker: its meters by limit, and what there is at a
+    time. `source` returns the limits as they are now, None where whose they are is no more."""
+
+    __slots__ = (
+        "brokers",
+        "connections",
+        "counting",
+        "edition",
+        "key",
+        "limits",
+        "looked_s",
+        "meters",
+        "opening",
+        "plans",
+        "source",
+        "uploads",
+        "waiting",
+    )
+
+    def __init__(self, key: str, source: Callable[[], Limits | None]) -> None:
+        self.key = key
+        self.source = source
+        self.limits = NO_LIMITS
+        self.meters: dict[str, RateMeter] = {}
+        self.plans: dict[object, Plan] = {}  # by kind of request, for as long as these are its meters
+        self.counting: Any = None  # what takes from this account alone
+        self.edition = -1  # of the shares that it goes by
+        self.brokers = 1
+        self.waiting = self.connections = self.opening = 0
+        self.uploads: set[tuple[str, str]] = set()  # topic and id of those begun here, as far as they are open
+        self.looked_s = float("-inf")  # when it was looked which of them still are
+
+    def plan(self, kind: object, costs: Sequence[tuple[str, float]], by_length: str | None) -> Plan:
+        """Makes the plan of requests of this kind, and keeps it in `plans`."""
+        found = [(self.meters[limit], amount) for limit, amount in costs if limit in self.meters]
+        length = None if by_length is None else self.meters.get(by_length)
+        asked = tuple(meter for meter, _ in found) + (() if length is None else (length,))
+        plan = self.plans[kind] = Plan(asked, tuple(one for one in found if one[1]), length)
+        return plan
+
+    @property
+    def busy(self) -> bool:
+        """Returns whether something of it is under way."""
+        return bool(self.waiting or self.connections or self.opening)
+
+    def most(self, limit: str) -> int | None:
+        """Returns how many of what is counted this broker may have: an even share, at least one."""
+        whole = getattr(self.limits, limit)
+        return None if whole is None else max(1, int(whole) // self.brokers)
+
+
+class Wish(NamedTuple):
+    """One limit in a report: whose it is, and what was used of it."""
+
+    key: str
+    limit: str
+    part: float
+    refused: bool
+
+
+class Accounts:
+    """All accounts of a broker. `brokers` is the number of living ones."""
+
+    def __init__(self, now_s: float) -> None:
+        self.brokers = 1
+        self.number = 0  # of the last report
+        self._accounts: dict[str, Account] = {}
+        self._sweep_at = SWEEP_AT
+        self._reported_s = now_s
+        self._shares: dict[tuple[str, str], float] = {}
+        self._edition = 0  # rises with each change of shares or brokers
+        self._lapse_s = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts.values())
+
+    def known(self, key: str, limits: Limits, now_s: float) -> Account | None:
+        """Returns an account that is there, with these limits in this broker's shares of now."""
+        account = self._accounts.get(key)
+        if account is None:
+            return None
+        if account.limits is not limits or account.edition != self._edition or now_s >= self._lapse_s:
+            self.fit(account, limits, now_s)
+        return account
+
+    def of(self, key: str, limits: Limits, source: Callable[[], Limits | None], now_s: float) -> Account:
+        """As `known`, and opens an account that is not there."""
+        account = self.known(key, limits, now_s)
+        if account is None:
+            account = self._open(key, source)
+            self.fit(account, limits, now_s)
+        return account
+
+    def fit(self, account: Account, limits: Limits, now_s: float) -> None:
+        """Gives an account these limits, in this broker's shares."""
+        if now_s >= self._lapse_s:
+            self._replace({}, float("inf"))
+        account.limits, account.edition, account.brokers = limits, self._edition, max(1, self.brokers)
+        for name in RATES:
+            whole = getattr(limits, name)
+            if whole is None:
+                if account.meters.pop(name, None):
+                    account.plans.clear()
+                continue
+            rate = whole * self._shares.get((account.key, name), 1 / account.brokers)
+            meter = account.meters.get(name)
+            if meter is None:
+                account.meters[name] = RateMeter(whole, rate, now_s)
+                account.plans.clear()
+            else:
+                meter.whole = whole
+                meter.set_rate(rate, now_s)
+
+    def live(self, brokers: int) -> None:
+        """Notes how many brokers live."""
+        if brokers != self.brokers:
+            self.brokers, self._edition = brokers, self._edition + 1
+
+    def report(self, now_s: float) -> list[Wish]:
+        """Returns what was used since the last report, of at most MOST_REPORTED limits, the most wanted ones first."""
+        passed_s = max(0.001, now_s - self._reported_s)
+        self._reported_s, self.number = now_s, self.number + 1
+        wishes = []
+        for account in self._accounts.values():
+            for name, meter in account.meters.items():
+                if use := meter.report(passed_s, now_s):
+                    wishes.append(Wish(account.key, name, use.part, use.refused))
+        wishes.sort(key=lambda wish: (not wish.refused, -wish.part))
+        return wishes[:MOST_REPORTED]
+
+    def share(self, number: int, shares: Sequence[tuple[str, str, float]], now_s: float) -> bool:
+        """Takes the shares by which the leader has answered a report. False: they answer no report, or an old one."""
+        lapse_s = self._reported_s + LAPSE_S
+        if number != self.number or now_s >= lapse_s:
+            return False
+        self._replace({(key, limit): part for key, limit, part in shares}, lapse_s)
+        return True
+
+    def _replace(self, shares: Mapping[tuple[str, str], float], lapse_s: float) -> None:
+        self._shares, self._lapse_s, self._edition = dict(shares), lapse_s, self._edition + 1
+
+    def _open(self, key: str, source: Callable[[], Limits | None]) -> Account:
+        if len(self._accounts) >= self._sweep_at:
+            self._accounts = {
+                one: kept for one, kept in self._accounts.items() if kept.busy or kept.source() is not None
+            }
+            self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))
+        account = self._accounts[key] = Account(key, source)
+        return account

@@ -3,13 +3,11 @@
 from typing import Any, TypeVar, cast
 
 from seaweedq.api.access.audit import Audited
-from seaweedq.api.access.authentication import Gate
+from seaweedq.api.access.authentication import Gate, PeerRequests
 from seaweedq.api.access.origins import CorsRules, HostRules
-from seaweedq.api.access.peers import PeerRequests
 from seaweedq.api.access.rates import Rates
-from seaweedq.api.bodies.request_reader import RequestReader
-from seaweedq.api.connections.addresses import Addresses, ForwardedRequests
-from seaweedq.api.connections.connections import Connections
+from seaweedq.api.connections.connections import Addresses, Connections, ForwardedRequests
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.fastapi_routes import documented_routes
 from seaweedq.api.handlers.internal import BrokerCalls, Call, InternalServer, SegmentCalls, StreamCalls, TopicCalls
 from seaweedq.api.metrics.catalogue import sources_of

@@ -17,14 +17,13 @@ from fastapi import FastAPI
 
 from seaweedq.access.limits import NO_LIMITS
 from seaweedq.api.access.audit import Audited
-from seaweedq.api.access.authentication import Gate
+from seaweedq.api.access.authentication import PEER_PREFIX, Gate, PeerRequests
 from seaweedq.api.access.origins import CorsRules, HostRules, check_client, check_raw_path
-from seaweedq.api.access.peers import PREFIX, PeerRequests
 from seaweedq.api.access.rates import Rates
-from seaweedq.api.bodies.outgoing import Outgoing
-from seaweedq.api.bodies.request_reader import StreamedBody
-from seaweedq.api.bodies.unread_answers import UnreadAnswers
-from seaweedq.api.connections.addresses import ForwardedRequests
+from seaweedq.api.connections.answers import Outgoing, SocketOutgoing
+from seaweedq.api.connections.connections import ForwardedRequests
+from seaweedq.api.connections.memory import UnreadAnswers
+from seaweedq.api.connections.request_reader import StreamedBody
 from seaweedq.api.handlers.acks import Acks
 from seaweedq.api.handlers.internal import InternalServer
 from seaweedq.api.handlers.publish import Publish
@@ -35,7 +34,6 @@ from seaweedq.api.request import Answer, ClientGone, Receive, Request, Scope, Se
 from seaweedq.api.routes import find
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
-from seaweedq.api.streams.web_socket import SocketOutgoing
 from seaweedq.api.traffic import Traffic
 from seaweedq.broker.broker import Readiness
 from seaweedq.broker.topics import Catalog
@@ -98,7 +96,7 @@ class Pipeline:
             return answer
         if not request.at_peer_port:  # no page reaches the other port
             self.hosts.check(request)
-        if request.at_peer_port or request.path.startswith(PREFIX):
+        if request.at_peer_port or request.path.startswith(PEER_PREFIX):
             self.peers.check_port(request)
         check_raw_path(request)
         request.check_query()
@@ -148,7 +146,7 @@ class Pipeline:
         if isinstance(out, SocketOutgoing):
             return self._socket(request, out)
         if request.method == "POST":
-            if request.path.startswith(PREFIX):
+            if request.path.startswith(PEER_PREFIX):
                 return self.internal.answer(request)
             if work := self._hot(request):
                 return work

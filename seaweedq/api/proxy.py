@@ -5,8 +5,7 @@ Where a request goes, and when it is tried again, is decided by a search (broker
 
 from urllib.parse import quote, urlencode
 
-from seaweedq.api.access.authentication import header_of
-from seaweedq.api.access.peers import PeerRequests
+from seaweedq.api.access.authentication import PeerRequests, header_of
 from seaweedq.api.request import Answer, Request
 from seaweedq.broker.read import SearchRequest, Target
 from seaweedq.broker.rpc import Peers

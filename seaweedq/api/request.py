@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from seaweedq.access.accounts import Account
-from seaweedq.access.caller import NOBODY, Caller
+from seaweedq.access.limits import Account
+from seaweedq.access.rights import NOBODY, Caller
 from seaweedq.api.routes import NO_RESOURCE, NO_ROUTE, SOCKET, Route
 from seaweedq.errors import InvalidRequest, UnreadableBody
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import lru_cache
 
-from seaweedq.access.actions import Action, Resource
+from seaweedq.access.rights import Action, Resource
 from seaweedq.errors import MethodNotAllowed, RouteNotFound
 
 READS = ("GET", "HEAD")

@@ -7,7 +7,7 @@ same object.
 from collections.abc import Iterator
 from typing import Any
 
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.acks import Acks
 from seaweedq.api.handlers.cluster import ClusterServices, ConfirmServices, LevelServices
 from seaweedq.api.handlers.fetch import FetchServices, PayloadServices
@@ -23,8 +23,7 @@ from seaweedq.api.handlers.tokens import TokenServices
 from seaweedq.api.handlers.topics import TopicServices
 from seaweedq.api.handlers.uploads import UploadContent, UploadServices
 from seaweedq.api.proxy import Proxy
-from seaweedq.api.streams.chunks import Chunks
-from seaweedq.api.streams.session import Room
+from seaweedq.api.streams.session import Chunks, Room
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.broker.access import Principals

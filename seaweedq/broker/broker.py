@@ -22,11 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seaweedq import levels
-from seaweedq.access.accounts import Accounts
-from seaweedq.broker.access.admin_token import AdminToken
-from seaweedq.broker.access.callers import Callers
-from seaweedq.broker.audit.audit import Audit, mode_of
-from seaweedq.broker.audit.topic import AuditTopic
+from seaweedq.access.limits import Accounts
+from seaweedq.broker.access.callers import AdminToken, Callers
+from seaweedq.broker.audit import Audit, AuditTopic, mode_of
 from seaweedq.broker.cluster.joining import Following, check_secret, cluster_of
 from seaweedq.broker.cluster.leadership import Leadership
 from seaweedq.broker.cluster.suspecting import OwnRevocations, Suspecting

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.access.actions import Action
 from seaweedq.access.limits import RATES, Limits
+from seaweedq.access.rights import Action
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
 from seaweedq.errors import PrincipalNotFound

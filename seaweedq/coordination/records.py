@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from seaweedq import levels
-from seaweedq.access.grants import Grant
 from seaweedq.access.limits import NO_LIMITS, Limits
+from seaweedq.access.rights import Grant
 
 MAX_IN_FLIGHT = 10_000
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.access.buckets import BURST_S, MOST_WAIT_S, Bucket, take_all
+from seaweedq.access.limits import BURST_S, MOST_WAIT_S, Bucket, take_all
 from tests.support.tiers import examples
 
 

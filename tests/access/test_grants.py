@@ -4,10 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.access.actions import CLUSTER, OF_THE_CLUSTER, Action, Resource
-from seaweedq.access.authorizer import judge
-from seaweedq.access.caller import ANONYMOUS, BROKER, NOBODY, Caller
-from seaweedq.access.grants import EVERYTHING, Grant, Rights
+from seaweedq.access.rights import (
+    ANONYMOUS,
+    BROKER,
+    CLUSTER,
+    EVERYTHING,
+    NOBODY,
+    OF_THE_CLUSTER,
+    Action,
+    Caller,
+    Grant,
+    Resource,
+    Rights,
+    judge,
+)
 
 LETTERS = st.text("ab.", min_size=1, max_size=4)
 NAMES = st.one_of(LETTERS, LETTERS.map(lambda end: f"seaweedq.{end}"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.access.shares import FLOOR, IDLE, Use, split
+from seaweedq.access.limits import FLOOR, IDLE, Use, split
 from tests.support.tiers import examples
 
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.access.actions import Action
-from seaweedq.access.grants import Grant
 from seaweedq.access.limits import Limits
+from seaweedq.access.rights import Action, Grant
 from seaweedq.coordination import records
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from seaweedq.broker.access.admin_token import AdminToken
+from seaweedq.broker.access.callers import AdminToken
 from seaweedq.cli.server.credentials import cluster_secret
 from seaweedq.cli.server.given_settings import settings_of
 from seaweedq.settings import Settings

@@ -9,7 +9,7 @@ told of there. No query, header or body goes into an event: they may hold links,
 from collections.abc import Callable
 from typing import Any
 
-from seaweedq.access.actions import Action
+from seaweedq.access.rights import Action
 from seaweedq.access.tokens import id_of
 from seaweedq.api.access.authentication import text_of
 from seaweedq.api.problems import status_of

@@ -1,4 +1,5 @@
-"""Authenticates and authorises requests: finds the caller of each, and judges whether it may do what its route asks.
+"""Authenticates and authorises requests: finds the sender of each, a client or a broker, and judges whether it may do
+what its route asks.
 
 It stands before anything is reserved or read for a request, and knows nothing of what exists. A token is taken from the
 header Authorization, or from a WebSocket's subprotocol `bearer.{token}`, once in all; never from a URL, which logs and
@@ -6,18 +7,20 @@ histories keep. A request with a token is judged by it, also if anonymous reques
 is refused, and never taken for none. A text without the form of a token is somebody else's, as a proxy's, and is no
 token, unless it is that of the file of the admin.
 
-The gate remembers a token that counts by the value of its header, with the SHA-256 of its text and what it was allowed
-to do: to judge it again costs two look-ups then. What is remembered gives no right by itself. It counts only while the
-watched view still finds the very same caller by that SHA-256, and the caller's time is not over; each change of a token
-or its principal makes another caller, and has the token forgotten at once, so that the text of one that was revoked
-stays nowhere. The gate remembers no text that does not count, and none of the admin's file. What it remembers is
-bounded by its memory: what comes over REMEMBERED_BYTES has all of it forgotten, which costs each token one judgement.
+A token that counts is remembered by the value of its header, with the SHA-256 of its text and its allowed actions: to
+judge it again costs two look-ups then. The memory gives no right by itself. An entry counts only while the watched view
+still finds the very same caller by that SHA-256, and the caller's time is not over; each change of a token or its
+principal makes another caller, and has the token forgotten at once, so that the text of a revoked one stays nowhere.
+Neither a text that does not count is remembered, nor that of the admin's file. The memory is bounded: beyond
+REMEMBERED_BYTES all of it is forgotten, which costs each token one judgement.
 
 A request that lasts ends as soon as its caller may no longer do it. It is then cancelled while it waits, as if its
 client had gone, and answered with the error; the handlers see no difference.
 
-The broker that a client has asked judges; the one to which it relays trusts that. The header by which a relay names the
-caller counts only on a request that is known to be a broker's, so that a client that sends it gains nothing.
+A request of a broker of this cluster has a stamp (broker/rpc/peer_verifier), which is judged once: that uses up its
+number. The broker that a client has asked judges the client; the one to which it relays trusts that. The header by
+which a relay names the caller counts only on a request with a good stamp, so that a client that sends it gains nothing.
+At the port for brokers nobody else is answered; at the one for clients no broker is, once all know the first.
 """
 
 import asyncio
@@ -28,25 +31,100 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from seaweedq.access.actions import Action, Resource
-from seaweedq.access.authorizer import judge
-from seaweedq.access.caller import ANONYMOUS, NEVER_US, NOBODY, Caller
-from seaweedq.access.grants import EVERYTHING
+from seaweedq.access.rights import ANONYMOUS, EVERYTHING, NEVER_US, NOBODY, Action, Caller, Resource, judge
 from seaweedq.access.tokens import PREFIX, digest_of
-from seaweedq.api.access.peers import STAMP
+from seaweedq.api.refusals import Refusals
 from seaweedq.api.request import Request
 from seaweedq.broker.access import Callers, Touched
+from seaweedq.broker.rpc import HELLO_HEADER, STAMP_HEADER, USUAL, Covered, PeerVerifier, Refusal, Welcome
+from seaweedq.broker.rpc import refused as refused_peer
 from seaweedq.errors import (
     Forbidden,
     NotReady,
+    PeerRefused,
+    RouteNotFound,
     SeaweedqError,
     Unauthenticated,
     UnreadableRequest,
 )
 
+STAMP, _HELLO = (name.lower().encode() for name in (STAMP_HEADER, HELLO_HEADER))
+PEER_PREFIX = "/internal/"
+SHOWN = 200
+
+
+class PeerRequests:
+    """The requests of other brokers among all that come."""
+
+    def __init__(self, gate: PeerVerifier, refusals: Refusals) -> None:
+        self._gate = gate
+        self._refusals = refusals
+
+    def authenticated(self, request: Request) -> bool:
+        """Tells whether a broker of this cluster sent the request. Raises PeerRefused where the request claims it, and
+        it is not so: it must not be relayed once more, and so round and round."""
+        if request.sender is None:
+            request.sender = self._sender(request)
+            if request.sender and request.connection:
+                request.connection.exempt()
+        return bool(request.sender)
+
+    def check_port(self, request: Request) -> None:
+        """Raises RouteNotFound for a request of somebody else at the port for brokers, and for a call at the port for
+        clients that has no place there; PeerRefused as `authenticated`."""
+        if request.at_peer_port:
+            if not (request.path.startswith(PEER_PREFIX) or self.authenticated(request)):
+                raise RouteNotFound("this port is for brokers of the cluster; clients have another one")
+        elif self._gate.is_apart and request.path.startswith(PEER_PREFIX) and not self._is_claimed(request):
+            raise RouteNotFound(
+                f"there is no route {'' if request.is_socket else request.method} {request.path[:SHOWN]}; see /docs"
+            )
+
+    def _is_claimed(self, request: Request) -> bool:
+        """Refuses a hello at the port for clients, as it refuses stamps, so that who sends it looks for the other one.
+        Tells whether the request claims to be a broker's."""
+        if request.header(_HELLO) is not None:
+            raise self._noted(_elsewhere(), request)
+        return self.authenticated(request)
+
+    def welcome(self, request: Request) -> Welcome:
+        """Returns the answer to a hello. Raises PeerRefused, NotReady."""
+        try:
+            return self._gate.welcome(request.header(_HELLO) or "")
+        except PeerRefused as error:
+            raise self._noted(error, request) from error
+
+    def _sender(self, request: Request) -> str:
+        stamp = request.headers.get(STAMP)
+        if stamp is None:
+            return ""
+        try:
+            if self._gate.is_apart and not request.at_peer_port:
+                raise _elsewhere()
+            return self._gate.check_stamp(stamp.decode("latin-1"), _covered(request))
+        except PeerRefused as error:
+            raise self._noted(error, request) from error
+
+    def _noted(self, error: PeerRefused, request: Request) -> PeerRefused:
+        """Counts and logs a refusal, with the address of its sender."""
+        address = (request.scope.get("client") or ["an unknown address"])[0]
+        # Brokers that have not heard of a new peer_port come here for a while: the audit alone tells of these.
+        if error.fields["reason"] not in USUAL | {Refusal.PORT}:
+            self._refusals.note("peer", f"{error.detail} ({error.fields['reason']}, from {address})")
+        return PeerRefused(error.detail, inside=f"from {address}", **error.fields)
+
+
+def _elsewhere() -> PeerRefused:
+    return refused_peer(Refusal.PORT, "this broker answers brokers at its peer_port alone")
+
+
+def _covered(request: Request) -> Covered:
+    method = "GET" if request.is_socket else request.method
+    return Covered.of(method, request.raw_path, request.query_string, request.headers.items())
+
+
 CALLER_HEADER = "Seaweedq-Caller"
 _HEADER = CALLER_HEADER.lower().encode()
-SHOWN = 200
 
 
 class Named(msgspec.Struct, omit_defaults=True):
@@ -153,7 +231,7 @@ class ShownTokens:
 
 T = TypeVar("T")
 SUBPROTOCOL = "bearer."
-USUAL = b"Bearer "
+BEARER = b"Bearer "
 REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
 
 
@@ -244,10 +322,10 @@ class Gate:
     def _remember(self, request: Request, caller: Caller, action: Action, resource: Resource) -> None:
         """Remembers what a caller was allowed by a token of the usual form."""
         shown = request.headers.get(b"authorization")
-        is_usual = shown is not None and shown.startswith(USUAL) and b"," not in shown
+        is_usual = shown is not None and shown.startswith(BEARER) and b"," not in shown
         if shown is None or not is_usual or request.is_socket or len(request.path) > REMEMBERED_PATH:
             return
-        self._shown.add(shown, shown[len(USUAL) :], caller, action, resource)
+        self._shown.add(shown, shown[len(BEARER) :], caller, action, resource)
 
     def _caller(self, request: Request) -> Caller:
         text = text_of(request)
@@ -272,8 +350,8 @@ def text_of(request: Request) -> bytes | None:
     shown = request.headers.get(b"authorization")
     if shown is None:
         text = None
-    elif shown.startswith(USUAL) and b"," not in shown:
-        text = shown[len(USUAL) :]
+    elif shown.startswith(BEARER) and b"," not in shown:
+        text = shown[len(BEARER) :]
     else:
         text = _bearer(request, shown)
     if request.is_socket and (of_socket := _of_subprotocols(request)) is not None:

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from seaweedq.access.actions import Action
+from seaweedq.access.rights import Action
 from seaweedq.api.request import Answer, Request
 from seaweedq.errors import ForeignOrigin, RouteNotFound, WrongHost
 

@@ -1,6 +1,6 @@
 """The limits of principals and of topics, judged before anything of a request's body is read.
 
-A limit is the cluster's; each broker has its share (access/accounts), which the leader changes (broker/cluster/
+A limit is the cluster's; each broker has its share (access/limits), which the leader changes (broker/cluster/
 limit_split). What is known only later is paid for by the next request: the bytes of a body without a stated length, the
 messages in it, the segments that a change touches beside the first, the bytes of answers. What is sent in parts waits
 behind each part until that is paid for, and so does what a WebSocket says. A request that another broker relays was
@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
-from seaweedq.access.accounts import Account, Accounts, RateMeter
-from seaweedq.access.caller import Caller
-from seaweedq.access.limits import NO_LIMITS, Limits
+from seaweedq.access.limits import NO_LIMITS, Account, Accounts, Limits, RateMeter
+from seaweedq.access.rights import Caller
 from seaweedq.api.request import ANONYMOUS_KEY, Receive, Request, release_connection
 from seaweedq.api.routes import WITH_BODIES
 from seaweedq.broker.access import Callers

@@ -1,1 +1,1 @@
-"""Connections of clients, in HTTP, TLS and WebSockets, and their bounds."""
+"""Connections, and the requests and answers on them, within bounds of number, size, time and memory."""

@@ -20,10 +20,9 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from seaweedq.access.accounts import Account
-from seaweedq.api.bodies.incomplete_bodies import Incomplete
-from seaweedq.api.bodies.unread_answers import Unread
+from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import ConnectionBounds, Place
+from seaweedq.api.connections.memory import Incomplete, Unread
 from seaweedq.api.connections.web_sockets import BoundedWebSocket
 from seaweedq.api.problems import problem
 from seaweedq.api.request import (

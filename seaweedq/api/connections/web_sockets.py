@@ -13,11 +13,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode
 
-from seaweedq.access.accounts import Account
-from seaweedq.api.bodies.incomplete_bodies import Incomplete
-from seaweedq.api.bodies.unread_answers import Unread
+from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import Connection as ConnectionWithPlace
 from seaweedq.api.connections.connections import ConnectionBounds
+from seaweedq.api.connections.memory import Incomplete, Unread
 from seaweedq.api.problems import problem
 from seaweedq.api.request import CONNECTION, Connection, release_connection
 from seaweedq.errors import NotReady, Overloaded

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import HTTPConnection
 
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.api.parameters import DIGITS
 from seaweedq.api.services import RequestDep, given

@@ -14,9 +14,9 @@ from fastapi import APIRouter, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.access.rates import waiting
-from seaweedq.api.bodies.ranges import StoredObject, send_object
-from seaweedq.api.bodies.request_reader import RequestReader
-from seaweedq.api.bodies.unread_answers import UnreadAnswers
+from seaweedq.api.connections.answers import StoredObject, send_object
+from seaweedq.api.connections.memory import UnreadAnswers
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.openapi.document import TEXTS, described, integer, schema_ref
 from seaweedq.api.parameters import MAX_NUMBER, check_name, choice, seconds, whole_number
 from seaweedq.api.proxy import Proxy

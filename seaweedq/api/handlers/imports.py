@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq import errors
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, whole_number
 from seaweedq.api.services import RequestDep, given

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import decode
 
-from seaweedq.api.access.peers import PREFIX, PeerRequests
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.access.authentication import PEER_PREFIX, PeerRequests
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.request import Answer, Request
 from seaweedq.broker.broker import Broker, Readiness
 from seaweedq.broker.load import FoundHistory, LoadReport
@@ -60,7 +60,7 @@ class InternalServer:
 
     async def answer(self, request: Request) -> Answer:
         """Returns the answer to a call; errors travel as `ErrorMessage`. Raises Forbidden, RouteNotFound."""
-        name = request.path.removeprefix(PREFIX)
+        name = request.path.removeprefix(PEER_PREFIX)
         try:
             if name == HELLO:
                 return Answer(200, _encode(self._peers.welcome(request)))

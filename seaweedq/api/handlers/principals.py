@@ -10,11 +10,9 @@ import msgspec
 from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from seaweedq.access.actions import OF_THE_CLUSTER, Action
-from seaweedq.access.caller import DEFAULT
-from seaweedq.access.grants import ANY, OURS, Grant
 from seaweedq.access.limits import Limits
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.access.rights import ANY, DEFAULT, OF_THE_CLUSTER, OURS, Action, Grant
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_name, moment, whole_number
 from seaweedq.api.services import RequestDep, given

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.api.bodies.memory import DecodingMemory, needed
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.memory import DecodingMemory, needed
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.topics import create, may_create
 from seaweedq.api.openapi.document import NAME_SCHEMA, schema_ref
 from seaweedq.api.parameters import check_name, truth, whole_number

@@ -22,8 +22,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from seaweedq.api.access.rates import waiting
-from seaweedq.api.bodies.json_requests import decode_request
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.request_reader import RequestReader, decode_request
 from seaweedq.api.handlers.fetch import Message
 from seaweedq.api.parameters import check_name
 from seaweedq.api.proxy import Proxy

@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.openapi.document import TIME, Takes, described, integer, json_answer, schema_ref
 from seaweedq.api.parameters import DIGITS, MAX_NUMBER, check_name, moment, time_us, whole_number
 from seaweedq.api.services import RequestDep, given

@@ -17,10 +17,9 @@ from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from msgspec.structs import replace
 
-from seaweedq.access.actions import Action, Resource
-from seaweedq.access.authorizer import judge
+from seaweedq.access.rights import Action, Resource, judge
 from seaweedq.api.access.authentication import check_right
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.principals import MAX_PAGE, PAGES
 from seaweedq.api.handlers.pulls import LeaseName
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer

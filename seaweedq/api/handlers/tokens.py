@@ -11,8 +11,8 @@ import msgspec
 from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.access.caller import NEVER_US
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.access.rights import NEVER_US
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.principals import MAX_PAGE, PAGES, GrantRequest, Grants, grants_of, shown_grants
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_free_text, check_name, moment, whole_number

@@ -13,11 +13,10 @@ import msgspec
 from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.access.actions import Action, Resource
-from seaweedq.access.authorizer import judge
 from seaweedq.access.limits import NO_LIMITS, OF_TOPICS, Limits
+from seaweedq.access.rights import Action, Resource, judge
 from seaweedq.api.access.authentication import forbidden
-from seaweedq.api.bodies.request_reader import RequestReader
+from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.principals import Count, Rate
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer, schema_ref
 from seaweedq.api.parameters import check_name, moment, told, truth, whole_number

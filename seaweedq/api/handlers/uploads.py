@@ -18,9 +18,9 @@ from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.access.rates import opening
-from seaweedq.api.bodies.incomplete_bodies import Incomplete
-from seaweedq.api.bodies.ranges import StoredObject, send_object
-from seaweedq.api.bodies.request_reader import RequestReader, StreamedBody
+from seaweedq.api.connections.answers import StoredObject, send_object
+from seaweedq.api.connections.memory import Incomplete
+from seaweedq.api.connections.request_reader import RequestReader, StreamedBody
 from seaweedq.api.handlers.topics import create, may_create
 from seaweedq.api.openapi.document import Takes, described, json_answer
 from seaweedq.api.parameters import check_name, moment

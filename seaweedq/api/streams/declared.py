@@ -6,7 +6,6 @@ from fastapi import FastAPI, Response
 
 from seaweedq.api.access.origins import CLIENT
 from seaweedq.api.openapi.document import described
-from seaweedq.api.streams.sse import MEDIA
 from seaweedq.api.streams.subscription_stream import (
     CONSUMER_CHARACTERS,
     LARGEST_IN_FLIGHT,
@@ -14,6 +13,7 @@ from seaweedq.api.streams.subscription_stream import (
     SubscriptionStreamRoute,
 )
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
+from seaweedq.api.streams.transports import MEDIA
 from seaweedq.errors import RouteNotFound
 
 TOPIC_STREAM = "/v1/topics/{topic}/stream"

@@ -18,16 +18,14 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seaweedq.api.bodies.json_requests import decode_request
+from seaweedq.api.connections.request_reader import decode_request
 from seaweedq.api.handlers.acks import AckRequest, Acks, ExtendRequest, NackRequest
 from seaweedq.api.handlers.pulls import MAX_PULL, check_count
 from seaweedq.api.parameters import check_name, whole_number
 from seaweedq.api.request import Request, Send
 from seaweedq.api.streams import session
-from seaweedq.api.streams.chunks import CHUNK_BYTES
-from seaweedq.api.streams.session import Life, Outlet, Room
-from seaweedq.api.streams.sse import EventId, EventStream, check_accepted, id_at
-from seaweedq.api.streams.web_socket import WebSocket, accept, listen
+from seaweedq.api.streams.session import CHUNK_BYTES, Life, Outlet, Room
+from seaweedq.api.streams.transports import EventId, EventStream, WebSocket, accept, check_accepted, id_at, listen
 from seaweedq.broker.streams import Batch, SubscriptionStreams
 from seaweedq.broker.subscriptions import Position, Pull, parse_lease
 from seaweedq.broker.topics import Topic

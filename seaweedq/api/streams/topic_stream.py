@@ -12,10 +12,8 @@ from typing import Any
 from seaweedq.api.parameters import check_name, time_us
 from seaweedq.api.request import Request, Send
 from seaweedq.api.streams import session
-from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk, Chunks
-from seaweedq.api.streams.session import Life, Outlet, Room
-from seaweedq.api.streams.sse import EventStream, check_accepted
-from seaweedq.api.streams.web_socket import WebSocket, accept, listen, nothing_to_say
+from seaweedq.api.streams.session import CHUNK_BYTES, Chunk, Chunks, Life, Outlet, Room
+from seaweedq.api.streams.transports import EventStream, WebSocket, accept, check_accepted, listen, nothing_to_say
 from seaweedq.broker.streams import Positions, Start, StartTime, TailWatch, TopicReader, TopicStreams
 from seaweedq.broker.topics import Catalog
 from seaweedq.clock import Clock

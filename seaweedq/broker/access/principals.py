@@ -10,13 +10,10 @@ and the token from which it comes: of a creation and a revocation at once, the l
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from seaweedq.access.actions import CLUSTER, Action
-from seaweedq.access.authorizer import judge
-from seaweedq.access.caller import DEFAULT, NEVER_US, Caller
-from seaweedq.access.grants import Grant
 from seaweedq.access.limits import Limits
+from seaweedq.access.rights import CLUSTER, DEFAULT, NEVER_US, Action, Caller, Grant, judge
 from seaweedq.access.tokens import digest_of, draw, id_of
-from seaweedq.broker.access.admin_token import ADMIN
+from seaweedq.broker.access.callers import ADMIN
 from seaweedq.broker.access.view import MAX_DEPTH, AccessView
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys

@@ -16,9 +16,8 @@ callers again.
 from collections.abc import Callable, Collection, Iterator, Set
 from heapq import heappop, heappush
 
-from seaweedq.access.caller import ANONYMOUS, DEFAULT, NEVER_US, Caller
-from seaweedq.access.grants import EVERYTHING, Rights
 from seaweedq.access.limits import NO_LIMITS, Limits
+from seaweedq.access.rights import ANONYMOUS, DEFAULT, EVERYTHING, NEVER_US, Caller, Rights
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination, Entry
 from seaweedq.coordination.records import PrincipalRecord, TokenRecord

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from seaweedq.access.accounts import Accounts
+from seaweedq.access.limits import Accounts
 from seaweedq.broker.cluster.balancing import Autoscaler, Rebalancer
 from seaweedq.broker.cluster.leader import Leader, Recoveries
 from seaweedq.broker.cluster.level_upgrade import LevelUpgrade

@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from seaweedq.access.accounts import Accounts, Wish
-from seaweedq.access.caller import NEVER_US
+from seaweedq.access.limits import Accounts, Wish
+from seaweedq.access.rights import NEVER_US
 from seaweedq.coordination.keys import ID_BOUND
 from seaweedq.errors import SeaweedqError, Unavailable, UnreadableBody, by_slug
 from seaweedq.segments.entry import NAME
@@ -139,7 +139,7 @@ class WaitsCall(msgspec.Struct, array_like=True):
 
 
 class StreamAnswer(msgspec.Struct, array_like=True):
-    """Messages of a stream: the rows of a batch, encoded (broker/streams/subscription_streams), and their lease; both
+    """Messages of a stream: the rows of a batch, encoded (broker/streams/streaming), and their lease; both
     are empty if the wait has ended."""
 
     lease: str

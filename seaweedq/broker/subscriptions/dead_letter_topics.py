@@ -4,9 +4,7 @@ It is created before a subscription that names it, and again when a message dies
 the message would stay in the subscription for ever. A crash in between leaves an empty topic.
 """
 
-from seaweedq.access.actions import Action, Resource
-from seaweedq.access.authorizer import judge
-from seaweedq.access.caller import Caller
+from seaweedq.access.rights import Action, Caller, Resource, judge
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin

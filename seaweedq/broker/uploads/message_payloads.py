@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.access.caller import NEVER_US
+from seaweedq.access.rights import NEVER_US
 from seaweedq.broker.log.reader import Pieces
 from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.topics.catalog import Topic

@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from seaweedq.access.caller import NEVER_US
+from seaweedq.access.rights import NEVER_US
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.broker_urls import BrokerUrls

@@ -9,9 +9,23 @@ from urllib.parse import quote
 import pytest
 
 from seaweedq.api.access.audit import Audited
-from seaweedq.broker.audit.audit import PER_S, ROOM, ROOM_FOR_DENIALS, Audit, mode_of
-from seaweedq.broker.audit.events import COLUMNS, TOPIC, Event, config, fits, line, rows, shown
-from seaweedq.broker.audit.topic import GIVE_UP_S, AuditTopic
+from seaweedq.broker.audit import (
+    COLUMNS,
+    GIVE_UP_S,
+    PER_S,
+    ROOM,
+    ROOM_FOR_DENIALS,
+    TOPIC,
+    Audit,
+    AuditTopic,
+    Event,
+    config,
+    fits,
+    line,
+    mode_of,
+    rows,
+    shown,
+)
 from seaweedq.broker.rpc.peer_sessions import Refusal
 from seaweedq.broker.rpc.peer_sessions import refused as refused_peer
 from seaweedq.broker.topics.catalog import layout_of

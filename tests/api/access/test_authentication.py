@@ -17,9 +17,7 @@ import msgspec
 import pytest
 from fastapi import APIRouter
 
-from seaweedq.access.actions import OF_THE_CLUSTER, Action, Resource
-from seaweedq.access.caller import ANONYMOUS, Caller
-from seaweedq.access.grants import EVERYTHING, Grant, Rights
+from seaweedq.access.rights import ANONYMOUS, EVERYTHING, OF_THE_CLUSTER, Action, Caller, Grant, Resource, Rights
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.api import routes
 from seaweedq.api.access import authentication
@@ -28,8 +26,7 @@ from seaweedq.api.app import Application
 from seaweedq.api.fastapi_routes import HANDLERS, documented_routes, reachable
 from seaweedq.api.request import Request
 from seaweedq.api.routes import SOCKET, TABLE, Kind, every, find
-from seaweedq.broker.access.admin_token import AdminToken
-from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.access.callers import AdminToken, Callers
 from seaweedq.broker.rpc.peer_sessions import STAMP_HEADER
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys

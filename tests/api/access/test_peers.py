@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.access.peers import PeerRequests
+from seaweedq.api.access.authentication import PeerRequests
 from seaweedq.api.refusals import Refusals
 from seaweedq.api.request import CONNECTION, Request
 from seaweedq.broker.rpc.peer_sessions import STAMP_HEADER, Refusal, refused

@@ -8,9 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.access.accounts import SWEEP_AT, Account, Accounts
-from seaweedq.access.caller import ANONYMOUS, Caller
-from seaweedq.access.limits import Limits
+from seaweedq.access.limits import SWEEP_AT, Account, Accounts, Limits
+from seaweedq.access.rights import ANONYMOUS, Caller
 from seaweedq.api.access.rates import Meter, Rates
 from seaweedq.api.request import Connection, Request, release_connection
 from seaweedq.api.routes import SOCKET

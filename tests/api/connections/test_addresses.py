@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.api.app import Application
-from seaweedq.api.connections.addresses import Addresses, ForwardedRequests
+from seaweedq.api.connections.connections import Addresses, ForwardedRequests
 from seaweedq.api.request import Request
 from seaweedq.errors import Overloaded
 from seaweedq.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seaweedq.access.tokens import draw
-from seaweedq.broker.access.admin_token import AdminToken
+from seaweedq.broker.access.callers import AdminToken
 from seaweedq.client import AsyncClient
 from seaweedq.clock import SystemIds
 from seaweedq.coordination.interface import Put

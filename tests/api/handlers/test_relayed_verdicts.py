@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.access.actions import Action
+from seaweedq.access.rights import Action
 from seaweedq.access.tokens import draw
 from seaweedq.api.access.authentication import CALLER_HEADER
 from seaweedq.api.routes import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC, every

@@ -12,7 +12,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.api.streams import session
-from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunks
+from seaweedq.api.streams.session import CHUNK_BYTES, Chunks
 from seaweedq.broker.broker import Broker
 from tests.support import privates
 from tests.support.brokers import inside

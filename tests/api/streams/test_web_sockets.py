@@ -11,12 +11,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
-from seaweedq.api.connections import web_sockets
+from seaweedq.api.connections import answers, web_sockets
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.pipeline import Pipeline
 from seaweedq.api.request import CONNECTION, Answer, ClientGone, Receive, Scope, Send
 from seaweedq.api.routes import SOCKET
-from seaweedq.api.streams import web_socket
+from seaweedq.api.streams import transports
 from seaweedq.broker.topics.catalog import Topic
 from tests.support import privates
 from tests.support.brokers import inside
@@ -236,10 +236,10 @@ async def test_an_answer_to_one_that_has_just_gone_is_no_error(caplog: pytest.Lo
 
     request = request_of(SOCKET, "/v1/topics/t/stream", subprotocols=[])
     request.receive = heard
-    await web_socket.listen(request, web_socket.WebSocket(gone), answer)
-    await web_socket.SocketOutgoing(request, gone).answer(Answer(404, b"{}", {}))
+    await transports.listen(request, transports.WebSocket(gone), answer)
+    await answers.SocketOutgoing(request, gone).answer(Answer(404, b"{}", {}))
     with pytest.raises(ClientGone):  # which no log shows
-        await web_socket.accept(request, gone)
+        await transports.accept(request, gone)
     assert caplog.records == []
 
 

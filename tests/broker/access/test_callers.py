@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from seaweedq.access.caller import NEVER_US, Caller
-from seaweedq.access.grants import EVERYTHING
 from seaweedq.access.limits import NO_LIMITS
+from seaweedq.access.rights import EVERYTHING, NEVER_US, Caller
 from seaweedq.access.tokens import digest_of, draw
-from seaweedq.broker.access.admin_token import AdminToken
-from seaweedq.broker.access.callers import NOTHING_S, RATE_S, Callers
+from seaweedq.broker.access.callers import NOTHING_S, RATE_S, AdminToken, Callers
 from seaweedq.broker.access.principals import Principals, Wanted
 from seaweedq.broker.access.view import PREFIXES
 from seaweedq.clock import SystemIds

@@ -11,12 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.access.actions import Action, Resource
-from seaweedq.access.caller import Caller
-from seaweedq.access.grants import Grant
 from seaweedq.access.limits import Limits
-from seaweedq.broker.access.admin_token import AdminToken
-from seaweedq.broker.access.callers import Callers
+from seaweedq.access.rights import Action, Caller, Grant, Resource
+from seaweedq.broker.access.callers import AdminToken, Callers
 from seaweedq.broker.access.view import AccessView
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change

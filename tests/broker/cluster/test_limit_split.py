@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.access.accounts import MOST_REPORTED, NEXT_SHARE_S, Accounts, Wish
-from seaweedq.access.limits import Limits
-from seaweedq.access.shares import LAPSE_S, SPLIT_S
+from seaweedq.access.limits import LAPSE_S, MOST_REPORTED, NEXT_SHARE_S, SPLIT_S, Accounts, Limits, Wish
 from seaweedq.broker.cluster.limit_split import splits
 from seaweedq.broker.rpc.messages import UseReport
 from tests.support.brokers import inside

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.streams import subscription_streams
-from seaweedq.broker.streams.subscription_streams import Batch
+from seaweedq.broker.streams import streaming
+from seaweedq.broker.streams.streaming import Batch
 from seaweedq.broker.subscriptions import pulling
 from seaweedq.broker.subscriptions.acking import Refusal, Selection
 from seaweedq.broker.subscriptions.leases import Position
@@ -80,7 +80,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     count(Leasing, "round")
     count(pulling, "next_turn")
-    count(subscription_streams, "message_texts")
+    count(streaming, "message_texts")
     return found
 
 

@@ -3,10 +3,9 @@
 Nothing else in the tests says where in a broker a part is: a part that moves changes this module alone.
 """
 
-from seaweedq.access.accounts import Accounts
+from seaweedq.access.limits import Accounts
 from seaweedq.broker.access.callers import Callers
-from seaweedq.broker.audit.audit import Audit
-from seaweedq.broker.audit.topic import AuditTopic
+from seaweedq.broker.audit import Audit, AuditTopic
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.balancing import Autoscaler
 from seaweedq.broker.cluster.heartbeats import Prober, Responder
@@ -35,9 +34,8 @@ from seaweedq.broker.retention.restored_coordination_repair import RestoredCoord
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.rpc.peer_keyring import PeerKeyring
-from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
-from seaweedq.broker.streams.tail_watch import TailWatches
-from seaweedq.broker.streams.topic_streams import TopicStreams
+from seaweedq.broker.streams.streaming import SubscriptionStreams
+from seaweedq.broker.streams.topic_streams import TailWatches, TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dead_lettering import DeadLetters

@@ -10,9 +10,8 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from seaweedq.api.bodies.incomplete_bodies import IncompleteBodies
-from seaweedq.api.bodies.unread_answers import UnreadAnswers
 from seaweedq.api.connections.connections import ConnectionBounds, Connections
+from seaweedq.api.connections.memory import IncompleteBodies, UnreadAnswers
 from seaweedq.api.connections.protocol import BoundedProtocol
 from seaweedq.api.connections.web_sockets import socket_options
 from seaweedq.api.refusals import Refusals

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.api.bodies.ranges import parse_range
+from seaweedq.api.connections.answers import parse_range
 from seaweedq.errors import OffsetOutOfRange
 
 SIZES = st.integers(0, 1000)

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from seaweedq.api.bodies import request_reader
-from seaweedq.api.bodies.memory import DecodingMemory, FairMemory, needed
+from seaweedq.api.connections import request_reader
+from seaweedq.api.connections.memory import DecodingMemory, FairMemory, needed
 from seaweedq.api.handlers import publish
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies
 from seaweedq.errors import Overloaded
-from tests.api.bodies.test_bodies_of_strangers import Asked, serving
+from tests.api.connections.test_bodies_of_strangers import Asked, serving
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
@@ -57,7 +57,7 @@ DECODING = (
     + """
 from seaweedq.codec import bodies
 from seaweedq.errors import InvalidMessages
-from tests.api.bodies.test_memory import SHAPES
+from tests.api.connections.test_memory import SHAPES
 from tests.support.codec.body_samples import intake
 body, media, bare = SHAPES[sys.argv[1]]
 bodies.decode(media, b"1" if bare else b'{"value":1}', intake(), bare)  # loads what a first body loads

@@ -1,28 +1,36 @@
-"""Server-sent events (WHATWG HTML, 9.2): one event a message. The event that ends a batch has the positions behind it
-as its id, which EventSource sends back as Last-Event-ID when it connects again.
+"""The transports of streams: server-sent events, and WebSockets with the messages of their clients.
 
-The ids of a subscription's events are `{lease}.{n}`. The leases of a stream are named `{stream}.{serial}`. n says which
-message of the lease it is: it rises in the order in which they are sent, and is the offset, above which stand the
-digits of the segment if that is not 0. So what is behind an id is known from what the lease still holds, also after
-acks, and at another dispatcher.
+Server-sent events (WHATWG HTML, 9.2) are one event a message. The event that ends a batch has the positions behind it
+as its id, which EventSource sends back as Last-Event-ID when it connects again. The ids of a subscription's events are
+`{lease}.{n}`. The leases of a stream are named `{stream}.{serial}`. n is the number of a message in its lease: it rises
+in the order in which they are sent, and is the offset, above which stand the digits of the segment if that is not 0. So
+the messages behind an id are known from the content of the lease, also after acks, and at another dispatcher.
+
+Each frame of a WebSocket is a JSON object. Subprotocols: `seaweedq.v1`; `bearer.{token}` is for browsers, whose
+WebSockets send no headers of a page's own (api/access/authentication takes it). The broker never chooses it: that would
+show it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.api.bodies.outgoing import last_event
-from seaweedq.api.problems import problem
-from seaweedq.api.request import Request, Send
-from seaweedq.api.streams.chunks import Chunk
+from seaweedq.api.connections.answers import RESTARTS, last_event
+from seaweedq.api.problems import problem, unexpected
+from seaweedq.api.request import ClientGone, Request, Send
+from seaweedq.api.streams.session import Chunk
 from seaweedq.broker.streams import Batch
 from seaweedq.broker.subscriptions import Position, parse_lease
-from seaweedq.codec.message_json import joined
-from seaweedq.errors import InvalidPositions, NotAcceptable, SeaweedqError
+from seaweedq.codec.message_json import joined, json_array
+from seaweedq.errors import InvalidPositions, InvalidRequest, NotAcceptable, NotReady, SeaweedqError, UnreadableBody
+from seaweedq.json_reasons import in_words
 
 DIGITS = 18  # of an offset
 SEGMENT_STEP: int = 10**DIGITS
@@ -156,3 +164,90 @@ def check_accepted(request: Request) -> None:
     if not request.accepts(MEDIA):
         stated = (request.header(b"accept") or "")[:SHOWN]
         raise NotAcceptable(f"the stream is {MEDIA}, or a WebSocket; the request accepts {stated!r}", supported=[MEDIA])
+
+
+SUBPROTOCOL = "seaweedq.v1"
+GOES_AWAY = 1001  # why the broker closes
+Hear = Callable[[str | None], Awaitable[bytes]]  # returns the answer to a text; of bytes there is none
+
+
+async def accept(request: Request, out: Send) -> None:
+    """Completes the handshake. Raises ClientGone."""
+    await request.receive()
+    chosen = SUBPROTOCOL if SUBPROTOCOL in request.scope["subprotocols"] else None
+    await _said(out, {"type": "websocket.accept", "subprotocol": chosen})
+
+
+async def _said(out: Send, message: dict[str, Any]) -> None:
+    try:
+        await out(message)
+    except OSError:
+        raise ClientGone from None
+
+
+class WebSocket:
+    """The outlet of one WebSocket, on ASGI."""
+
+    def __init__(self, out: Send) -> None:
+        self._out = out
+
+    async def begin(self, positions: str | None = None) -> None:
+        """Sends the first positions, if there are any."""
+        if positions is not None:
+            await self._send(b'{"positions":"%b"}' % positions.encode())
+
+    async def batch(self, chunks: Sequence[Chunk], positions: str) -> None:
+        """Sends messages, and the positions behind them."""
+        messages = json_array([column for chunk in chunks for column in chunk.texts])
+        await self._send(b'{"messages":%b,"positions":"%b"}' % (messages, positions.encode()))
+
+    async def leased(self, batch: Batch) -> None:
+        """Sends messages, and the name of their lease."""
+        messages = json_array([batch.rows.table.column(2)])
+        await self._send(b'{"messages":%b,"lease":%b}' % (messages, msgspec.json.encode(batch.lease)))
+
+    async def answer(self, content: bytes) -> None:
+        """Sends the answer to what the client has said."""
+        await self._send(content)
+
+    async def keep_alive(self) -> None:
+        """Sends nothing: there are pings."""
+
+    async def bye(self, error: SeaweedqError) -> None:
+        """Sends the problem, and closes."""
+        await self._send(b'{"bye":%b}' % problem(error)[2])
+        code = RESTARTS if isinstance(error, NotReady) else GOES_AWAY
+        with suppress(OSError):
+            await self._out({"type": "websocket.close", "code": code})
+
+    async def refuse(self, error: SeaweedqError) -> None:
+        """Sends an error frame; the connection stays open."""
+        await self._send(b'{"error":%b}' % problem(error)[2])
+
+    async def _send(self, content: bytes) -> None:
+        await _said(self._out, {"type": "websocket.send", "text": content.decode()})
+
+
+async def listen(request: Request, socket: WebSocket, hear: Hear) -> None:
+    """Answers what the client says, one message after the other; returns once it has gone. An error is an answer
+    too."""
+    with suppress(ClientGone):
+        while (message := await request.receive())["type"] != "websocket.disconnect":
+            try:
+                await socket.answer(await hear(message.get("text")))
+            except SeaweedqError as error:
+                await socket.refuse(error)
+            except (OSError, ClientGone):
+                raise ClientGone from None
+            except Exception as error:
+                unexpected(error)  # logs it
+                await socket.refuse(SeaweedqError("the broker met an unexpected error; its log has the details"))
+
+
+async def nothing_to_say(text: str | None) -> bytes:
+    """Refuses what the client of a stream says that takes nothing. Raises UnreadableBody, InvalidRequest."""
+    try:
+        msgspec.json.decode(text or "", type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UnreadableBody(f"the message is {in_words(error)}") from None
+    raise InvalidRequest("the stream of a topic takes no messages; a subscription does")

@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from seaweedq.api.app import Application
-from seaweedq.api.bodies.incomplete_bodies import LOOK_S, STEP_BYTES, WINDOW_S
-from seaweedq.api.bodies.memory import DecodingMemory, FairMemory, needed
+from seaweedq.api.connections.memory import LOOK_S, STEP_BYTES, WINDOW_S, DecodingMemory, FairMemory, needed
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.bodies.outgoing import Outgoing
-from seaweedq.api.bodies.unread_answers import TICK_S, Unread, UnreadAnswers
+from seaweedq.api.connections.answers import Outgoing
+from seaweedq.api.connections.memory import TICK_S, Unread, UnreadAnswers
 from seaweedq.api.request import Answer, Receive, Scope, Send, send
 from seaweedq.broker.context import Readiness
 from seaweedq.errors import Overloaded

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.api.bodies.incomplete_bodies import SLOW_BYTES_PER_S, STEP_BYTES, WINDOW_S, Incomplete, IncompleteBodies
+from seaweedq.api.connections.memory import SLOW_BYTES_PER_S, STEP_BYTES, WINDOW_S, Incomplete, IncompleteBodies
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.errors import Overloaded
 from tests.support.tiers import examples

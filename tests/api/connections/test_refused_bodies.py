@@ -16,7 +16,7 @@ import pytest
 
 from seaweedq.codec import bodies
 from seaweedq.concurrency.pools import Pool
-from tests.api.bodies.test_bodies_of_strangers import PATH, Asked, serving
+from tests.api.connections.test_bodies_of_strangers import PATH, Asked, serving
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.paths import ROOT
@@ -88,9 +88,9 @@ async def _left_by(request: Coroutine[Any, Any, None]) -> list[Any]:
 ATTACK = """
 import asyncio, gc, json, tempfile
 from pathlib import Path
-from tests.api.bodies.test_bodies_of_strangers import Asked, serving
-from tests.api.bodies.test_memory import PEAK
-from tests.api.bodies.test_refused_bodies import BOMBS, LIMIT, REFUSED
+from tests.api.connections.test_bodies_of_strangers import Asked, serving
+from tests.api.connections.test_memory import PEAK
+from tests.api.connections.test_refused_bodies import BOMBS, LIMIT, REFUSED
 from seaweedq.concurrency.pools import Pool
 exec(PEAK)
 

@@ -1,15 +1,55 @@
-"""Grants, and the rights that some grants make together.
+"""Rights: the actions that grants give on topics and subscriptions, the callers that have them, and the one judge.
 
 A pattern is a name, or has one `*` at its end. Topics whose names begin with `seaweedq.` are the queue's own: a grant
 gives them by their whole name alone, so that `*` on topics of users gives none of them away.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
-from seaweedq.access.actions import OF_THE_CLUSTER, Action, Resource
+from seaweedq.access.limits import NO_LIMITS, Limits
+
+
+class Action(StrEnum):
+    """The deeds that a caller may be allowed. docs/operate/security.md lists the routes of each."""
+
+    DESCRIBE = "describe"
+    CREATE = "create"
+    ALTER = "alter"
+    DELETE = "delete"
+    PUBLISH = "publish"
+    READ = "read"
+    CONSUME = "consume"
+    SUBSCRIBE = "subscribe"
+    RESHAPE = "reshape"
+    CLUSTER = "cluster"
+    METRICS = "metrics"
+    ACCESS = "access"
+
+    __hash__ = str.__hash__  # that of enums is a function in Python, and each request asks
+
+
+OF_THE_CLUSTER = frozenset({Action.CLUSTER, Action.METRICS, Action.ACCESS})  # they name no topic
+
+
+class Resource(NamedTuple):
+    """The object of an action: nothing narrower than the cluster, a topic, or a subscription of a topic."""
+
+    topic: str | None = None
+    subscription: str | None = None
+
+    def __str__(self) -> str:
+        if self.topic is None:
+            return "cluster"
+        return self.topic if self.subscription is None else f"{self.topic}/{self.subscription}"
+
+
+CLUSTER = Resource()
+
 
 OURS = "seaweedq."
 ANY = "*"
@@ -117,3 +157,42 @@ def _pattern_within(narrow: str, wide: str, topics: bool) -> bool:
     if not wide.endswith(ANY) or (topics and not narrow.endswith(ANY) and narrow.startswith(OURS)):
         return False
     return narrow.removesuffix(ANY).startswith(wide[:-1])
+
+
+DEFAULT = "*"  # the name of what is no principal: the limits of all that have none of their own
+NEVER_US = 2**63 - 1  # when a caller expires that has no end
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request. `principal` is None for one that is anonymous; `token` is the id of its token.
+
+    Each of `layers` must allow what it does: the principal's rights, those of its token, and those of the tokens from
+    which that one was issued. Without any layer it may do nothing. It counts until `expires_us`.
+
+    `uid` is that of the principal, by which it differs from each other one that ever had its name: whatever outlives a
+    principal goes by it. It is None for an anonymous caller and for the admin, whose name no other principal can have.
+    """
+
+    principal: str | None
+    token: str | None = None
+    layers: tuple[Rights, ...] = field(default=(), repr=False)
+    expires_us: int = NEVER_US
+    limits: Limits = NO_LIMITS
+    uid: str | None = None
+
+
+NOBODY = Caller(None)  # anonymous where a token is required
+ANONYMOUS = Caller(None, layers=(EVERYTHING,))  # anonymous where none is
+BROKER = Caller(None, layers=(EVERYTHING,))  # another broker, which has judged for itself
+
+
+def judge(caller: Caller, action: Action, resource: Resource) -> bool:
+    """Returns whether a caller may do an action on a resource, whether or not that exists."""
+    layers = caller.layers
+    if not layers:
+        return False
+    for layer in layers:  # noqa: SIM110 -- a generator costs more than all the rest, for each request
+        if not layer.allow(action, resource):
+            return False
+    return True

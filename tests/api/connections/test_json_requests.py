@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from seaweedq.api.bodies.json_requests import MAX_BYTES_OF_TEXTS, decode_request
+from seaweedq.api.connections.request_reader import MAX_BYTES_OF_TEXTS, decode_request
 from seaweedq.errors import InvalidRequest, UnreadableBody
 
 

@@ -1,1 +1,0 @@
-"""Bodies of requests and of answers, within bounds of size, time and memory."""
