@@ -1,2 +1,1 @@
-"""The rights of callers: actions, grants, tokens, and the one function that judges. Pure: it reads no clock, store
-or network."""
+"""The rights of callers, their tokens and their limits. Pure: it reads no clock, store or network."""

@@ -1,6 +1,6 @@
-"""The matrix of routes and callers: every route that can be reached has a rule, which lets in whom it should. A token
-that the gate remembers loses its right with the change that takes it, as one that is shown first.
-"""
+"""The matrix of routes and callers: every route that can be reached has a rule, which lets in whom it should. A
+remembered token loses its right with the change that takes it, as one that is shown first. Requests of
+brokers are told from those of clients."""
 
 import asyncio
 import gc
@@ -21,13 +21,15 @@ from seaweedq.access.rights import ANONYMOUS, EVERYTHING, OF_THE_CLUSTER, Action
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.api import routes
 from seaweedq.api.access import authentication
-from seaweedq.api.access.authentication import Gate, header_of
+from seaweedq.api.access.authentication import Gate, PeerRequests, header_of
 from seaweedq.api.app import Application
 from seaweedq.api.fastapi_routes import HANDLERS, documented_routes, reachable
-from seaweedq.api.request import Request
+from seaweedq.api.refusals import Refusals
+from seaweedq.api.request import CONNECTION, Request
 from seaweedq.api.routes import SOCKET, TABLE, Kind, every, find
 from seaweedq.broker.access.callers import AdminToken, Callers
-from seaweedq.broker.rpc.peer_sessions import STAMP_HEADER
+from seaweedq.broker.rpc.peer_sessions import STAMP_HEADER, Refusal
+from seaweedq.broker.rpc.peer_sessions import refused as refused_stamp
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
@@ -38,6 +40,7 @@ from seaweedq.errors import (
     Forbidden,
     MethodNotAllowed,
     NotReady,
+    PeerRefused,
     RouteNotFound,
     SeaweedqError,
     Unauthenticated,
@@ -188,7 +191,7 @@ def test_where_tokens_are_taken() -> None:
         assert found((b"authorization", shown)) == "p"
     assert found(method=SOCKET, subprotocols=["seaweedq.v1", "bearer.t"]) == "p"
     assert found((b"authorization", b"Bearer t"), method=SOCKET, subprotocols=[]) == "p"
-    for refused in (
+    for strange in (
         [(b"authorization", b"Basic t")],
         [(b"authorization", b"t")],
         [(b"x-authorization", b"Bearer t")],
@@ -197,7 +200,7 @@ def test_where_tokens_are_taken() -> None:
         [(b"cookie", b"token=t")],
     ):
         with pytest.raises(Unauthenticated):
-            found(*refused)
+            found(*strange)
     with pytest.raises(Unauthenticated):
         found(query_string=b"token=t&access_token=t")
     with pytest.raises(Unauthenticated):
@@ -541,3 +544,27 @@ def test_a_name_as_long_as_a_head_is_not_remembered() -> None:
     for _ in range(2):
         assert world.asks(text, topic="t" * 60_000) == "p"
     assert seen.allowed == {(Action.PUBLISH, Resource("t"))}
+
+
+def check_stamp(stamp: str, covered: Any) -> str:
+    if stamp != "right":
+        raise refused_stamp(Refusal.MAC, "no")
+    return "b.1"
+
+
+def test_only_proven_brokers_are_exempt_from_the_bound_of_their_address() -> None:
+    requests = PeerRequests(SimpleNamespace(is_apart=False, check_stamp=check_stamp), Refusals(SystemClock()))  # type: ignore[arg-type]
+    exempted: list[str] = []
+
+    def asked(stamp: str | None) -> Request:
+        headers = [] if stamp is None else [(STAMP_HEADER.lower().encode(), stamp.encode())]
+        connection = SimpleNamespace(exempt=lambda: exempted.append(str(stamp)))
+        more = {"raw_path": b"/v1/topics", "extensions": {CONNECTION: connection}}
+        return request_of("GET", "/v1/topics", *headers, **more)
+
+    assert not requests.authenticated(asked(None))
+    with pytest.raises(PeerRefused):
+        requests.authenticated(asked("wrong"))
+    assert not exempted
+    assert requests.authenticated(asked("right"))
+    assert exempted == ["right"]
