@@ -7,9 +7,8 @@ Each step writes its own members: `sender` the look at peers, `route` and `resou
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from seaweedq.access.limits import Account
@@ -84,12 +83,15 @@ class Request:
         "has_created",
         "headers",
         "is_relayed",
+        "is_socket",
         "is_watched",
         "issued",
         "meter",
         "method",
         "outcome",
         "path",
+        "query_string",
+        "raw_path",
         "receive",
         "resource",
         "route",
@@ -100,9 +102,16 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive, at_peer_port: bool = False) -> None:
         self.scope = scope
         self.receive = receive
-        self.method: str = SOCKET if scope["type"] == "websocket" else scope["method"]
+        self.is_socket: bool = scope["type"] == "websocket"
+        self.method: str = SOCKET if self.is_socket else scope["method"]
         self.path: str = scope["path"]  # decoded
-        self.headers = headers_of(scope["headers"])
+        self.raw_path: bytes = scope.get("raw_path") or b""  # as it was sent, before percent-decoding
+        self.query_string: bytes = scope.get("query_string", b"")  # as it was sent
+        # By (lower-case) name, joined if one is repeated (RFC 9110, 5.3). The parser leaves blanks behind a value.
+        self.headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            value = value.strip(b" \t")
+            self.headers[name] = self.headers[name] + b", " + value if name in self.headers else value
         extensions = scope.get("extensions")
         self.connection: Connection | None = extensions.get(CONNECTION) if extensions else None
         self.at_peer_port = at_peer_port
@@ -130,23 +139,6 @@ class Request:
         return made
 
     @property
-    def is_socket(self) -> bool:
-        """Whether it asks for a WebSocket."""
-        return self.method == SOCKET
-
-    @property
-    def raw_path(self) -> bytes:
-        """The path as it was sent, before percent-decoding."""
-        raw: bytes = self.scope.get("raw_path") or b""
-        return raw
-
-    @property
-    def query_string(self) -> bytes:
-        """The query as it was sent."""
-        raw: bytes = self.scope["query_string"]
-        return raw
-
-    @property
     def key(self) -> str:
         """The name under which the caller's use is counted: a principal's uid, which no namesake has."""
         return self.caller.uid or self.caller.principal or ANONYMOUS_KEY
@@ -166,7 +158,7 @@ class Request:
     def query(self) -> dict[str, str]:
         """The query's parameters. Raises UnreadableBody if the bytes are not UTF-8."""
         if self._query is None:
-            self._query = dict(_pairs(self.query_string))
+            self._query = dict(_pairs(self.query_string)) if self.query_string else {}
         return self._query
 
     def check_query(self) -> None:
@@ -220,23 +212,12 @@ class Request:
             pass
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer that is sent in one piece."""
 
     status: int
     body: bytes | memoryview = b""
-    headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
-
-
-def headers_of(came: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Returns headers by their (lower-case) names, joined if one is repeated (RFC 9110, 5.3), without blanks around
-    them: the parser leaves those behind a value."""
-    found: dict[bytes, bytes] = {}
-    for name, value in came:
-        value = value.strip(b" \t")
-        found[name] = found[name] + b", " + value if name in found else value
-    return found
+    headers: Mapping[str, str] = JSON_HEADERS
 
 
 def release_connection(connection: Connection) -> None:
@@ -254,8 +235,11 @@ async def send(answer: Answer, out: Send) -> None:
 
 def start_of(answer: Answer) -> MutableMapping[str, Any]:
     """Returns the first message of an answer."""
-    headers = [_encoded(name, value) for name, value in answer.headers.items()]
-    headers.append((b"content-length", b"%d" % len(answer.body)))
+    length = b"content-length", b"%d" % len(answer.body)
+    if answer.headers is JSON_HEADERS:
+        headers = [(b"content-type", b"application/json"), length]
+    else:
+        headers = [*(_encoded(name, value) for name, value in answer.headers.items()), length]
     return {"type": "http.response.start", "status": answer.status, "headers": headers}
 
 
@@ -265,8 +249,6 @@ def _encoded(name: str, value: str) -> tuple[bytes, bytes]:
 
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:
-    if not raw:
-        return []
     try:
         return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except ValueError as error:

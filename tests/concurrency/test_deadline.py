@@ -7,7 +7,7 @@ from functools import wraps
 
 import pytest
 
-from seaweedq.concurrency.deadline import Begun, Deadline
+from seaweedq.concurrency.deadline import Deadline, EagerCoroutine
 from seaweedq.concurrency.signal import Signal
 from tests.support.brokers.simulated_loop import clock, simulate
 
@@ -231,7 +231,7 @@ async def _later(*events: asyncio.Event) -> int:
 
 
 async def test_what_need_not_wait_is_over_at_once() -> None:
-    begun = Begun(_at_once())
+    begun = EagerCoroutine(_at_once())
     assert begun.is_over
     assert begun.result == 7
     assert await begun == 7
@@ -241,7 +241,7 @@ async def test_what_waits_is_awaited_to_its_end() -> None:
     first, second = asyncio.Event(), asyncio.Event()
 
     async def waiting() -> int:
-        begun = Begun(_later(first, second))
+        begun = EagerCoroutine(_later(first, second))
         assert not begun.is_over
         return await begun
 
@@ -260,8 +260,8 @@ async def test_errors_come_out_where_they_are_raised() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        Begun(fails(False))
-    begun = Begun(fails(True))
+        EagerCoroutine(fails(False))
+    begun = EagerCoroutine(fails(True))
     with pytest.raises(LookupError):
         await begun
 
@@ -281,7 +281,7 @@ async def test_a_timeout_around_the_rest_ends_it_and_runs_its_ends() -> None:
         async with noted():
             await asyncio.Event().wait()
 
-    begun = Begun(hangs())
+    begun = EagerCoroutine(hangs())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await begun
@@ -297,7 +297,7 @@ async def test_a_coroutine_that_outlives_a_cancellation_goes_on() -> None:
         return "done"
 
     async def waiting() -> str:
-        return await Begun(stubborn())
+        return await EagerCoroutine(stubborn())
 
     task = asyncio.create_task(waiting())
     await asyncio.sleep(0)

@@ -64,7 +64,8 @@ class PeerRequests:
         """Tells whether a broker of this cluster sent the request. Raises PeerRefused where the request claims it, and
         it is not so: it must not be relayed once more, and so round and round."""
         if request.sender is None:
-            request.sender = self._sender(request)
+            stamp = request.headers.get(STAMP)
+            request.sender = "" if stamp is None else self._sender(request, stamp)
             if request.sender and request.connection:
                 request.connection.exempt()
         return bool(request.sender)
@@ -94,10 +95,7 @@ class PeerRequests:
         except PeerRefused as error:
             raise self._noted(error, request) from error
 
-    def _sender(self, request: Request) -> str:
-        stamp = request.headers.get(STAMP)
-        if stamp is None:
-            return ""
+    def _sender(self, request: Request, stamp: bytes) -> str:
         try:
             if self._gate.is_apart and not request.at_peer_port:
                 raise _elsewhere()
@@ -249,13 +247,28 @@ class Gate:
         """Finds the caller of a request. Raises Unauthenticated, UnreadableRequest for two tokens, PeerRefused, and
         NotReady while tokens are not known yet. Of a token that is not known another broker may have told its client a
         moment ago, so it is looked up once. Raises CoordinationUnavailable, too."""
-        try:
-            self._find(request)
-        except Unauthenticated:
-            text = text_of(request)
-            if text is None or not await self._callers.learn(text):
-                raise
-            self._find(request)
+        if not request.route.is_judged:
+            return
+        headers, callers = request.headers, self._callers
+        if STAMP in headers and self._is_of_broker(request):
+            request.is_relayed, request.caller = True, relayed_caller(request)
+            return
+        header = headers.get(b"authorization")
+        if header is not None and not request.is_socket:  # a WebSocket may give another token
+            shown = self._shown.by_header.get(header)
+            if shown is not None and callers.find(shown.digest) is shown.caller:
+                request.caller = shown.caller
+                return
+        text = None if header is None and not request.is_socket else text_of(request)
+        found = None
+        if text is not None:
+            found = callers.find(digest := digest_of(text))
+            if found is None and text.startswith(PREFIX):
+                if not callers.view.loaded:
+                    raise NotReady("the broker is starting, and does not know yet which tokens count")
+                if not await callers.learn(text) or (found := callers.find(digest)) is None:
+                    raise Unauthenticated(REFUSED)
+        request.caller = found or (NOBODY if self._needs_token else callers.view.anonymous)
 
     def authorise(self, request: Request) -> None:
         """Raises Unauthenticated or Forbidden if the caller may not do what the route of its request asks."""
@@ -273,18 +286,6 @@ class Gate:
             raise Unauthenticated(REFUSED) if caller is NOBODY else forbidden(route.action, resource)
         if caller.token is not None and caller.uid is not None:
             self._remember(request, caller, route.action, resource)
-
-    def _find(self, request: Request) -> None:
-        if not request.route.is_judged:
-            return
-        if STAMP in request.headers and self._is_of_broker(request):
-            request.is_relayed, request.caller = True, relayed_caller(request)
-            return
-        shown = self._shown.by_header.get(request.headers.get(b"authorization"))
-        if shown is not None and not request.is_socket and self._callers.find(shown.digest) is shown.caller:
-            request.caller = shown.caller  # a WebSocket may give another token
-        else:
-            request.caller = self._caller(request)
 
     async def while_allowed(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of the `work` of a request that lasts. It is cancelled if its caller loses the right.
@@ -326,23 +327,6 @@ class Gate:
         if shown is None or not is_usual or request.is_socket or len(request.path) > REMEMBERED_PATH:
             return
         self._shown.add(shown, shown[len(BEARER) :], caller, action, resource)
-
-    def _caller(self, request: Request) -> Caller:
-        text = text_of(request)
-        if text is None:
-            return self._without_token
-        found = self._callers.find(digest_of(text))
-        if found is not None:
-            return found
-        if not text.startswith(PREFIX):
-            return self._without_token
-        if not self._callers.view.loaded:
-            raise NotReady("the broker is starting, and does not know yet which tokens count")
-        raise Unauthenticated(REFUSED)
-
-    @property
-    def _without_token(self) -> Caller:
-        return NOBODY if self._needs_token else self._callers.anonymous
 
 
 def text_of(request: Request) -> bytes | None:

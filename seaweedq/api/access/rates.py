@@ -114,7 +114,7 @@ class _Source:
 
     def __call__(self) -> Limits | None:
         if self._name is None:
-            return self._callers.anonymous.limits
+            return self._callers.view.anonymous.limits
         return self._callers.view.limits(self._name, self._uid)
 
 

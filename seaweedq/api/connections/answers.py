@@ -70,9 +70,11 @@ class Outgoing:
             return
         ends = self.body is not None and not await self.body.drained()
         self.begun = True
-        answer = self._refusal(len(answer.body)) or answer
+        if len(answer.body) >= LARGE_BYTES and not self._unread.has_room(len(answer.body)):
+            answer = problem_answer(self._unread.refusal())
         await self._send_whole(start_of(answer), {"type": "http.response.body", "body": answer.body}, ends)
-        self._request.spend("bytes_out", len(answer.body))
+        if self._request.meter is not None:
+            self._request.meter.spend("bytes_out", len(answer.body))
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         """As ASGI's `send`."""
@@ -81,9 +83,10 @@ class Outgoing:
             return
         if self._start is not None:
             start, self._start, self.begun = self._start, None, True
-            streamed = message.get("more_body", False)  # and admitted by who streams it
-            if refusal := None if streamed else self._refusal(len(message.get("body", b""))):
+            size = 0 if message.get("more_body", False) else len(message.get("body", b""))
+            if size >= LARGE_BYTES and not self._unread.has_room(size):  # its route admits an answer in parts
                 self._dropped = True
+                refusal = problem_answer(self._unread.refusal())
                 await self._send_whole(start_of(refusal), {"type": "http.response.body", "body": refusal.body})
                 self._request.spend("bytes_out", len(refusal.body))
                 return
@@ -123,12 +126,6 @@ class Outgoing:
             return start, first
         longer = [(k, b"%d" % (int(v) + 1)) if k.lower() == b"content-length" else (k, v) for k, v in start["headers"]]
         return {**start, "headers": longer}, {**first, "body": bytes(first["body"]) + b"\n"}
-
-    def _refusal(self, size: int) -> Answer | None:
-        """Returns the answer in place of one for which there is no room."""
-        if size < LARGE_BYTES or self._unread.has_room(size):
-            return None
-        return problem_answer(self._unread.refusal())
 
 
 def last_event(content: bytes) -> dict[str, Any]:

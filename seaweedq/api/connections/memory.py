@@ -228,7 +228,6 @@ SAME_SIZE = 5  # copies of the body that a decoder may hold
 MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
 LINE_BYTES = 180  # of a bare value
 ARROW_SIZE = 20  # of short strings: five bytes in Arrow become columns and texts
-SMALL_JSON_BYTES = 16 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024  # of a decompressor, beside what it has made
 
 
@@ -243,13 +242,6 @@ def needed(media: str, content: bytes, bare: bool, limit_bytes: int) -> int:
         return SAME_SIZE * len(content)
     small = LINE_BYTES * content.count(b"\n") if bare else MEMBER_BYTES * content.count(b":")
     return SAME_SIZE * len(content) + small
-
-
-def needed_by_json(content: bytes) -> int:
-    """Returns how many bytes the decoding of a request other than messages may need; 0 for a small one."""
-    if len(content) < SMALL_JSON_BYTES:
-        return 0
-    return SAME_SIZE * len(content) + MEMBER_BYTES * (content.count(b":") + content.count(b","))
 
 
 def needed_to_decompress(limit_bytes: int) -> int:

@@ -142,19 +142,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_open = False
         if self._early:
             self._release_early()
-        if self._is_ignored_wish():
+        if self.parser.should_upgrade() and not self._should_upgrade():
             return
         if self._timer:
             self._stop_timer()
         if self._place is Place.RESERVE:
             may_ask = self._bounds.connections.may_ask(self, self.url.partition(b"?")[0])
             self.app = self.config.loaded_app if may_ask else self._refuse
-        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
-        if codings and any(value.lower() != b"chunked" for value in codings):
+        stated, codings = b"", []
+        for name, value in self.headers:
+            if name == b"content-length":
+                stated = stated or value.strip(b" \t")
+            elif name == b"transfer-encoding":
+                codings.append(value.lower())
+        if codings and any(coding != b"chunked" for coding in codings):
             self.app = partial(_refuse_with, UnreadableRequest("of transfer codings only chunked is taken"))
         if len(self.headers) > MAX_HEAD_LINES:
             self.app = partial(_refuse_with, UnreadableRequest(TOO_MANY_LINES))
-        stated = next((value.strip(b" \t") for name, value in self.headers if name == b"content-length"), b"")
         self._body_left = int(stated) if stated.isdigit() else 0
         super().on_headers_complete()
         if codings and not self.parser.should_upgrade():
@@ -169,7 +173,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Notes that it is the broker's turn."""
         self._is_chunked = False
-        if self._is_ignored_wish():
+        if self.parser.should_upgrade() and not self._should_upgrade():
             return
         super().on_message_complete()
         if self._body_timer:
@@ -244,10 +248,6 @@ class BoundedProtocol(HttpToolsProtocol):
         start = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         lines = (b"%b: %b" % one for one in self.headers if one[0] != without)
         return b"\r\n".join([start, *lines, b"", b""])
-
-    def _is_ignored_wish(self) -> bool:
-        """Whether the head that has come wishes for a protocol that is not served."""
-        return self.parser.should_upgrade() and not self._should_upgrade()
 
     def _should_upgrade(self) -> bool:
         """Whether the request becomes a WebSocket; elsewhere, and in HTTP/1.0, the wish is ignored, as HTTP asks."""

@@ -10,13 +10,15 @@ decoded anew, so a body with texts may have MAX_BYTES_OF_TEXTS.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
 from seaweedq.api.connections.memory import (
+    MEMBER_BYTES,
+    SAME_SIZE,
     SLOW_BYTES_PER_S,
     SMALL_BYTES,
     DecodingMemory,
@@ -24,7 +26,6 @@ from seaweedq.api.connections.memory import (
     Incomplete,
     IncompleteBodies,
     UnreadAnswers,
-    needed_by_json,
     needed_to_decompress,
 )
 from seaweedq.api.refusals import Refusals
@@ -33,9 +34,8 @@ from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body
 from seaweedq.codec.json_text import MAX_DEPTH, blemish
-from seaweedq.concurrency.deadline import Begun
+from seaweedq.concurrency.deadline import EagerCoroutine
 from seaweedq.errors import (
-    BadRequest,
     InvalidRequest,
     MissingContentType,
     Overloaded,
@@ -49,6 +49,8 @@ from seaweedq.settings import Settings
 from seaweedq.units import value_of
 
 T = TypeVar("T")
+SMALL_JSON_BYTES = 16 * 1024  # a smaller body needs no memory to speak of while it is decoded
+NO_MEMORY = nullcontext()
 MAX_BYTES_OF_TEXTS = 256 * 1024
 SHOWN = 100  # characters of a value that an error shows
 _AT = re.compile(r"^(?P<reason>.*) - at `\$\.(?P<path>[^`]+)`$", re.DOTALL)
@@ -235,7 +237,9 @@ class RequestReader:
     def decoding_json(self, content: bytes) -> AbstractContextManager[None]:
         """Returns the block in which a request is decoded, with the memory that this needs. Raises RequestTooLarge
         where it needs more than there ever is, and Overloaded."""
-        needed = needed_by_json(content)
+        if len(content) < SMALL_JSON_BYTES:
+            return NO_MEMORY
+        needed = SAME_SIZE * len(content) + MEMBER_BYTES * (content.count(b":") + content.count(b","))
         if needed > self.budget.limit_bytes:
             raise RequestTooLarge(
                 f"to decode the body needs {needed} bytes, over memory_budget_bytes={self.budget.limit_bytes}; "
@@ -291,17 +295,33 @@ class Body:
     UnreadableBody, Overloaded, ClientGone.
     """
 
-    __slots__ = ("_deadline", "_fair", "_held", "_incomplete", "_limit", "_of_peer", "_reader", "_request")
+    __slots__ = (
+        "_deadline",
+        "_fair",
+        "_held",
+        "_incomplete",
+        "_is_untyped",
+        "_limit",
+        "_of_peer",
+        "_reader",
+        "_request",
+    )
 
     def __init__(self, reader: RequestReader, request: Request, limit_bytes: int, of_peer: bool = False) -> None:
         self._reader, self._request = reader, request
         self._limit, self._of_peer = limit_bytes, of_peer
+        self._is_untyped = not of_peer and b"content-type" not in request.headers
         self._incomplete: Incomplete | None = None
         self._held = self._fair = 0
 
     async def __aenter__(self) -> bytes:
         try:
-            return await self._read()
+            if stated := self._request.content_length:
+                self._check(stated)
+            work = EagerCoroutine(self._raw())
+            raw = work.result if work.is_over else await self._in_time(work)
+            encoding = self._request.headers.get(b"content-encoding")
+            return raw if encoding is None else await self._decoded(raw, encoding.decode("latin-1"))
         except BaseException:
             self._release()
             raise
@@ -310,27 +330,17 @@ class Body:
         self._release()
 
     def _release(self) -> None:
-        self._reader.budget.release(self._held)
+        self._reader.budget.requests -= self._held
         if self._fair:
             self._reader.fair.release(self._request.key, self._fair)
         self._held = self._fair = 0
         self._incomplete = None  # it refers to this body
 
-    async def _read(self) -> bytes:
-        stated = self._request.content_length or 0
-        if stated > self._limit:
-            raise _too_large(self._limit)
-        self._check_typed(stated)
-        coming = Begun(self._raw())
-        raw = coming.result if coming.is_over else await self._in_time(coming)
-        encoding = self._request.header(b"content-encoding")
-        return raw if encoding is None else await self._decoded(raw, encoding)
-
-    async def _in_time(self, coming: Begun[bytes]) -> bytes:
+    async def _in_time(self, work: EagerCoroutine[bytes]) -> bytes:
         """Waits for a body that is not there yet."""
         try:
             async with asyncio.timeout(self._reader.timeout_s) as self._deadline:
-                return await coming
+                return await work
         except TimeoutError:
             otherwise = f"the body did not arrive within request_timeout_s={self._reader.timeout_s:g}"
             raise self._reader.too_slow(self._incomplete, otherwise) from None
@@ -341,7 +351,8 @@ class Body:
             return await self._rest(chunk)
         if len(chunk) >= SMALL_BYTES:
             self._take_fairly(len(chunk))
-        self._hold(len(chunk))
+        self._reader.budget.hold(len(chunk))
+        self._held += len(chunk)
         return chunk
 
     async def _next(self, size: int) -> tuple[bytes, bool]:
@@ -350,9 +361,8 @@ class Body:
         if message["type"] == "http.disconnect":
             raise ClientGone
         chunk = message.get("body", b"")
-        if size + len(chunk) > self._limit:
-            raise _too_large(self._limit)
-        self._check_typed(len(chunk))
+        if size + len(chunk) > self._limit or (chunk and self._is_untyped):
+            self._check(size + len(chunk))
         return chunk, message.get("more_body", False)
 
     async def _rest(self, chunk: bytes) -> bytes:
@@ -383,7 +393,8 @@ class Body:
     def _arrived(self, size: int) -> None:
         self._take_fairly(size)
         if self._incomplete is None:
-            self._hold(size)
+            self._reader.budget.hold(size)
+            self._held += size
         else:
             self._reader.arrived(self._incomplete, size)
 
@@ -408,13 +419,16 @@ class Body:
         self._held, self._fair = len(decoded), 0 if self._of_peer else len(decoded)
         return decoded
 
-    def _check_typed(self, size: int) -> None:
-        if size and not self._of_peer and b"content-type" not in self._request.headers:
+    def _check(self, size: int) -> None:
+        """Raises RequestTooLarge or MissingContentType for a body of so many bytes, or of more."""
+        if size > self._limit:
+            raise RequestTooLarge(
+                f"the body is over max_request_bytes={self._limit}; split it into smaller requests, "
+                "or publish large payloads as uploads by reference",
+                limit_bytes=self._limit,
+            )
+        if self._is_untyped:
             raise MissingContentType("a body that is not empty needs a content type")
-
-    def _hold(self, size: int) -> None:
-        self._reader.budget.hold(size)
-        self._held += size
 
 
 class StreamedBody:
@@ -475,11 +489,3 @@ def end_now(deadline: asyncio.Timeout) -> None:
     """Ends a wait. One whose time is over already may not have heard of it yet, and cannot be told again."""
     with suppress(RuntimeError):
         deadline.reschedule(asyncio.get_running_loop().time())
-
-
-def _too_large(limit: int) -> BadRequest:
-    return RequestTooLarge(
-        f"the body is over max_request_bytes={limit}; split it into smaller requests, "
-        "or publish large payloads as uploads by reference",
-        limit_bytes=limit,
-    )

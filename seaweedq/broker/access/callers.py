@@ -256,11 +256,6 @@ class Callers:
         """Has `told` be called after each change, with the tokens that it is about."""
         self._told.append(told)
 
-    @property
-    def anonymous(self) -> Caller:
-        """Returns the caller of a request without a token, where none is needed."""
-        return self.view.anonymous
-
     @contextmanager
     def holding(self, caller: Caller, action: Action, resource: Resource, end: Callable[[], None]) -> Iterator[None]:
         """Calls `end` once the caller may no longer do this, if that is while the block runs."""
