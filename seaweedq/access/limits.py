@@ -29,8 +29,8 @@ RATES = ("requests", "messages", "bytes_in", "bytes_out", "changes")
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bounds of what a principal uses; None is no bound. Those of RATES are rates, each second, in the whole cluster;
-    the others count what there is at a time."""
+    """Bounds of a principal's use; None is no bound. Those of RATES are rates, each second, in the whole cluster; the
+    others are counts at one time."""
 
     requests: float | None = None
     messages: float | None = None
@@ -44,7 +44,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     open_uploads: int | None = None
 
     def completed(self, default: "Limits") -> "Limits":
-        """Returns these limits, and the default's where there is none; NO_LIMITS itself where that is nothing."""
+        """Returns these limits, completed by the default's; NO_LIMITS itself if there are none."""
         own = msgspec.structs.asdict(self)
         limits = Limits(**{name: getattr(default, name) if value is None else value for name, value in own.items()})
         return NO_LIMITS if limits == NO_LIMITS else limits
@@ -53,81 +53,16 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_LIMITS = Limits()
 
 
-BURST_S = 1.0  # of its rate is what a bucket holds that nobody has drawn from
+BURST_S = 1.0  # of its rate are in a full bucket
 FEW, FEW_S = 5.0, 8.0  # it holds at least so many requests, as far as so many seconds bring them
-MOST_WAIT_S = 60.0  # is what a refusal says at most: the rate may be raised meanwhile
-
-
-def burst(rate: float) -> float:
-    """Returns what a bucket of this rate holds."""
-    return max(rate * BURST_S, min(FEW, rate * FEW_S))
-
-
-def take_all(asked: Iterable["Bucket"], costs: Iterable[tuple["Bucket", float]], now_s: float) -> bool:
-    """Takes all costs and returns True; or nothing, where one of those `asked`, the ones that costs name among them,
-    would refuse. To `take` of each costs a request with a few limits twice as much."""
-    for bucket in asked:
-        level = bucket._level + (now_s - bucket._at_s) * bucket.rate
-        bucket._level = level if level < bucket._most else bucket._most
-        bucket._at_s = now_s
-        if level < 0 or not bucket.rate:
-            return False
-    for bucket, amount in costs:
-        bucket._level -= amount
-        bucket.used += amount
-    return True
-
-
-class Bucket:
-    """A bucket, full at first. `rate` is what it gains a second. It counts what was `used`, and whether something was
-    `refused`."""
-
-    __slots__ = ("_at_s", "_level", "_most", "rate", "refused", "used")
-
-    def __init__(self, rate: float, now_s: float) -> None:
-        self.rate = rate
-        self._level = self._most = burst(rate)
-        self._at_s = now_s
-        self.used = 0.0
-        self.refused = False
-
-    def take(self, amount: float, now_s: float) -> float:
-        """Takes an amount and returns 0; or takes nothing, and returns the seconds until a request is let in."""
-        rate = self.rate
-        level = self._level + (now_s - self._at_s) * rate
-        self._level = level = level if level < self._most else self._most
-        self._at_s = now_s
-        if level < 0 or not rate:
-            self.refused = True
-            return self.wait_s(max(0.0, -level))
-        self._level = level - amount
-        self.used += amount
-        return 0.0
-
-    def wait_s(self, debt: float) -> float:
-        """Returns how long whoever was refused is to wait until so much is paid."""
-        return min(MOST_WAIT_S, debt / self.rate) if self.rate else MOST_WAIT_S
-
-    def level(self, now_s: float) -> float:
-        """Returns what it holds, below 0 what is owed."""
-        return self._level + max(0.0, now_s - self._at_s) * self.rate
-
-    def spend(self, amount: float) -> None:
-        """Takes what a request that was let in turned out to cost more; a negative amount is given back."""
-        self._level -= amount
-        self.used += amount
-
-    def set_rate(self, rate: float, now_s: float) -> None:
-        """Changes the rate from now on. What was gained is kept as far as the bucket holds it then, a debt as it is."""
-        level = self._level + max(0.0, now_s - self._at_s) * self.rate
-        most = burst(rate)
-        self._level, self._at_s, self.rate = min(level, max(self._most, most)), now_s, rate
-        self._most = most
-
-
+MOST_WAIT_S = 60.0  # that a refusal states: the rate may be raised meanwhile
 SPLIT_S = 2.0
+NEXT_SHARE_S = SPLIT_S + 0.5  # after a refusal there is another share at the latest
 LAPSE_S = 6.0  # for which a share counts that is not renewed; then it is an even one
 FLOOR = 0.1  # of an even share
+SWEEP_AT = 256  # accounts, before those of former principals and topics are dropped
+NEARLY_NOTHING = 0.001  # of a limit
+MOST_REPORTED = 2_000  # limits in a report, the most wanted ones: others have an even share
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +76,93 @@ class Use:
 IDLE = Use(0.0)
 
 
+def burst(rate: float) -> float:
+    """Returns what a bucket of this rate holds."""
+    return max(rate * BURST_S, min(FEW, rate * FEW_S))
+
+
+def take_all(asked: Iterable["Bucket"], costs: Iterable[tuple["Bucket", float]], now_s: float) -> bool:
+    """Takes all costs and returns True; or nothing if one of those `asked`, which include those of `costs`, would
+    refuse. To `take` from each takes twice as long for a request with a few limits."""
+    for bucket in asked:
+        level = bucket._level + (now_s - bucket._at_s) * bucket.rate
+        bucket._level = level if level < bucket._most else bucket._most
+        bucket._at_s = now_s
+        if level < 0 or not bucket.rate:
+            return False
+    for bucket, amount in costs:
+        bucket._level -= amount
+        bucket.used += amount
+    return True
+
+
+class Bucket:
+    """A token bucket, full at first: the rest of one limit of a rate. It gains `rate` a second, this broker's share of
+    the limit, which is `whole` (or the rate itself). It counts the amount `used`, and whether something was `refused`.
+
+    It `wants` more while it is in debt behind a refusal: a client that waits for the stated time asks for nothing
+    meanwhile. Its `part` is the use that it reports: of a limit that gives fewer than FEW between two reports the
+    average of several. One request is more than such a limit gives in that time: brokers would seem to need all of it,
+    or nothing, in turns."""
+
+    __slots__ = ("_at_s", "_level", "_most", "part", "rate", "refused", "used", "wants", "whole")
+
+    def __init__(self, rate: float, now_s: float, whole: float | None = None) -> None:
+        self.rate = rate
+        self.whole = whole = rate if whole is None else whole
+        self._level = self._most = burst(rate)
+        if whole:  # a low rate's buckets hold seconds of it: full at all brokers they would let in too much at first
+            self._level = min(self._level, burst(whole) * rate / whole)
+        self._at_s = now_s
+        self.used = self.part = 0.0
+        self.refused = self.wants = False
+
+    def take(self, amount: float, now_s: float) -> float:
+        """Takes an amount and returns 0; or takes nothing, and returns the seconds until a request is let in. The share
+        of a broker that refuses rises with the next split, up to the whole limit: a client that waited for as long as
+        the present share takes would sleep through that."""
+        rate = self.rate
+        level = self._level + (now_s - self._at_s) * rate
+        self._level = level = level if level < self._most else self._most
+        self._at_s = now_s
+        if level < 0 or not rate:
+            self.refused = True
+            debt = max(0.0, -level)
+            wait_s = min(MOST_WAIT_S, debt / rate) if rate else MOST_WAIT_S
+            return min(wait_s, max(debt / self.whole, NEXT_SHARE_S)) if self.whole else wait_s
+        self._level = level - amount
+        self.used += amount
+        return 0.0
+
+    def level(self, now_s: float) -> float:
+        """Returns its content; below 0 the debt."""
+        return self._level + max(0.0, now_s - self._at_s) * self.rate
+
+    def spend(self, amount: float) -> None:
+        """Takes further costs of a request that was let in; a negative amount is given back."""
+        self._level -= amount
+        self.used += amount
+
+    def set_rate(self, rate: float, now_s: float) -> None:
+        """Changes the rate from now on. The gain so far is kept as far as the bucket holds it then, a debt as it is."""
+        level = self._level + max(0.0, now_s - self._at_s) * self.rate
+        most = burst(rate)
+        self._level, self._at_s, self.rate = min(level, max(self._most, most)), now_s, rate
+        self._most = most
+
+    def report(self, passed_s: float, now_s: float) -> Use | None:
+        """Returns the use in the time since the last report, None for no use."""
+        owes = self.level(now_s) < 0
+        used, refused = max(0.0, self.used), self.refused or (self.wants and owes)
+        self.wants = refused and owes
+        self.used, self.refused = 0.0, False
+        weight = min(1.0, self.whole * passed_s / FEW)
+        self.part += weight * (used / passed_s / self.whole - self.part)
+        return Use(self.part, refused) if self.part > NEARLY_NOTHING or refused or owes else None
+
+
 def split(uses: Mapping[str, Use], silent: int = 0) -> dict[str, float]:
-    """Returns the share of each broker that said what it used. Each `silent` one may take an even share."""
+    """Returns the share of each broker that reported its use. Each `silent` one may take an even share."""
     if not uses:
         return {}
     floor, limit = FLOOR / (len(uses) + silent), len(uses) / (len(uses) + silent)
@@ -157,14 +177,14 @@ def split(uses: Mapping[str, Use], silent: int = 0) -> dict[str, float]:
 
 
 def _in_proportion(limit: float, parts: Mapping[str, float]) -> dict[str, float]:
-    """Returns the parts, cut in proportion where they are over the limit together."""
+    """Returns the parts, cut in proportion if they are over the limit together."""
     total = sum(parts.values())
     return {broker: part * min(1.0, limit / total) if total else 0.0 for broker, part in parts.items()}
 
 
 def _fair(shares: Mapping[str, float], limit: float, hungry: int) -> dict[str, float]:
-    """Cuts the shares of those who want no more to what is fair, beside so many who do: the highest bound at which all
-    who are below it keep theirs, and all others, the hungry ones with them, have that bound."""
+    """Cuts the shares of brokers that want no more to a fair bound, beside so many `hungry` ones: the highest bound at
+    which all below it keep theirs, and all others, the hungry ones with them, have that bound."""
     ordered = sorted(shares.values())
     left, heads = limit, len(ordered) + hungry
     bound = left / heads if hungry else limit
@@ -176,52 +196,14 @@ def _fair(shares: Mapping[str, float], limit: float, hungry: int) -> dict[str, f
     return {broker: min(part, bound) for broker, part in shares.items()}
 
 
-SWEEP_AT = 256  # accounts, before those of principals and topics that are no more are looked for
-NEARLY_NOTHING = 0.001  # of a limit
-NEXT_SHARE_S = SPLIT_S + 0.5  # after a refusal there is another share at the latest
-MOST_REPORTED = 2_000  # limits in a report, the most wanted ones: others have an even share
-
-
-class RateMeter(Bucket):
-    """The rest of one limit of a rate, and what was used since the last report. It `wants` more while it is in debt
-    behind a refusal: whoever waits as it was told asks for nothing meanwhile. Its `part` is the use as it is told: of a
-    limit that gives fewer than FEW between two reports the average of several. One request is more than such a limit
-    gives in that time: brokers would seem to need all of it, or nothing, in turns."""
-
-    __slots__ = ("part", "wanting", "whole")
-
-    def __init__(self, whole: float, rate: float, now_s: float) -> None:
-        super().__init__(rate, now_s)
-        if whole:  # a low rate's buckets hold seconds of it: full at all brokers they would let in too much at first
-            self._level = min(self._level, burst(whole) * rate / whole)
-        self.whole = whole
-        self.wanting = False
-        self.part = 0.0
-
-    def wait_s(self, debt: float) -> float:
-        """As a bucket's. The share of a broker that refuses rises with the next split, up to the whole limit: whoever
-        waited for as long as the share of now takes would sleep through that."""
-        return min(super().wait_s(debt), max(debt / self.whole, NEXT_SHARE_S)) if self.whole else MOST_WAIT_S
-
-    def report(self, passed_s: float, now_s: float) -> Use | None:
-        """Returns the use in the time since the last report, None where there was none."""
-        owes = self.level(now_s) < 0
-        used, refused = max(0.0, self.used), self.refused or (self.wanting and owes)
-        self.wanting = refused and owes
-        self.used, self.refused = 0.0, False
-        weight = min(1.0, self.whole * passed_s / FEW)
-        self.part += weight * (used / passed_s / self.whole - self.part)
-        return Use(self.part, refused) if self.part > NEARLY_NOTHING or refused or owes else None
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The meters of an account that one kind of request asks: those that must be paid, the cost for some of them, and
-    the one that its length is taken of."""
+    """The buckets of an account for one kind of request: those that must be out of debt, costs for some of them, and the
+    one that pays for its length."""
 
-    asked: tuple[RateMeter, ...]
-    costs: tuple[tuple[RateMeter, float], ...]
-    by_length: RateMeter | None
+    asked: tuple[Bucket, ...]
+    costs: tuple[tuple[Bucket, float], ...]
+    by_length: Bucket | None
 
     def admits(self, length: int, now_s: float) -> bool:
         """Takes all of it and returns True, or takes nothing."""
@@ -233,22 +215,22 @@ class Plan:
 
 
 class Account:
-    """The use that one principal, or of one topic, makes of this broker: its meters by limit, and what there is at a
-    time. `source` returns the limits as they are now, None where whose they are is no more."""
+    """The use of this broker by one principal, or of one topic: its buckets by limit, and counts of its requests under
+    way. `source` returns its present limits, None once the principal or topic has gone."""
 
     __slots__ = (
         "brokers",
+        "buckets",
         "connections",
-        "counting",
         "edition",
         "key",
         "limits",
-        "looked_s",
-        "meters",
+        "meter",
         "opening",
         "plans",
         "source",
         "uploads",
+        "uploads_checked_s",
         "waiting",
     )
 
@@ -256,36 +238,36 @@ class Account:
         self.key = key
         self.source = source
         self.limits = NO_LIMITS
-        self.meters: dict[str, RateMeter] = {}
-        self.plans: dict[object, Plan] = {}  # by kind of request, for as long as these are its meters
-        self.counting: Any = None  # what takes from this account alone
+        self.buckets: dict[str, Bucket] = {}
+        self.plans: dict[object, Plan] = {}  # by kind of request, for as long as these are its buckets
+        self.meter: Any = None  # of the requests that use this account alone
         self.edition = -1  # of the shares that it goes by
         self.brokers = 1
         self.waiting = self.connections = self.opening = 0
-        self.uploads: set[tuple[str, str]] = set()  # topic and id of those begun here, as far as they are open
-        self.looked_s = float("-inf")  # when it was looked which of them still are
+        self.uploads: set[tuple[str, str]] = set()  # topic and id of the open ones that began here
+        self.uploads_checked_s = float("-inf")  # when it was last checked which of them are open
 
     def plan(self, kind: object, costs: Sequence[tuple[str, float]], by_length: str | None) -> Plan:
         """Makes the plan of requests of this kind, and keeps it in `plans`."""
-        found = [(self.meters[limit], amount) for limit, amount in costs if limit in self.meters]
-        length = None if by_length is None else self.meters.get(by_length)
-        asked = tuple(meter for meter, _ in found) + (() if length is None else (length,))
+        found = [(self.buckets[limit], amount) for limit, amount in costs if limit in self.buckets]
+        length = None if by_length is None else self.buckets.get(by_length)
+        asked = tuple(bucket for bucket, _ in found) + (() if length is None else (length,))
         plan = self.plans[kind] = Plan(asked, tuple(one for one in found if one[1]), length)
         return plan
 
     @property
-    def busy(self) -> bool:
-        """Returns whether something of it is under way."""
+    def is_busy(self) -> bool:
+        """Whether some of its requests are under way."""
         return bool(self.waiting or self.connections or self.opening)
 
     def most(self, limit: str) -> int | None:
-        """Returns how many of what is counted this broker may have: an even share, at least one."""
+        """Returns this broker's bound of a counted limit: an even share, at least one."""
         whole = getattr(self.limits, limit)
         return None if whole is None else max(1, int(whole) // self.brokers)
 
 
 class Wish(NamedTuple):
-    """One limit in a report: whose it is, and what was used of it."""
+    """One limit in a report, of the account `key`, and its use."""
 
     key: str
     limit: str
@@ -312,8 +294,8 @@ class Accounts:
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())
 
-    def known(self, key: str, limits: Limits, now_s: float) -> Account | None:
-        """Returns an account that is there, with these limits in this broker's shares of now."""
+    def get(self, key: str, limits: Limits, now_s: float) -> Account | None:
+        """Returns an existing account with these limits, in this broker's present shares."""
         account = self._accounts.get(key)
         if account is None:
             return None
@@ -321,12 +303,17 @@ class Accounts:
             self.fit(account, limits, now_s)
         return account
 
-    def of(self, key: str, limits: Limits, source: Callable[[], Limits | None], now_s: float) -> Account:
-        """As `known`, and opens an account that is not there."""
-        account = self.known(key, limits, now_s)
-        if account is None:
-            account = self._open(key, source)
-            self.fit(account, limits, now_s)
+    def open(self, key: str, limits: Limits, source: Callable[[], Limits | None], now_s: float) -> Account:
+        """Returns an account as `get`, a new one if there is none."""
+        if account := self.get(key, limits, now_s):
+            return account
+        if len(self._accounts) >= self._sweep_at:
+            self._accounts = {
+                one: kept for one, kept in self._accounts.items() if kept.is_busy or kept.source() is not None
+            }
+            self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))
+        account = self._accounts[key] = Account(key, source)
+        self.fit(account, limits, now_s)
         return account
 
     def fit(self, account: Account, limits: Limits, now_s: float) -> None:
@@ -337,37 +324,37 @@ class Accounts:
         for name in RATES:
             whole = getattr(limits, name)
             if whole is None:
-                if account.meters.pop(name, None):
+                if account.buckets.pop(name, None):
                     account.plans.clear()
                 continue
             rate = whole * self._shares.get((account.key, name), 1 / account.brokers)
-            meter = account.meters.get(name)
-            if meter is None:
-                account.meters[name] = RateMeter(whole, rate, now_s)
+            bucket = account.buckets.get(name)
+            if bucket is None:
+                account.buckets[name] = Bucket(rate, now_s, whole)
                 account.plans.clear()
             else:
-                meter.whole = whole
-                meter.set_rate(rate, now_s)
+                bucket.whole = whole
+                bucket.set_rate(rate, now_s)
 
-    def live(self, brokers: int) -> None:
-        """Notes how many brokers live."""
+    def set_brokers(self, brokers: int) -> None:
+        """Sets the number of living brokers."""
         if brokers != self.brokers:
             self.brokers, self._edition = brokers, self._edition + 1
 
     def report(self, now_s: float) -> list[Wish]:
-        """Returns what was used since the last report, of at most MOST_REPORTED limits, the most wanted ones first."""
+        """Returns the use since the last report, of at most MOST_REPORTED limits, the most wanted ones first."""
         passed_s = max(0.001, now_s - self._reported_s)
         self._reported_s, self.number = now_s, self.number + 1
         wishes = []
         for account in self._accounts.values():
-            for name, meter in account.meters.items():
-                if use := meter.report(passed_s, now_s):
+            for name, bucket in account.buckets.items():
+                if use := bucket.report(passed_s, now_s):
                     wishes.append(Wish(account.key, name, use.part, use.refused))
         wishes.sort(key=lambda wish: (not wish.refused, -wish.part))
         return wishes[:MOST_REPORTED]
 
-    def share(self, number: int, shares: Sequence[tuple[str, str, float]], now_s: float) -> bool:
-        """Takes the shares by which the leader has answered a report. False: they answer no report, or an old one."""
+    def apply_shares(self, number: int, shares: Sequence[tuple[str, str, float]], now_s: float) -> bool:
+        """Applies the shares with which the leader has answered a report. False: they answer none, or an old one."""
         lapse_s = self._reported_s + LAPSE_S
         if number != self.number or now_s >= lapse_s:
             return False
@@ -376,12 +363,3 @@ class Accounts:
 
     def _replace(self, shares: Mapping[tuple[str, str], float], lapse_s: float) -> None:
         self._shares, self._lapse_s, self._edition = dict(shares), lapse_s, self._edition + 1
-
-    def _open(self, key: str, source: Callable[[], Limits | None]) -> Account:
-        if len(self._accounts) >= self._sweep_at:
-            self._accounts = {
-                one: kept for one, kept in self._accounts.items() if kept.busy or kept.source() is not None
-            }
-            self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))
-        account = self._accounts[key] = Account(key, source)
-        return account

@@ -451,7 +451,7 @@ class Broker:
 
     def _roster_changed(self) -> None:
         """Listens to the roster: brokers or journals have come or gone."""
-        self.accounts.live(self.roster.living)
+        self.accounts.set_brokers(self.roster.living)
         if self._maintenance:
             self.leadership.leader.wake()
             self.suspecting.wake()

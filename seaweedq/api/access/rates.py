@@ -1,18 +1,19 @@
 """The limits of principals and of topics, judged before anything of a request's body is read.
 
 A limit is the cluster's; each broker has its share (access/limits), which the leader changes (broker/cluster/
-limit_split). What is known only later is paid for by the next request: the bytes of a body without a stated length, the
-messages in it, the segments that a change touches beside the first, the bytes of answers. What is sent in parts waits
-behind each part until that is paid for, and so does what a WebSocket says. A request that another broker relays was
-counted there, and what a signed link gets is nobody's.
+limit_split). Costs that are known only later are paid for by the next request: the bytes of a body without a stated
+length, its messages, the segments that a change touches beside the first, the bytes of answers. An answer in parts
+waits behind each part until that is paid for, and so do a WebSocket's messages. A request that another broker relays
+was counted there, and the bytes behind a signed link are nobody's.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
-from seaweedq.access.limits import NO_LIMITS, Account, Accounts, Limits, RateMeter
+from seaweedq.access.limits import NO_LIMITS, Account, Accounts, Bucket, Limits
 from seaweedq.access.rights import Caller
 from seaweedq.api.request import ANONYMOUS_KEY, Receive, Request, release_connection
 from seaweedq.api.routes import WITH_BODIES
@@ -31,9 +32,8 @@ IsOpen = Callable[[str, str], Awaitable[bool]]
 
 
 class Rates:
-    """The limits of callers, and of topics, at one broker. A length over `most_bytes` is stated of a body that no route
-    reads: it costs no more than the largest one that comes. Else whoever may publish to a topic, or is anonymous, could
-    leave it in debt for years by one header."""
+    """The limits of callers, and of topics, at one broker. No route reads a body over `most_bytes`: one of which more is
+    stated costs no more than that. Else one header could leave a topic in debt for years."""
 
     def __init__(self, clock: Clock, accounts: Accounts, callers: Callers, catalog: Catalog, most_bytes: int) -> None:
         self._catalog = catalog
@@ -43,7 +43,7 @@ class Rates:
         self._most_bytes = most_bytes
 
     def admit(self, request: Request) -> None:
-        """Takes what is known of a request's cost, and gives it its meter. Raises RateLimited."""
+        """Takes the known costs of a request, and gives it its meter. Raises RateLimited."""
         caller = request.caller
         limits = caller.limits
         if self._catalog.limited and self._admit_to_topic(caller, request):
@@ -51,8 +51,10 @@ class Rates:
         if limits is NO_LIMITS:
             return
         now_s = self.clock.monotonic_s()
-        account = self.accounts.known(caller.uid or ANONYMOUS_KEY, limits, now_s) or self._account(caller, now_s)
-        meter: Meter = account.counting or self._counting(account)
+        account = self.accounts.get(caller.uid or ANONYMOUS_KEY, limits, now_s) or self._account(caller, now_s)
+        meter: Meter | None = account.meter
+        if meter is None:
+            meter = account.meter = Meter(self, (account,))
         if limits.connections is not None:
             meter.count_connection(request)
         route = request.route
@@ -65,13 +67,13 @@ class Rates:
         request.meter, request.receive = meter, meter.receiving(request)
 
     def _admit_to_topic(self, caller: Caller, request: Request) -> bool:
-        """Does as `admit` where the request is about a topic that has limits. False: it is not."""
+        """Does as `admit` for a request about a topic that has limits. False: it has none."""
         topic = self._catalog.limited.get(request.resource.topic or "")
         if topic is None or request.is_relayed:
             return False
         now_s, limits = self.clock.monotonic_s(), topic.record.config.limits or NO_LIMITS
-        source = _TopicSource(self._catalog, topic.name, topic.record.incarnation)
-        accounts = [self.accounts.of(f"{topic.name}/{topic.record.incarnation}", limits, source, now_s)]
+        source = partial(_limits_of_topic, self._catalog, topic.name, topic.record.incarnation)
+        accounts = [self.accounts.open(f"{topic.name}/{topic.record.incarnation}", limits, source, now_s)]
         if caller.limits is not NO_LIMITS:
             accounts.insert(0, self._account(caller, now_s))
         meter = Meter(self, accounts)
@@ -82,7 +84,7 @@ class Rates:
         return True
 
     def _costs(self, request: Request) -> Sequence[Cost]:
-        """Returns what is known of a request before its body is read."""
+        """Returns the costs of a request that are known before its body is read."""
         route = request.route
         if not route.has_body:
             return route.costs
@@ -92,49 +94,27 @@ class Rates:
         length = request.content_length or 0
         return length if length < self._most_bytes else self._most_bytes
 
-    def _counting(self, account: Account) -> "Meter":
-        """Returns what counts for one account alone, which is made once."""
-        meter = account.counting = Meter(self, (account,))
-        return meter
-
     def _account(self, caller: Caller, now_s: float) -> Account:
         """Returns the account of a principal, which goes by its uid: a namesake that is created later has another one.
         All who are anonymous have one together."""
         key = caller.uid or ANONYMOUS_KEY
-        return self.accounts.of(key, caller.limits, _Source(self._callers, caller), now_s)
+        source = partial(_limits_of_caller, self._callers, caller.principal, caller.uid)
+        return self.accounts.open(key, caller.limits, source, now_s)
 
 
-class _Source:
-    """Returns the limits that a caller has now."""
-
-    __slots__ = ("_callers", "_name", "_uid")
-
-    def __init__(self, callers: Callers, caller: Caller) -> None:
-        self._callers, self._name, self._uid = callers, caller.principal, caller.uid
-
-    def __call__(self) -> Limits | None:
-        if self._name is None:
-            return self._callers.view.anonymous.limits
-        return self._callers.view.limits(self._name, self._uid)
+def _limits_of_caller(callers: Callers, principal: str | None, uid: str | None) -> Limits | None:
+    return callers.view.anonymous.limits if principal is None else callers.view.limits(principal, uid)
 
 
-class _TopicSource:
-    """Returns the limits that a topic has now."""
-
-    __slots__ = ("_catalog", "_incarnation", "_name")
-
-    def __init__(self, catalog: Catalog, name: str, incarnation: int) -> None:
-        self._catalog, self._name, self._incarnation = catalog, name, incarnation
-
-    def __call__(self) -> Limits | None:
-        found = self._catalog.limited.get(self._name)
-        if found is None or found.record.incarnation != self._incarnation:
-            return None
-        return found.record.config.limits or None
+def _limits_of_topic(catalog: Catalog, name: str, incarnation: int) -> Limits | None:
+    found = catalog.limited.get(name)
+    if found is None or found.record.incarnation != incarnation:
+        return None
+    return found.record.config.limits or None
 
 
 class Meter:
-    """Counts what one request, or one connection that lasts, uses of the limits that it is under."""
+    """Counts the use of limits by one request, or by one connection that lasts."""
 
     __slots__ = ("_accounts", "_rates")
 
@@ -143,34 +123,33 @@ class Meter:
         self._accounts = accounts
 
     def take(self, costs: Iterable[Cost], now_s: float) -> None:
-        """Takes all of it, or raises RateLimited and takes nothing. A cost of 0 asks only whether all is paid."""
+        """Takes all costs, or raises RateLimited and takes nothing. A cost of 0 asks only whether all is paid."""
         for account in self._accounts:
-            meters = account.meters
+            buckets = account.buckets
             for limit, amount in costs:
-                meter = meters.get(limit)
-                if meter is not None and (wait_s := meter.take(amount, now_s)):
-                    self._give_back(costs, meter)
-                    raise _limited(account, limit, meter.whole, " a second", wait_s)
+                bucket = buckets.get(limit)
+                if bucket is not None and (wait_s := bucket.take(amount, now_s)):
+                    self._give_back(costs, bucket)
+                    raise _limited(account, limit, bucket.whole, " a second", wait_s)
 
-    def _give_back(self, costs: Iterable[Cost], refused: RateMeter) -> None:
-        """Gives back what was taken before one limit refused."""
+    def _give_back(self, costs: Iterable[Cost], refused: Bucket) -> None:
         for account in self._accounts:
             for limit, amount in costs:
-                meter = account.meters.get(limit)
-                if meter is refused:
+                bucket = account.buckets.get(limit)
+                if bucket is refused:
                     return
-                if meter is not None:
-                    meter.spend(-amount)
+                if bucket is not None:
+                    bucket.spend(-amount)
 
     def take_now(self, limit: str, amount: float) -> None:
-        """Takes what a request costs more than its route tells. Raises RateLimited."""
+        """Takes a cost of a request beyond those of its route. Raises RateLimited."""
         self.take(((limit, amount),), self._rates.clock.monotonic_s())
 
     def spend(self, limit: str, amount: float) -> None:
-        """Takes what was let in before it was known."""
+        """Takes a cost of a request that was let in."""
         for account in self._accounts:
-            if meter := account.meters.get(limit):
-                meter.spend(amount)
+            if bucket := account.buckets.get(limit):
+                bucket.spend(amount)
 
     async def paid(self, *limits: str) -> None:
         """Returns once nothing is owed of these."""
@@ -193,7 +172,7 @@ class Meter:
                 account.waiting -= 1
 
     def count_connection(self, request: Request) -> None:
-        """Counts the connection of a request, which is the principal's who has sent something on it last. Raises
+        """Counts the connection of a request for the principal that has sent the last request on it. Raises
         RateLimited."""
         account, connection = self._accounts[0], request.connection
         if connection is None or connection.account is account:
@@ -207,7 +186,7 @@ class Meter:
 
     @asynccontextmanager
     async def opening(self, is_open: IsOpen) -> AsyncIterator[Opened]:
-        """Counts an upload that begins in this block, whose topic and id it tells at its end. Raises RateLimited."""
+        """Counts an upload that begins in this block, which tells its topic and id. Raises RateLimited."""
         for account in self._accounts:
             await self._check_uploads(account, is_open)
         for account in self._accounts:
@@ -224,14 +203,14 @@ class Meter:
                 account.uploads.add((topic, upload))
 
     async def _check_uploads(self, account: Account, is_open: IsOpen) -> None:
-        """Raises RateLimited where a broker has as many uploads of an account as it may. Some may have ended elsewhere,
+        """Raises RateLimited if this broker has as many uploads of an account as it may. Some may have ended elsewhere,
         which is looked up before one is refused, at most every RETRY_S."""
         most = account.most("open_uploads")
         if most is None or len(account.uploads) + account.opening < most:
             return
         now_s = self._rates.clock.monotonic_s()
-        if now_s >= account.looked_s + RETRY_S:
-            account.looked_s = now_s
+        if now_s >= account.uploads_checked_s + RETRY_S:
+            account.uploads_checked_s = now_s
             known = list(account.uploads)
             there = await gather_bounded(LOOKS, lambda one: is_open(*one), known)
             account.uploads -= {one for one, is_there in zip(known, there, strict=True) if not is_there}
@@ -239,7 +218,7 @@ class Meter:
             raise _limited(account, "open_uploads", account.limits.open_uploads or 0, "", RETRY_S)
 
     def receiving(self, request: Request) -> Receive:
-        """Returns what reads a body of unknown length, or what a WebSocket says, and counts it."""
+        """Returns a `receive` that counts a body of unknown length, or a WebSocket's messages."""
         if request.is_socket:
             return self._heard(request.receive)
         is_known = request.headers.get(b"content-length", b"").isdigit()
@@ -274,17 +253,17 @@ class Meter:
         return hear
 
     def _owed_s(self, limits: Sequence[str]) -> float:
-        """Returns the time until nothing is owed of these, by the limits and shares of now."""
+        """Returns the time until nothing is owed of these, by the present limits and shares."""
         now_s, accounts = self._rates.clock.monotonic_s(), self._rates.accounts
         for account in self._accounts:
             accounts.fit(account, account.source() or NO_LIMITS, now_s)
-        meters = [account.meters[limit] for account in self._accounts for limit in limits if limit in account.meters]
-        return max((meter.take(0, now_s) for meter in meters), default=0.0)
+        owed = [account.buckets[limit] for account in self._accounts for limit in limits if limit in account.buckets]
+        return max((bucket.take(0, now_s) for bucket in owed), default=0.0)
 
 
 @contextmanager
 def waiting(request: Request) -> Iterator[None]:
-    """Runs a request that waits for messages. Raises RateLimited, and Overloaded where too many connections wait."""
+    """Runs a request that waits for messages. Raises RateLimited, and Overloaded if too many connections wait."""
     with request.meter.waiting() if request.meter is not None else nullcontext(), request.staying():
         yield
 

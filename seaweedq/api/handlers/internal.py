@@ -127,7 +127,7 @@ class BrokerCalls:
 
     async def _share(self, content: bytes) -> bool:
         call = decode(content, type=ShareCall)
-        return self.broker.accounts.share(call.number, call.shares, self.broker.process.clock.monotonic_s())
+        return self.broker.accounts.apply_shares(call.number, call.shares, self.broker.process.clock.monotonic_s())
 
     async def _status(self, content: bytes) -> BrokerStatus:
         return self.status()

@@ -68,7 +68,7 @@ class LimitSplit:
         shares = splits(reports, max(0, self._roster.living - len(reports)))
         told = {broker: ShareCall(reports[broker].number, each) for broker, each in shares.items() if each}
         if own := told.pop(self._own, None):
-            self._accounts.share(own.number, own.shares, self._clock.monotonic_s())
+            self._accounts.apply_shares(own.number, own.shares, self._clock.monotonic_s())
         tells = (self._peers.call(urls[broker], "share", call, bool, CALL_S) for broker, call in told.items())
         await asyncio.gather(*tells, return_exceptions=True)
 

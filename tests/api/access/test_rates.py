@@ -100,7 +100,7 @@ class Local:
 
     def __init__(self, clock: "Still", brokers: int = 1) -> None:
         self.accounts = Accounts(clock.now_s)
-        self.accounts.live(brokers)
+        self.accounts.set_brokers(brokers)
         self.known = Known()
         self.rates = Rates(clock, self.accounts, self.known, self, LARGEST)  # type: ignore[arg-type]
         self.limited: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def test_each_broker_lets_in_an_even_share_and_a_refusal_costs_no_other() -> Non
     clock.now_s = 11
     assert not any(let_in(rates, caller, asked("POST", 1)) for _ in range(50))
     assert sum(let_in(rates, caller, asked()) for _ in range(50)) == 11, "those refused for their bytes took none"
-    rates.accounts.live(1)
+    rates.accounts.set_brokers(1)
     assert not let_in(rates, caller, asked()), "the share is larger from now on"
     clock.now_s = 13
     assert sum(let_in(rates, caller, asked()) for _ in range(100)) == 41
@@ -213,11 +213,11 @@ def test_a_request_counts_to_its_topic_at_the_broker_a_client_sent_it_to() -> No
 def test_the_account_of_what_is_under_way_is_kept() -> None:
     """Else limits that a topic loses and gets again would let in as many pulls once more."""
     accounts = Accounts(0.0)
-    kept = accounts.of("t/1", Limits(waiting_pulls=1), lambda: None, 0.0)
+    kept = accounts.open("t/1", Limits(waiting_pulls=1), lambda: None, 0.0)
     kept.waiting = 1
     for number in range(2 * SWEEP_AT):
-        accounts.of(f"u{number}", Limits(requests=1), lambda: None, 0.0)
-    assert accounts.known("t/1", Limits(waiting_pulls=1), 0.0) is kept
+        accounts.open(f"u{number}", Limits(requests=1), lambda: None, 0.0)
+    assert accounts.get("t/1", Limits(waiting_pulls=1), 0.0) is kept
 
 
 async def test_one_that_waits_to_pay_goes_by_a_limit_raised_meanwhile(
@@ -445,7 +445,7 @@ async def test_a_topics_limits_are_for_all_users_and_count_beside_principals(
         shown = await http("PATCH", "/v1/topics/t", tokens[1], json={"limits": {"messages": None, "requests": 1000}})
         assert (shown.json()["limits"]["messages"], shown.json()["limits"]["requests"]) == (None, 1000)
         assert (await publish(http, tokens[0], 1)).status_code == 200
-        own = [set(one.meters) for one in inside.accounts(http.together.brokers[0])]
+        own = [set(one.buckets) for one in inside.accounts(http.together.brokers[0])]
         assert own == [{"requests"}] * 3, "two principals, and the topic"
         await http("PATCH", "/v1/topics/t", tokens[1], json={"limits": {"requests": None}})
         assert not inside.catalog(http.together.brokers[0]).limited

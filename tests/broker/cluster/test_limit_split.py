@@ -34,13 +34,13 @@ class Simulated:
 
     def __post_init__(self) -> None:
         self.accounts = Accounts(0.0)
-        self.accounts.live(self.brokers)
+        self.accounts.set_brokers(self.brokers)
 
     def step(self, load: float, cost: float, now_s: float, patient: bool) -> None:
         self.waiting = min(self.waiting + load * STEP_S / cost, 1 + load * STEP_S / cost)
         while self.waiting >= 1 and (now_s >= self.back_s or not patient):
             self.waiting -= 1
-            meter = self.accounts.of("u", self.limits, lambda: self.limits, now_s).meters["messages"]
+            meter = self.accounts.open("u", self.limits, lambda: self.limits, now_s).buckets["messages"]
             if wait_s := meter.take(cost, now_s):
                 self.back_s = now_s + wait_s
             else:
@@ -82,7 +82,7 @@ class Cluster:
 
     def _tell(self, reports: dict[str, UseReport], now_s: float) -> None:
         for name, shares in splits(reports, self.brokers - len(reports)).items():
-            self.members[int(name)].accounts.share(reports[name].number, shares, now_s)
+            self.members[int(name)].accounts.apply_shares(reports[name].number, shares, now_s)
 
 
 @st.composite
@@ -136,10 +136,10 @@ def test_buckets_of_a_low_rate_at_many_brokers_are_not_all_full_at_first(brokers
 
 def test_one_refused_for_a_small_share_comes_back_when_it_has_another() -> None:
     accounts, limits = Accounts(0.0), Limits(messages=1)
-    accounts.live(3)
+    accounts.set_brokers(3)
     accounts.report(1)
-    assert accounts.share(1, [("u", "messages", 0.1 / 3)], 1)
-    meter = accounts.of("u", limits, lambda: limits, 1).meters["messages"]
+    assert accounts.apply_shares(1, [("u", "messages", 0.1 / 3)], 1)
+    meter = accounts.open("u", limits, lambda: limits, 1).buckets["messages"]
     assert meter.take(1, 1) == 0
     assert meter.take(1, 1) == NEXT_SHARE_S, "not half a minute"
     assert meter.take(1, 1.5) == NEXT_SHARE_S
@@ -175,30 +175,30 @@ def test_a_paused_broker_leaves_others_their_shares_and_gets_an_even_one(paused:
 
 def test_shares_count_for_the_last_report_alone_and_lapse() -> None:
     accounts, limits = Accounts(0.0), Limits(requests=90)
-    accounts.live(3)
+    accounts.set_brokers(3)
 
     def rate(now_s: float) -> float:
-        return accounts.of("u", limits, lambda: limits, now_s).meters["requests"].rate
+        return accounts.open("u", limits, lambda: limits, now_s).buckets["requests"].rate
 
     assert rate(0) == 30
     accounts.report(10)
-    assert accounts.share(1, [("u", "requests", 0.9), ("other", "requests", 0.1)], 10.5)
+    assert accounts.apply_shares(1, [("u", "requests", 0.9), ("other", "requests", 0.1)], 10.5)
     assert rate(10.6) == 81
     accounts.report(12)
-    assert not accounts.share(1, [("u", "requests", 0.1)], 12.1), "a leader that was paused"
+    assert not accounts.apply_shares(1, [("u", "requests", 0.1)], 12.1), "a leader that was paused"
     assert rate(12.2) == 81
     assert rate(10 + LAPSE_S - 0.01) == 81
-    accounts.live(2)
+    accounts.set_brokers(2)
     assert rate(10 + LAPSE_S) == 45
-    assert not accounts.share(2, [("u", "requests", 0.9)], 12 + LAPSE_S), "it comes too late"
-    assert accounts.share(2, [], 13)
+    assert not accounts.apply_shares(2, [("u", "requests", 0.9)], 12 + LAPSE_S), "it comes too late"
+    assert accounts.apply_shares(2, [], 13)
 
 
 def test_reports_and_shares_are_bounded_and_have_the_most_wanted_limits() -> None:
     accounts, limits = Accounts(0.0), Limits(requests=1000)
     for number in range(MOST_REPORTED + 10):
-        accounts.of(f"u{number}", limits, lambda: limits, 0).meters["requests"].take(number + 1, 0)
-    meter = accounts.of("u3", limits, lambda: limits, 0).meters["requests"]
+        accounts.open(f"u{number}", limits, lambda: limits, 0).buckets["requests"].take(number + 1, 0)
+    meter = accounts.open("u3", limits, lambda: limits, 0).buckets["requests"]
     meter.spend(2000)
     assert meter.take(1, 0) > 0
     report = accounts.report(2)
@@ -224,13 +224,13 @@ async def test_the_leader_of_three_gives_nearly_all_to_the_one_that_is_asked(tmp
         asked = 0
         assert await refused(http, token, asked, 20) > 0
         (account,) = inside.accounts(brokers[asked])
-        assert account.meters["requests"].rate == 10
+        assert account.buckets["requests"].rate == 10
         await inside.limit_split(leader).split()
         await http.status("GET", "/v1/topics", token, asked)
-        assert account.meters["requests"].rate == pytest.approx(30)
+        assert account.buckets["requests"].rate == pytest.approx(30)
         await http.status("GET", "/v1/topics", token, 1)
         (elsewhere,) = inside.accounts(brokers[1])
-        assert elsewhere.meters["requests"].rate == pytest.approx(1), "a tenth of an even share"
+        assert elsewhere.buckets["requests"].rate == pytest.approx(1), "a tenth of an even share"
         last = brokers[-1] if brokers[-1] is not leader else brokers[1]
         await http.together.crash(last)
         await until(lambda: all(inside.accounts(one).brokers == 2 for one in brokers if one is not last))
