@@ -198,8 +198,8 @@ def _fair(shares: Mapping[str, float], limit: float, hungry: int) -> dict[str, f
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The buckets of an account for one kind of request: those that must be out of debt, costs for some of them, and the
-    one that pays for its length."""
+    """The buckets of an account for one kind of request: those that must be out of debt, the costs of some, and the one
+    that pays for its length."""
 
     asked: tuple[Bucket, ...]
     costs: tuple[tuple[Bucket, float], ...]

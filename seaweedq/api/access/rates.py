@@ -32,8 +32,8 @@ IsOpen = Callable[[str, str], Awaitable[bool]]
 
 
 class Rates:
-    """The limits of callers, and of topics, at one broker. No route reads a body over `most_bytes`: one of which more is
-    stated costs no more than that. Else one header could leave a topic in debt for years."""
+    """The limits of callers and of topics at one broker. No route reads a body over `most_bytes`: one that states more
+    costs no more than that. Else one header could leave a topic in debt for years."""
 
     def __init__(self, clock: Clock, accounts: Accounts, callers: Callers, catalog: Catalog, most_bytes: int) -> None:
         self._catalog = catalog

@@ -51,11 +51,11 @@ class Addresses:
 
     @property
     def has_proxies(self) -> bool:
-        """Returns whether there are trusted proxies."""
+        """Whether there are trusted proxies."""
         return bool(self._trusted)
 
     def of(self, request: Request) -> str | None:
-        """Returns the address of a request's client, None where it is not known."""
+        """Returns the address of a request's client, None if it is not known."""
         client = request.scope.get("client")
         if client is None:
             return None
@@ -71,13 +71,13 @@ class Addresses:
         return peer
 
     def forwarded(self, request: Request) -> str:
-        """Returns what counts of the address of a request that a trusted proxy has forwarded; empty for others."""
+        """Returns the counted address of a request that a trusted proxy has forwarded; empty for others."""
         if not self._trusted or not self._is_trusted((request.scope.get("client") or ("",))[0]):
             return ""
         return self.counted(self.of(request) or "")
 
     def _counted(self, address: str) -> str:
-        """Returns the name under which an address counts, empty where it does not."""
+        """Returns the name under which an address counts, empty if it does not."""
         try:
             parsed = ip_address(address.partition("%")[0])
         except ValueError:
@@ -111,7 +111,7 @@ class ForwardedRequests:
 
     @contextmanager
     def answering(self, request: Request) -> Iterator[None]:
-        """Counts a request for as long as the block runs. Raises Overloaded where its address has too many."""
+        """Counts a request for as long as the block runs. Raises Overloaded if its address has too many."""
         address = self._addresses.forwarded(request) if self.most else ""
         if not address:
             yield
@@ -131,7 +131,7 @@ class ForwardedRequests:
 
 
 def _bare(text: str) -> str:
-    """Returns an address without the port that some proxies add; empty where it is none."""
+    """Returns an address without the port that some proxies add; empty if it is none."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
@@ -146,7 +146,7 @@ PROBES = (b"/healthz", b"/readyz")
 OF_BROKERS = b"/internal/"
 
 
-class Place(Enum):
+class Admission(Enum):
     """The place that a new connection gets."""
 
     REGULAR = "regular"
@@ -154,8 +154,8 @@ class Place(Enum):
     NONE = "none"
 
 
-class Connection(Protocol):
-    """One connection; `make_room` closes it."""
+class Evictable(Protocol):
+    """A connection that may have to end for another one."""
 
     def make_room(self) -> None:
         """Closes it for another one."""
@@ -168,37 +168,37 @@ class Connections:
         self.most = most
         self.most_per_address = most
         self.reserve = reserve
-        self._regular: set[Connection] = set()
-        self._reserved: set[Connection] = set()
-        self._staying: set[Connection] = set()
-        self._addresses: dict[Connection, str] = {}  # of those whose addresses count
-        self._by_address: dict[str, dict[Connection, None]] = {}  # the regular ones among them, in their order
-        self._quiet: OrderedDict[Connection, None] = OrderedDict()  # of both, the longest quiet one first
+        self._regular: set[Evictable] = set()
+        self._reserved: set[Evictable] = set()
+        self._staying: set[Evictable] = set()
+        self._addresses: dict[Evictable, str] = {}  # of those whose addresses count
+        self._by_address: dict[str, dict[Evictable, None]] = {}  # the regular ones among them, in their order
+        self._quiet: OrderedDict[Evictable, None] = OrderedDict()  # of both, the longest quiet one first
 
     @property
     def most_staying(self) -> int:
-        """Returns how many connections may have a request that lasts."""
+        """How many connections may have a request that lasts."""
         return max(1, self.most * 3 // 4)
 
     def __len__(self) -> int:
         return len(self._regular) + len(self._reserved)
 
-    def enter(self, connection: Connection, address: str = "") -> Place:
+    def enter(self, connection: Evictable, address: str = "") -> Admission:
         """Gives a new connection a place. It is quiet."""
         if address:
             self._addresses[connection] = address
         if self._find_place(connection):
-            place = Place.REGULAR
+            place = Admission.REGULAR
         elif len(self._reserved) < self.reserve or self._end_quiet(self._reserved):
             self._reserved.add(connection)
-            place = Place.RESERVE
+            place = Admission.RESERVE
         else:
             self._addresses.pop(connection, None)
-            return Place.NONE
+            return Admission.NONE
         self._quiet[connection] = None
         return place
 
-    def may_ask(self, connection: Connection, path: bytes) -> bool:
+    def may_ask(self, connection: Evictable, path: bytes) -> bool:
         """Returns whether a connection may ask for a path. One of the reserve gets a place if there is one now."""
         if connection not in self._reserved or path in PROBES or path.startswith(OF_BROKERS):
             return True
@@ -208,19 +208,19 @@ class Connections:
             return True
         return False
 
-    def stay(self, connection: Connection) -> bool:
-        """Notes that a request may last for as long as its client likes, and returns True; False where so many last
-        that there would be too few places for others."""
+    def stay(self, connection: Evictable) -> bool:
+        """Begins a request that lasts for as long as its client likes, and returns True; False if so many last that
+        there would be too few places for others."""
         if len(self._staying) >= self.most_staying:
             return False
         self._staying.add(connection)
         return True
 
-    def go(self, connection: Connection) -> None:
-        """Notes that such a request has ended."""
+    def go(self, connection: Evictable) -> None:
+        """Ends such a request."""
         self._staying.discard(connection)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Evictable) -> None:
         """Forgets a connection that is closed."""
         self._staying.discard(connection)
         self._regular.discard(connection)
@@ -228,7 +228,7 @@ class Connections:
         self._quiet.pop(connection, None)
         self.exempt(connection)
 
-    def exempt(self, connection: Connection) -> None:
+    def exempt(self, connection: Evictable) -> None:
         """Has a connection count for its address no more."""
         address = self._addresses.pop(connection, "")
         if address in self._by_address:
@@ -236,26 +236,26 @@ class Connections:
             if not self._by_address[address]:
                 del self._by_address[address]
 
-    def is_over(self, connection: Connection) -> bool:
+    def is_over(self, connection: Evictable) -> bool:
         """Returns whether the address of a connection has as many as it may."""
         return len(self._by_address.get(self._addresses.get(connection, ""), ())) >= self.most_per_address
 
-    def heard(self, connection: Connection) -> None:
-        """Notes that bytes came."""
+    def touch(self, connection: Evictable) -> None:
+        """Makes a quiet connection the last one to make room: bytes came."""
         if connection in self._quiet:
             self._quiet.move_to_end(connection)
 
-    def works(self, connection: Connection) -> None:
-        """Notes that a request has come whole: it is the broker's turn."""
+    def mark_busy(self, connection: Evictable) -> None:
+        """A request has come whole: it is the broker's turn."""
         self._quiet.pop(connection, None)
 
-    def waits(self, connection: Connection) -> None:
-        """Notes that everything is answered: it is the client's turn."""
+    def mark_quiet(self, connection: Evictable) -> None:
+        """Everything is answered: it is the client's turn."""
         if connection in self._regular or connection in self._reserved:
             self._quiet[connection] = None
             self._quiet.move_to_end(connection)
 
-    def _find_place(self, connection: Connection) -> bool:
+    def _find_place(self, connection: Evictable) -> bool:
         if self.is_over(connection) and not self._end_quiet_neighbour(connection):
             return False
         if len(self._regular) < self.most or self._end_quiet(self._regular):
@@ -265,18 +265,18 @@ class Connections:
             return True
         return False
 
-    def _end_quiet(self, among: set[Connection]) -> bool:
-        """Closes the one among these that has been quiet for longest. Returns False where none is quiet."""
+    def _end_quiet(self, among: set[Evictable]) -> bool:
+        """Closes the one among these that has been quiet for longest. Returns False if none is quiet."""
         found = next((one for one in self._quiet if one in among), None)
         return found is not None and self._end(found)
 
-    def _end_quiet_neighbour(self, connection: Connection) -> bool:
-        """Closes the oldest quiet one of the same address. Returns False where none is quiet."""
+    def _end_quiet_neighbour(self, connection: Evictable) -> bool:
+        """Closes the oldest quiet one of the same address. Returns False if none is quiet."""
         own = self._by_address[self._addresses[connection]]
         found = next((one for one in own if one in self._quiet), None)
         return found is not None and self._end(found)
 
-    def _end(self, connection: Connection) -> bool:
+    def _end(self, connection: Evictable) -> bool:
         self.leave(connection)
         connection.make_room()
         return True
@@ -295,7 +295,7 @@ class ConnectionBounds:
     message_timeout_s: float
     addresses: Addresses = field(default_factory=Addresses)
 
-    def enter(self, connection: Connection, transport: Transport) -> Place:
+    def enter(self, connection: Evictable, transport: Transport) -> Admission:
         """Gives a new connection a place among all of them, and among those of its address."""
         peer = transport.get_extra_info("peername")
         return self.connections.enter(connection, self.addresses.counted(peer[0]) if peer else "")

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from seaweedq.api.connections.connections import ConnectionBounds, Place
+from seaweedq.api.connections.connections import Admission, ConnectionBounds
 
 GOODBYE_S = 5.0  # how long a client may take to say that it has read the last of a connection
 Speak = Callable[[], asyncio.Protocol]
@@ -34,7 +34,7 @@ class Handshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes a place, and begins the handshake. Where there is no place nothing can be said: TLS is not up."""
         self._transport = transport
-        if self._bounds.enter(self, transport) is Place.NONE:
+        if self._bounds.enter(self, transport) is Admission.NONE:
             self._bounds.refusals.note("connection", f"there are max_connections={self._bounds.connections.most}")
             transport.abort()
             return

@@ -21,7 +21,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from seaweedq.access.limits import Account
-from seaweedq.api.connections.connections import ConnectionBounds, Place
+from seaweedq.api.connections.connections import Admission, ConnectionBounds
 from seaweedq.api.connections.memory import Incomplete, Unread
 from seaweedq.api.connections.web_sockets import BoundedWebSocket
 from seaweedq.api.problems import problem
@@ -99,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_left = 0  # of the request that comes now, by its Content-Length
         self._unparsed: memoryview | None = None
         self._deferred: tuple[Any, Any] | None = None
-        self._place = Place.NONE
+        self._admission = Admission.NONE
         self._running: Any = None  # the request that is being answered
         self._held_back = False  # reading is paused until all that came is parsed, and has begun
         self._extensions = {CONNECTION: self}
@@ -111,8 +111,8 @@ class BoundedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(BUFFER_BYTES)
         self._unread = Unread(transport.get_write_buffer_size, transport.abort)
         self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
-        self._place = self._bounds.enter(self, transport)
-        if self._place is Place.NONE:
+        self._admission = self._bounds.enter(self, transport)
+        if self._admission is Admission.NONE:
             self._send_and_close(self._no_place())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -146,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._timer:
             self._stop_timer()
-        if self._place is Place.RESERVE:
+        if self._admission is Admission.RESERVE:
             may_ask = self._bounds.connections.may_ask(self, self.url.partition(b"?")[0])
             self.app = self.config.loaded_app if may_ask else self._refuse
         stated, codings = b"", []
@@ -182,11 +182,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
         if self.cycle and not self.cycle.response_complete:
-            self._bounds.connections.works(self)
+            self._bounds.connections.mark_busy(self)
 
     def data_received(self, data: bytes) -> None:
         """Parses what came, but of pipelined requests only a few at a time."""
-        self._bounds.connections.heard(self)
+        self._bounds.connections.touch(self)
         if self._unparsed is not None or self.pipeline or self._deferred:
             self._unparsed = memoryview(bytes(self._unparsed or b"") + data)
             self._hold_back()
@@ -217,7 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
         answer to be taken."""
         super().on_response_complete()
         if self.cycle.response_complete:
-            self._bounds.connections.waits(self)
+            self._bounds.connections.mark_quiet(self)
             if self._is_chunked or self._body_left > 0:
                 self._body_timer = self.loop.call_later(self._bounds.message_timeout_s, self._body_too_slow)
         if self.transport.is_closing():
@@ -236,9 +236,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._release_early()
         self._unparsed = None
-        self._bounds.connections.works(self)
+        self._bounds.connections.mark_busy(self)
         self.connections.discard(self)
-        socket = BoundedWebSocket(self.config, self.server_state, self.app_state, bounds=self._bounds, place=self)
+        socket = BoundedWebSocket(
+            self.config,
+            self.server_state,
+            self.app_state,
+            bounds=self._bounds,
+            connection=self,
+            leave=partial(self._bounds.connections.leave, self),
+        )
         self.transport.set_protocol(socket)
         if not socket.begin(self.transport, self._head()):
             self._bounds.refusals.note("handshake", socket.refusal)

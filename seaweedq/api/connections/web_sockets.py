@@ -6,7 +6,8 @@ The connection keeps the place that it had before: it is busy until its end, and
 """
 
 import asyncio
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -14,7 +15,6 @@ from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode
 
 from seaweedq.access.limits import Account
-from seaweedq.api.connections.connections import Connection as ConnectionWithPlace
 from seaweedq.api.connections.connections import ConnectionBounds
 from seaweedq.api.connections.memory import Incomplete, Unread
 from seaweedq.api.problems import problem
@@ -38,17 +38,21 @@ def socket_options(answer_timeout_s: float) -> dict[str, Any]:
     }
 
 
-class Place(ConnectionWithPlace, Connection, Protocol):
-    """The connection as it was for HTTP, which has a place among all of them."""
-
-
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """One connection; `place` is what it was as an HTTP connection."""
+    """One connection, which was `connection` for HTTP. That keeps its place until `leave` is called."""
 
-    def __init__(self, *arguments: Any, bounds: ConnectionBounds, place: Place, **named: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        bounds: ConnectionBounds,
+        connection: Connection,
+        leave: Callable[[], None],
+        **named: Any,
+    ) -> None:
         super().__init__(*arguments, **named)
         self._bounds = bounds
-        self._place = place
+        self._connection = connection
+        self._leave = leave
         self._message = Incomplete(self._dismiss)
         self._counted = 0  # bytes of a message that is still coming
         self._fragment_bytes = 0
@@ -75,8 +79,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self._last:
             self._last.cancel()
         self._bounds.unread.end(self._unread)
-        self._bounds.connections.leave(self._place)
-        release_connection(self._place)
+        self._leave()
+        release_connection(self._connection)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -162,11 +166,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     @property
     def account(self) -> Account | None:
         """Returns the account to whose limit of connections this one counts."""
-        return self._place.account
+        return self._connection.account
 
     @account.setter
     def account(self, account: Account | None) -> None:
-        self._place.account = account
+        self._connection.account = account
 
     async def drained(self) -> None:
         """Returns once the client has taken nearly all that was sent, or has gone."""
@@ -178,15 +182,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def stay(self) -> None:
         """Begins what lasts for as long as the client likes. Raises Overloaded where there are too many."""
-        self._place.stay()
+        self._connection.stay()
 
     def go(self) -> None:
         """Ends it."""
-        self._place.go()
+        self._connection.go()
 
     def exempt(self) -> None:
         """Counts for its address no more."""
-        self._place.exempt()
+        self._connection.exempt()
 
     def handle_connect(self, event: Any) -> None:
         """Begins with a handshake that is a good one: the library answers the others in plain text, and logs each."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.api.app import Application
-from seaweedq.api.connections.connections import Addresses, Connections, ForwardedRequests, Place
+from seaweedq.api.connections.connections import Addresses, Admission, Connections, ForwardedRequests
 from seaweedq.api.request import Request
 from seaweedq.cli.server.machine import connections_of, raise_limit
 from seaweedq.errors import Overloaded
@@ -135,16 +135,16 @@ class One:
 def filled(most: int = 3, reserve: int = 2) -> tuple[Connections, list[One]]:
     connections, ones = Connections(most, reserve), [One() for _ in range(most)]
     for one in ones:
-        assert connections.enter(one) is Place.REGULAR
+        assert connections.enter(one) is Admission.REGULAR
     return connections, ones
 
 
 def test_the_one_that_is_quiet_for_longest_makes_room() -> None:
     connections, ones = filled()
-    connections.heard(ones[0])
-    connections.works(ones[1])
+    connections.touch(ones[0])
+    connections.mark_busy(ones[1])
     for gone in (2, 0):
-        assert connections.enter(One()) is Place.REGULAR
+        assert connections.enter(One()) is Admission.REGULAR
         assert [bool(one.closed) for one in ones] == [gone == 0, False, True]
     assert len(connections) == 3
 
@@ -152,19 +152,19 @@ def test_the_one_that_is_quiet_for_longest_makes_room() -> None:
 def test_where_all_are_busy_there_is_a_reserve_and_an_end() -> None:
     connections, ones = filled()
     for one in ones:
-        connections.works(one)
+        connections.mark_busy(one)
     reserved = [One(), One()]
-    assert [connections.enter(one) for one in reserved] == [Place.RESERVE] * 2
+    assert [connections.enter(one) for one in reserved] == [Admission.RESERVE] * 2
     for path in (b"/healthz", b"/readyz", b"/internal/status"):
         assert connections.may_ask(reserved[0], path)
     assert not connections.may_ask(reserved[0], b"/v1/topics")
     for one in reserved:
-        connections.works(one)
-    assert connections.enter(One()) is Place.NONE
-    connections.waits(reserved[1])
-    assert connections.enter(One()) is Place.RESERVE
+        connections.mark_busy(one)
+    assert connections.enter(One()) is Admission.NONE
+    connections.mark_quiet(reserved[1])
+    assert connections.enter(One()) is Admission.RESERVE
     assert reserved[1].closed
-    connections.waits(ones[2])
+    connections.mark_quiet(ones[2])
     assert connections.may_ask(reserved[0], b"/v1/topics"), "there is a place now"
     assert ones[2].closed
     assert connections.may_ask(reserved[0], b"/v1/topics")
@@ -173,7 +173,7 @@ def test_where_all_are_busy_there_is_a_reserve_and_an_end() -> None:
 def test_requests_that_last_leave_a_quarter_of_the_places() -> None:
     connections, ones = filled(most=8)
     for one in ones:
-        connections.works(one)
+        connections.mark_busy(one)
     assert [connections.stay(one) for one in ones] == [True] * 6 + [False] * 2
     connections.go(ones[0])
     connections.leave(ones[1])
@@ -192,23 +192,23 @@ def test_any_order_keeps_the_bounds(steps: list[tuple[str, int]]) -> None:
         if step == "enter":
             one = One()
             free = len(connections) < 6 or set(here) - working
-            if (place := connections.enter(one)) is not Place.NONE:
+            if (place := connections.enter(one)) is not Admission.NONE:
                 ones.append(one)
-            assert (place is Place.NONE) == (not free) or (place is Place.NONE and len(here) == 6)
+            assert (place is Admission.NONE) == (not free) or (place is Admission.NONE and len(here) == 6)
         elif here:
             one = here[n % len(here)]
             if step == "works":
                 working.add(one)
-                connections.works(one)
+                connections.mark_busy(one)
             elif step == "waits":
                 working.discard(one)
-                connections.waits(one)
+                connections.mark_quiet(one)
             elif step == "heard":
-                connections.heard(one)
+                connections.touch(one)
             elif step == "ask":
                 connections.may_ask(one, b"/v1")
                 working.add(one)
-                connections.works(one)
+                connections.mark_busy(one)
             else:
                 connections.leave(one)
                 one.closed.append(one)
@@ -296,22 +296,22 @@ def test_an_address_has_its_own_bound_at_which_its_quiet_ones_make_room() -> Non
     connections = Connections(10, 2)
     connections.most_per_address = 2
     ones, other = [One(), One()], One()
-    assert connections.enter(other, "192.0.2.9") is Place.REGULAR
+    assert connections.enter(other, "192.0.2.9") is Admission.REGULAR
     for one in ones:
-        assert connections.enter(one, "192.0.2.1") is Place.REGULAR
-    connections.works(ones[0])
+        assert connections.enter(one, "192.0.2.1") is Admission.REGULAR
+    connections.mark_busy(ones[0])
     third = One()
-    assert connections.enter(third, "192.0.2.1") is Place.REGULAR
+    assert connections.enter(third, "192.0.2.1") is Admission.REGULAR
     assert [bool(one.closed) for one in (other, *ones)] == [False, False, True]
-    connections.works(third)
+    connections.mark_busy(third)
     fourth = One()
-    assert connections.enter(fourth, "192.0.2.1") is Place.RESERVE, "a broker or a probe may come from there, too"
+    assert connections.enter(fourth, "192.0.2.1") is Admission.RESERVE, "a broker or a probe may come from there, too"
     assert connections.is_over(fourth)
     assert connections.may_ask(fourth, b"/healthz")
     assert not connections.may_ask(fourth, b"/v1/topics")
     connections.leave(third)
     assert connections.may_ask(fourth, b"/v1/topics")
-    assert all(connections.enter(One()) is Place.REGULAR for _ in range(5)), "addresses that do not count"
+    assert all(connections.enter(One()) is Admission.REGULAR for _ in range(5)), "addresses that do not count"
     for one in (other, *ones, fourth):
         connections.leave(one)
     assert not privates.by_address(connections)
@@ -324,11 +324,11 @@ def test_a_connection_of_a_broker_counts_for_no_address() -> None:
     connections.most_per_address = 2
     for _ in range(10):
         one = One()
-        assert connections.enter(one, "192.0.2.1") is Place.REGULAR
-        connections.works(one)
+        assert connections.enter(one, "192.0.2.1") is Admission.REGULAR
+        connections.mark_busy(one)
         connections.exempt(one)
     assert not privates.by_address(connections)
     client = One()
-    assert connections.enter(client, "192.0.2.1") is Place.REGULAR
+    assert connections.enter(client, "192.0.2.1") is Admission.REGULAR
     connections.leave(client)
     assert not privates.addresses(connections)
