@@ -10,9 +10,8 @@ from seaweedq.api.connections.connections import Addresses, Connections, Forward
 from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.fastapi_routes import documented_routes
 from seaweedq.api.handlers.internal import BrokerCalls, Call, InternalServer, SegmentCalls, StreamCalls, TopicCalls
-from seaweedq.api.metrics.catalogue import sources_of
+from seaweedq.api.metrics.catalogue import metrics_of
 from seaweedq.api.metrics.families import render
-from seaweedq.api.metrics.requests import ProcessMetrics, RequestMetrics, StrangerMetrics
 from seaweedq.api.pipeline import Pipeline
 from seaweedq.api.problems import InsideLog
 from seaweedq.api.proxy import Proxy
@@ -80,10 +79,7 @@ class Application:
 
     def metrics(self) -> bytes:
         """Returns the metrics of Prometheus, which are few before the broker is ready."""
-        sources = sources_of(self._broker) if self._readiness.ready else ()
-        requests = RequestMetrics(self._readiness.can_take_work, self._traffic, self.connections)
-        strangers = StrangerMetrics(self.refusals, self._broker.audit)
-        return render((requests, strangers, *sources, ProcessMetrics()))
+        return render(metrics_of(self._broker, self._traffic, self.connections, self.refusals))
 
     def _parties(self) -> int:
         """Returns how many share the broker: the principals, and all who are anonymous, if they may be."""

@@ -1,48 +1,129 @@
-"""Every family of metrics, in the order of docs/reference/metrics.md, and the sources that a broker reads them from."""
+"""Metrics of requests, connections, refusals and the process; and every family of metrics, in the order of
+docs/reference/metrics.md."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 
-from seaweedq.api.metrics import cluster, log, requests, segments, subscriptions
-from seaweedq.api.metrics.cluster import ClusterMetrics, JournalMetrics, SuspicionMetrics
-from seaweedq.api.metrics.families import Family, Source
-from seaweedq.api.metrics.log import LogMetrics, MemoryMetrics, PutMetrics, StoreMetrics
-from seaweedq.api.metrics.segments import LoadMetrics, ReshapeMetrics, RetentionMetrics
-from seaweedq.api.metrics.subscriptions import SubscriptionMetrics
+from prometheus_client import Metric, ProcessCollector
+
+from seaweedq.api.connections.connections import Connections
+from seaweedq.api.metrics import cluster, log
+from seaweedq.api.metrics.families import Family, counter, gauge, histogram
+from seaweedq.api.refusals import Refusals
+from seaweedq.api.traffic import Traffic
 from seaweedq.broker.broker import Broker
 
+VERSION = version("seaweedq")
+READY = gauge("seaweedq_ready", "1 while /readyz says 200", watch="0")
+BUILD = gauge("seaweedq_build_info", "1, with the version of the program", "version")
+RESPONSES = counter(
+    "seaweedq_http_responses_total",
+    "Requests that were answered, by route as its path is documented, and status; a request that a broker hands on"
+    " counts where it came in; a stream counts once it ends",
+    "method",
+    "route",
+    "status",
+    watch="a rise of 5xx",
+)
+REQUEST_DURATION = histogram(
+    "seaweedq_request_duration_seconds",
+    "Time from a request's head to the end of its answer: of publish, pull, ack, nack, extend and fetch; refused is "
+    "4xx, failed is 5xx; a pull is ok where there were messages at once, waited where some came, empty where none did",
+    "operation",
+    "outcome",
+    watch="`failed`; the 99th percentile of `ok`",
+)
+CONNECTIONS = gauge("seaweedq_connections", "Connections to this broker", watch="near `max_connections`")
+REFUSALS = counter(
+    "seaweedq_refusals_total",
+    "Requests and connections that were refused to strangers, by reason",
+    "reason",
+    watch="a rise: [the reasons](../operate/operations.md#strangers)",
+)
+THROTTLED = counter(
+    "seaweedq_throttled_seconds_total",
+    "Seconds that requests beyond a limit of their principal were told to wait",
+    watch="a rise: raise the limit, or talk to the client",
+)
+AUDITED = counter(
+    "seaweedq_audit_events_total",
+    "Changes and denials for the audit",
+    "kind",
+    watch="[the audit](../operate/security.md#the-audit)",
+)
+LOST = counter(
+    "seaweedq_audit_lost_total",
+    "Those of them that the topic of the audit, seaweedq.audit, does not have",
+    watch="any: the log says why, and has them",
+)
+CPU = counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", watch="near 1 a second")
+RESIDENT = gauge(
+    "process_resident_memory_bytes", "Resident memory size in bytes.", watch="near the memory of the machine"
+)
+VIRTUAL = gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")
+STARTED = gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
+OPEN_FILES = gauge(
+    "process_open_fds", "Number of open file descriptors.", watch="near `process_max_fds`: connections are refused"
+)
+MAX_FILES = gauge("process_max_fds", "Maximum number of open file descriptors.")
+
+OF_REQUESTS = (READY, BUILD, RESPONSES, REQUEST_DURATION, CONNECTIONS)
+OF_STRANGERS = (REFUSALS, THROTTLED, AUDITED, LOST)
+OF_PROCESS: tuple[Family, ...] = (CPU, RESIDENT, VIRTUAL, STARTED, OPEN_FILES, MAX_FILES)
+OF_A_READY_BROKER = (
+    log.log_metrics,
+    log.store_metrics,
+    log.memory_metrics,
+    cluster.subscription_metrics,
+    cluster.cluster_metrics,
+    cluster.journal_metrics,
+    cluster.suspicion_metrics,
+    cluster.load_metrics,
+    cluster.reshape_metrics,
+    cluster.retention_metrics,
+)
+
+
 GROUPS: Mapping[str, Sequence[Family]] = {
-    "Requests": requests.FAMILIES,
-    "Strangers, limits and the audit": requests.OF_STRANGERS,
+    "Requests": OF_REQUESTS,
+    "Strangers, limits and the audit": OF_STRANGERS,
     "The journal": log.LOG,
     "Tails and files": log.FILES,
     "The store": log.STORE,
     "Memory and threads": log.MEMORY,
-    "Subscriptions": subscriptions.FAMILIES,
+    "Subscriptions": cluster.SUBSCRIPTIONS,
     "The cluster": cluster.CLUSTER,
     "Journals of dead brokers": cluster.JOURNALS,
     "Brokers that seem dead": cluster.SUSPICION,
-    "Load": segments.LOAD,
-    "Segments that split and merge": segments.RESHAPES,
-    "Retention": segments.RETENTION,
-    "The process": requests.OF_PROCESS,
+    "Load": cluster.LOAD,
+    "Segments that split and merge": cluster.RESHAPES,
+    "Retention": cluster.RETENTION,
+    "The process": OF_PROCESS,
 }
 
 
-def sources_of(broker: Broker) -> Sequence[Source]:
-    """Returns the sources of a broker's metrics, in the order of the catalogue."""
-    process, log = broker.process, broker.log
-    settings, clock = process.settings, process.clock
-    return (
-        LogMetrics(log, broker.budget, clock),
-        PutMetrics(log.journal, clock, settings.put_usd_per_1000),
-        StoreMetrics(process.store),
-        MemoryMetrics(broker.budget, process.pools),
-        SubscriptionMetrics(broker.subscribing.meter, broker.dead_lettering.letters, settings.metrics_subscriptions),
-        ClusterMetrics(broker),
-        JournalMetrics(broker),
-        SuspicionMetrics(broker),
-        LoadMetrics(broker),
-        ReshapeMetrics(broker.reshaping.reshaper),
-        RetentionMetrics(broker.retaining.retention),
-        *broker.services,
+def metrics_of(broker: Broker, traffic: Traffic, connections: Connections, refusals: Refusals) -> Iterator[Metric]:
+    """Yields all metrics of a broker, which are few before it is ready."""
+    yield READY.of(broker.readiness.can_take_work)
+    yield BUILD.by({VERSION: 1})
+    answered = traffic.responses.items()
+    yield RESPONSES.each(((method, route, str(status)), count) for (method, route, status), count in answered)
+    yield REQUEST_DURATION.durations(
+        ((operation, outcome), one)
+        for operation, outcomes in traffic.durations.items()
+        for outcome, one in outcomes.items()
     )
+    yield CONNECTIONS.of(len(connections))
+    yield REFUSALS.by(refusals.counts)
+    yield THROTTLED.of(refusals.throttled_s)
+    yield AUDITED.by(broker.audit.counts)
+    yield LOST.of(broker.audit.lost)
+    if broker.readiness.ready:
+        for metrics in OF_A_READY_BROKER:
+            yield from metrics(broker)
+        for service in broker.services:
+            yield from service.metrics()
+    # Those that Prometheus' libraries have for each process; there are none but on Linux.
+    by_name = {family.name: family for family in OF_PROCESS}
+    samples = (sample for found in ProcessCollector(registry=None).collect() for sample in found.samples)
+    yield from (by_name[one.name].of(one.value) for one in samples if one.name in by_name)

@@ -1,14 +1,89 @@
-"""Metrics of the cluster as one broker sees it: brokers, levels, journals of the dead, and who seems dead to whom."""
+"""Metrics of the cluster as one broker sees it: subscriptions, brokers, levels, journals of dead brokers, load,
+splits, merges and rolls, and retention.
+
+Those of segments are of all together: per segment, 10,000 segments would have 80,000 series.
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import get_args
 
 from prometheus_client import Metric
 
-from seaweedq.api.metrics.families import counter, gauge
+from seaweedq.api.metrics.families import Family, counter, gauge, histogram
+from seaweedq.balancer.load import WINDOWS_S
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.reshape import KINDS
+from seaweedq.broker.retention import REASONS
+from seaweedq.broker.subscriptions import Stall
 from seaweedq.coordination.keys import CATALOGUE
-from seaweedq.coordination.versioned import UNREADABLE_RECORDS
+from seaweedq.coordination.unreadable import NOTED
+
+
+def _of_each(name: str, help: str, watch: str = "") -> Family:
+    return gauge(f"seaweedq_subscription_{name}", help, "topic", "subscription", watch=watch)
+
+
+OF_BEHIND = {  # by the member of Behind
+    "messages": _of_each("lag_messages", "Messages not acked yet, as far as this broker knows", "one that only rises"),
+    "size_bytes": _of_each("lag_bytes", "About how many bytes these take in files and memory, as far as known here"),
+    "seconds": _of_each(
+        "lag_seconds", "The age of the oldest of these, at least, as far as it is known here", "one that only rises"
+    ),
+    "in_flight": _of_each("in_flight", "Messages that are leased"),
+    "delayed": _of_each("delayed", "Messages that come again later, after a nack or a backoff"),
+    "dying": _of_each(
+        "dying",
+        "Messages that were given up and whose dead letters are not durable yet",
+        "above 0 for minutes: [dead letters](../operate/operations.md#dead-letters)",
+    ),
+    "waiting": _of_each("waiting", "Messages that are for whoever pulls next"),
+    "skipped": _of_each(
+        "skipped",
+        "Messages that retention took before they were acked, since this broker dispatches them",
+        "any",
+    ),
+    "consumers": _of_each(
+        "consumers", "Consumers that wait at any broker, pulled within the last second, or hold messages"
+    ),
+    "idle_consumers": _of_each(
+        "idle_consumers",
+        "Consumers that get nothing, since an ordered subscription has fewer segments",
+        "any: use `keyed` or `shared`, or more segments",
+    ),
+    "waiting_pulls": _of_each("waiting_pulls", "Pulls that wait for messages, at any broker"),
+    "held_up_s": _of_each(
+        "held_up_seconds",
+        "Time for which the successors of a segment have waited for the same unacked message; the log names it",
+        "over some minutes: ack that message, or set `max_attempts` and a `dead_letter_topic`",
+    ),
+}
+STALLED = gauge(
+    "seaweedq_subscription_stalled",
+    "1 where nothing is delivered of what waits, for this reason: window, max_in_flight, paused",
+    "topic",
+    "subscription",
+    "reason",
+    watch="any 1 that you do not expect",
+)
+LETTERS = counter(
+    "seaweedq_dead_letters_total",
+    "Dead letters that this broker has published",
+    watch="more than a few: look at their headers",
+)
+SUBSCRIPTIONS = (*OF_BEHIND.values(), STALLED, LETTERS)
+
+
+def subscription_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of the `metrics_subscriptions` subscriptions of this broker that are furthest behind: a series for
+    each of a hundred thousand would be too many. Reads nothing from the store, and asks nobody."""
+    behind = broker.subscribing.meter.furthest_behind(broker.process.settings.metrics_subscriptions)
+    for member, family in OF_BEHIND.items():
+        yield family.each(((one.topic, one.name), getattr(one, member)) for one in behind)
+    yield STALLED.each(
+        ((one.topic, one.name, reason), one.stalled == reason) for one in behind for reason in get_args(Stall)
+    )
+    yield LETTERS.of(broker.dead_lettering.letters.published)
+
 
 RENEWALS = counter(
     "seaweedq_lease_renewals_missed_total",
@@ -70,50 +145,111 @@ CLUSTER = (BROKERS, LEADER, RENEWALS, LEVEL, POSSIBLE, TOPICS, SEGMENTS, UNSERVE
 SUSPICION = (SUSPICIONS, REVOCATIONS, OWN_REVOCATIONS)
 
 
-@dataclass(frozen=True)
-class ClusterMetrics:
-    """Metrics of brokers, topics, segments and levels."""
-
-    broker: Broker
-
-    def metrics(self) -> Iterator[Metric]:
-        catalog, roster, level = self.broker.catalog, self.broker.roster, self.broker.level
-        membership, election = self.broker.context.membership, self.broker.context.election
-        yield BROKERS.of(len(roster.brokers))
-        yield LEADER.of(election.is_leader)
-        yield RENEWALS.of(membership.missed_renewals)
-        yield LEVEL.of(level.written)
-        yield POSSIBLE.of(level.possible)
-        yield TOPICS.of(len(catalog.names()))
-        yield SEGMENTS.of(len(catalog.owned_by(membership.broker)))
-        dead = (owner for owner in catalog.owners() if not roster.alive(owner))
-        yield UNSERVED.of(sum(len(catalog.owned_by(owner)) for owner in dead))
-        met = UNREADABLE_RECORDS.by_kind()
-        yield UNREADABLE.by({kind.name: met[kind.name] for kind in CATALOGUE})
+def cluster_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of brokers, topics, segments and levels."""
+    catalog, roster, level = broker.catalog, broker.roster, broker.level
+    membership, election = broker.context.membership, broker.context.election
+    yield BROKERS.of(len(roster.brokers))
+    yield LEADER.of(election.is_leader)
+    yield RENEWALS.of(membership.missed_renewals)
+    yield LEVEL.of(level.written)
+    yield POSSIBLE.of(level.possible)
+    yield TOPICS.of(len(catalog.names()))
+    yield SEGMENTS.of(len(catalog.owned_by(membership.broker)))
+    dead = (owner for owner in catalog.owners() if not roster.alive(owner))
+    yield UNSERVED.of(sum(len(catalog.owned_by(owner)) for owner in dead))
+    met = NOTED.by_kind()
+    yield UNREADABLE.by({kind.name: met[kind.name] for kind in CATALOGUE})
 
 
-@dataclass(frozen=True)
-class JournalMetrics:
-    """Metrics of the journals of dead brokers."""
-
-    broker: Broker
-
-    def metrics(self) -> Iterator[Metric]:
-        roster, recovery = self.broker.roster, self.broker.recovery.journals
-        dead = [one for one in roster.journals if not roster.alive(one)]
-        dead += [one for one in roster.unreadable_journals if not roster.alive(one)]
-        yield UNRECOVERED.of(len(dead))
-        yield UNREACHABLE.of(sum(map(recovery.is_unreachable, dead)))
-        yield NEEDING_NEWER.of(sum(known.record.needs_newer for known in roster.journals.values()))
+def journal_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of the journals of dead brokers."""
+    roster, recovery = broker.roster, broker.recovery.journals
+    dead = [one for one in roster.journals if not roster.alive(one)]
+    dead += [one for one in roster.unreadable_journals if not roster.alive(one)]
+    yield UNRECOVERED.of(len(dead))
+    yield UNREACHABLE.of(sum(map(recovery.is_unreachable, dead)))
+    yield NEEDING_NEWER.of(sum(known.record.needs_newer for known in roster.journals.values()))
 
 
-@dataclass(frozen=True)
-class SuspicionMetrics:
-    """Metrics of brokers that seemed dead to others."""
+def suspicion_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of brokers that seemed dead to others."""
+    yield SUSPICIONS.of(broker.suspecting.prober.suspicions)
+    yield REVOCATIONS.of(broker.suspecting.revoker.revocations)
+    yield OWN_REVOCATIONS.of(broker.process.revoked.count)
 
-    broker: Broker
 
-    def metrics(self) -> Iterator[Metric]:
-        yield SUSPICIONS.of(self.broker.suspecting.prober.suspicions)
-        yield REVOCATIONS.of(self.broker.suspecting.revoker.revocations)
-        yield OWN_REVOCATIONS.of(self.broker.process.revoked.count)
+MESSAGES = gauge(
+    "seaweedq_messages_per_second",
+    "Messages that this broker's segments take, as averages over windows of so many seconds",
+    "window_s",
+    watch="one broker far over the others for long",
+)
+BYTES = gauge("seaweedq_bytes_per_second", "Bytes that they take, averaged in the same way", "window_s")
+WITHHELD = counter(
+    "seaweedq_reshapes_withheld_total",
+    "At the leader: splits and merges that were left out, since the cluster has max_segments",
+    watch="any increase: delete topics, or raise `max_segments` on all brokers",
+)
+HOT = gauge(
+    "seaweedq_hot_segments",
+    "At the leader, of the whole cluster: segments with too much load, most of it from one key; 0 at the others",
+    watch="over 0 for long: [one hot key](../internals/scaling.md#one-hot-key)",
+)
+UNDER_WAY = gauge(
+    "seaweedq_reshapes_under_way",
+    "Splits, merges and rolls that this broker is carrying out",
+    watch="above 0 for minutes: the store or coordination does not work",
+)
+DONE = counter(
+    "seaweedq_reshapes_total",
+    "Splits, merges and rolls that this broker has carried out",
+    "kind",
+    watch="many each hour: [what to do](../operate/operations.md#segments-that-split-and-merge)",
+)
+PAUSE = histogram(
+    "seaweedq_reshape_pause_seconds",
+    "Time for which each of them kept its segments from accepting messages, until the successors could",
+    watch="seconds: the store is slow",
+)
+FILES = counter("seaweedq_retention_files_deleted_total", "Files that retention has deleted")
+PAYLOADS = counter(
+    "seaweedq_retention_payloads_deleted_total", "Payloads that only rows of such files have named, and are deleted"
+)
+HELD = gauge(
+    "seaweedq_retention_held",
+    "At the leader: 1 where retention takes and deletes nothing for this reason: clock, restored",
+    "reason",
+    watch="any 1: [what it means](../operate/operations.md#retention)",
+)
+LOAD = (MESSAGES, BYTES, HOT)
+RESHAPES = (DONE, UNDER_WAY, PAUSE, WITHHELD)
+RETENTION = (HELD, FILES, PAYLOADS)
+
+
+def load_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of load."""
+    for family, averages in zip((MESSAGES, BYTES), broker.load.loads.totals(), strict=True):
+        windows = zip(WINDOWS_S, averages, strict=True)
+        yield family.by({f"{window_s:.0f}": average for window_s, average in windows})
+    autoscaler = broker.leadership.autoscaler
+    yield HOT.of(len(autoscaler.hot) if broker.context.election.is_leader else 0)
+    yield WITHHELD.of(autoscaler.withheld)
+
+
+def reshape_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of splits, merges and rolls."""
+    reshaper = broker.reshaping.reshaper
+    counters = reshaper.counters
+    yield UNDER_WAY.of(reshaper.under_way)
+    yield DONE.by({kind: counters.done[kind] for kind in KINDS})
+    yield PAUSE.durations([((), counters.pauses)])
+
+
+def retention_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of retention, which works at the leader."""
+    retention = broker.retaining.retention
+    rounds = retention.rounds
+    yield HELD.by({reason: rounds.leads and rounds.held == reason for reason in REASONS})
+    yield FILES.of(retention.files)
+    yield PAYLOADS.of(retention.payloads.deleted)

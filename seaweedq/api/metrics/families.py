@@ -5,10 +5,10 @@ A family with its values is one of prometheus-client's, which writes the text. F
 that takes some 10 ms of the event loop at each scrape.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, Protocol
+from typing import Literal
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
@@ -74,22 +74,14 @@ def histogram(name: str, help: str, *labels: str, watch: str = "") -> Family:
     return Family(name, "histogram", help, labels, watch)
 
 
-class Source(Protocol):
-    """Some services, with their metrics."""
-
-    def metrics(self) -> Iterable[Metric]:
-        """Returns the families as they are now."""
-
-
 @dataclass
 class _Scrape(Collector):
-    sources: Iterable[Source]
+    metrics: Iterable[Metric]
 
-    def collect(self) -> Iterator[Metric]:
-        for source in self.sources:
-            yield from source.metrics()
+    def collect(self) -> Iterable[Metric]:
+        return self.metrics
 
 
-def render(sources: Iterable[Source]) -> bytes:
-    """Returns the metrics of these sources as Prometheus' text."""
-    return generate_latest(_Scrape(sources))
+def render(metrics: Iterable[Metric]) -> bytes:
+    """Returns metrics as Prometheus' text."""
+    return generate_latest(_Scrape(metrics))

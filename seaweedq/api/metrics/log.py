@@ -1,16 +1,11 @@
 """Metrics of the log, of memory, of the store and of the pools of threads."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import counter, gauge, histogram
-from seaweedq.broker.log import Budget, Log
-from seaweedq.clock import Clock
-from seaweedq.concurrency.pools import Pools
-from seaweedq.journal.interface import Journal
-from seaweedq.storage.instrumented import InstrumentedStore
+from seaweedq.broker.broker import Broker
 
 MONTH_S = 730 * 3600
 
@@ -118,73 +113,46 @@ REQUEST_DURATION = histogram(
 STORE = (REQUESTS, SENT, RECEIVED, REQUEST_DURATION)
 
 
-@dataclass(frozen=True)
-class LogMetrics:
-    """Metrics of what is durable, and of what is in Parquet."""
-
-    log: Log
-    budget: Budget
-    clock: Clock
-
-    def metrics(self) -> Iterator[Metric]:
-        commit, flusher = self.log.commit, self.log.flusher
-        yield MESSAGES.of(commit.messages)
-        yield BYTES.of(commit.size_bytes)
-        yield COMMITS.of(commit.commits)
-        yield COMMIT_DURATION.durations(((outcome,), one) for outcome, one in commit.durations.items())
-        yield UNRELEASED.of(self.log.journal.unreleased_bytes)
-        since_s = [segment.tail.oldest().at_s for segment in self.log.dirty if segment.tail and not segment.closed]
-        yield TAILS.of(len(since_s))
-        yield TAIL_BYTES.of(self.budget.tails)
-        yield TAIL_AGE.of(max(0.0, self.clock.monotonic_s() - min(since_s)) if since_s else 0.0)
-        yield FLUSHES.of(flusher.flushes)
-        yield FLUSH_DURATION.durations(((outcome,), one) for outcome, one in flusher.durations.items())
+def log_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of the journal, and of Parquet files. Some stores charge for an object journal's puts."""
+    log, clock = broker.log, broker.process.clock
+    commit, flusher, puts = log.commit, log.flusher, log.journal.budget
+    yield MESSAGES.of(commit.messages)
+    yield BYTES.of(commit.size_bytes)
+    yield COMMITS.of(commit.commits)
+    yield COMMIT_DURATION.durations(((outcome,), one) for outcome, one in commit.durations.items())
+    yield UNRELEASED.of(log.journal.unreleased_bytes)
+    since_s = [segment.tail.oldest().at_s for segment in log.dirty if segment.tail and not segment.closed]
+    yield TAILS.of(len(since_s))
+    yield TAIL_BYTES.of(broker.budget.tails)
+    yield TAIL_AGE.of(max(0.0, clock.monotonic_s() - min(since_s)) if since_s else 0.0)
+    yield FLUSHES.of(flusher.flushes)
+    yield FLUSH_DURATION.durations(((outcome,), one) for outcome, one in flusher.durations.items())
+    yield PUTS.of(puts.puts if puts else 0)
+    rate = puts.rate(clock.monotonic_s()) if puts else 0.0
+    yield USD.of(rate * MONTH_S * broker.process.settings.put_usd_per_1000 / 1000)
 
 
-@dataclass(frozen=True)
-class PutMetrics:
-    """Metrics of an object journal's puts, which some stores charge for."""
-
-    journal: Journal
-    clock: Clock
-    usd_per_1000: float
-
-    def metrics(self) -> Iterator[Metric]:
-        budget = self.journal.budget
-        yield PUTS.of(budget.puts if budget else 0)
-        rate = budget.rate(self.clock.monotonic_s()) if budget else 0.0
-        yield USD.of(rate * MONTH_S * self.usd_per_1000 / 1000)
+def store_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of requests to the store."""
+    store = broker.process.store
+    yield REQUESTS.by(store.requests)
+    yield SENT.by(store.sent)
+    yield RECEIVED.by(store.received)
+    yield REQUEST_DURATION.durations(
+        ((operation, outcome), one)
+        for operation, outcomes in store.durations.items()
+        for outcome, one in outcomes.items()
+    )
 
 
-@dataclass(frozen=True)
-class MemoryMetrics:
-    """Metrics of memory and of threads."""
-
-    budget: Budget
-    pools: Pools
-
-    def metrics(self) -> Iterator[Metric]:
-        yield REQUEST_BYTES.of(self.budget.in_flight)
-        yield INCOMPLETE.of(self.budget.incomplete)
-        yield UNREAD.of(self.budget.answers)
-        yield RECOVERY.of(self.budget.recovering)
-        yield CACHE.of(self.budget.cached)
-        yield BUDGET.of(self.budget.limit_bytes)
-        yield POOL.by({pool.purpose: pool.waiting for pool in self.pools.all})
-
-
-@dataclass(frozen=True)
-class StoreMetrics:
-    """Metrics of what the store is asked for."""
-
-    store: InstrumentedStore
-
-    def metrics(self) -> Iterator[Metric]:
-        yield REQUESTS.by(self.store.requests)
-        yield SENT.by(self.store.sent)
-        yield RECEIVED.by(self.store.received)
-        yield REQUEST_DURATION.durations(
-            ((operation, outcome), one)
-            for operation, outcomes in self.store.durations.items()
-            for outcome, one in outcomes.items()
-        )
+def memory_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of memory and of threads."""
+    budget = broker.budget
+    yield REQUEST_BYTES.of(budget.in_flight)
+    yield INCOMPLETE.of(budget.incomplete)
+    yield UNREAD.of(budget.answers)
+    yield RECOVERY.of(budget.recovering)
+    yield CACHE.of(budget.cached)
+    yield BUDGET.of(budget.limit_bytes)
+    yield POOL.by({pool.purpose: pool.waiting for pool in broker.process.pools.all})

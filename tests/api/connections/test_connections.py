@@ -183,7 +183,7 @@ def test_requests_that_last_leave_a_quarter_of_the_places() -> None:
 
 
 @settings(max_examples=examples(200))
-@given(st.lists(st.tuples(st.sampled_from(["enter", "works", "waits", "heard", "ask", "leave"]), st.integers(0, 30))))
+@given(st.lists(st.tuples(st.sampled_from(["enter", "busy", "quiet", "bytes", "ask", "leave"]), st.integers(0, 30))))
 def test_any_order_keeps_the_bounds(steps: list[tuple[str, int]]) -> None:
     connections, ones = Connections(4, 2), []
     working: set[One] = set()
@@ -197,13 +197,13 @@ def test_any_order_keeps_the_bounds(steps: list[tuple[str, int]]) -> None:
             assert (place is Admission.NONE) == (not free) or (place is Admission.NONE and len(here) == 6)
         elif here:
             one = here[n % len(here)]
-            if step == "works":
+            if step == "busy":
                 working.add(one)
                 connections.mark_busy(one)
-            elif step == "waits":
+            elif step == "quiet":
                 working.discard(one)
                 connections.mark_quiet(one)
-            elif step == "heard":
+            elif step == "bytes":
                 connections.touch(one)
             elif step == "ask":
                 connections.may_ask(one, b"/v1")

@@ -2,8 +2,6 @@
 asks."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from prometheus_client import Metric
@@ -16,18 +14,8 @@ from seaweedq.durations import BOUNDS_S, Durations, by_outcome
 FAMILIES = [family for group in GROUPS.values() for family in group]
 
 
-@dataclass
-class Shown:
-    """A source of what is given."""
-
-    family: Metric
-
-    def metrics(self) -> Iterator[Metric]:
-        yield self.family
-
-
 def parsed(family: Metric) -> dict[tuple[str, tuple[str, ...]], float]:
-    families = text_string_to_metric_families(render([Shown(family)]).decode())
+    families = text_string_to_metric_families(render([family]).decode())
     samples = [sample for family in families for sample in family.samples]
     return {(sample.name, tuple(sample.labels.values())): sample.value for sample in samples}
 

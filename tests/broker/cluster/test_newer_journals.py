@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from seaweedq.api.metrics.cluster import JournalMetrics
+from seaweedq.api.metrics.cluster import journal_metrics
 from seaweedq.api.metrics.families import render
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery.journal_recovery import RequestedRecoveries
@@ -120,8 +120,7 @@ async def test_without_one_only_its_segments_need_a_newer_broker_until_one_comes
         with pytest.raises(NeedsNewerBroker, match=f"no broker that lives reads the journal of broker {dead}"):
             await publish(leader, inside.topic(leader, "theirs"), "4")
         await publish(leader, await make_topic(leader, "others"), "1")
-        journals = JournalMetrics(leader)
-        assert "\nseaweedq_journals_needing_newer 1.0" in render([journals]).decode()
+        assert "\nseaweedq_journals_needing_newer 1.0" in render(journal_metrics(leader)).decode()
         for _ in range(3):  # tried again, and not said again
             assert not await privates.recoveries(inside.leader(leader)).recover(
                 dead, inside.roster(leader).journals[dead]
