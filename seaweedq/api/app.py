@@ -2,8 +2,8 @@
 
 from typing import Any, TypeVar, cast
 
-from seaweedq.api.access.audit import Audited
-from seaweedq.api.access.authentication import Gate, PeerRequests
+from seaweedq.api.access.audit import RequestAudit
+from seaweedq.api.access.authentication import Authentication, PeerRequests
 from seaweedq.api.access.origins import CorsRules, HostRules
 from seaweedq.api.access.rates import Rates
 from seaweedq.api.connections.connections import Addresses, Connections, ForwardedRequests
@@ -42,7 +42,7 @@ class Application:
         self.addresses = Addresses(settings.trusted_proxies)
         self.forwarded = ForwardedRequests(self.addresses, self.refusals.note)
         self._peers = PeerRequests(broker.verifier, self.refusals)
-        self._audited = Audited(broker.audit, self.addresses.of, masked)
+        self._audit = RequestAudit(broker.audit, self.addresses.of, masked)
         self._groups: dict[type, Any] = {}
         self.fastapi = documented_routes(self._note, self.service)
         self.fastapi.state.readiness, self.fastapi.state.metrics = self._readiness, self.metrics
@@ -53,8 +53,8 @@ class Application:
             cors=cors,
             hosts=HostRules(process.url, settings.allowed_hosts.split(","), cors),
             peers=self._peers,
-            gate=Gate(broker.callers, settings.auth == "required", self._peers.authenticated),
-            audited=self._audited,
+            authentication=Authentication(broker.callers, settings.auth == "required", self._peers.authenticated),
+            audit=self._audit,
             rates=Rates(clock, broker.accounts, broker.callers, broker.catalog, settings.max_request_bytes),
             catalog=broker.catalog,
             unread=self.unread,
@@ -89,7 +89,7 @@ class Application:
         """Logs and counts an error with which a client is answered."""
         self._inside.note(error)
         self.refusals.note_error(error)
-        self._audited.denied(request, error)
+        self._audit.denied(request, error)
 
     def _made(self) -> dict[type, Any]:
         """Returns the groups of services by type; they are made once, as soon as the broker is ready."""

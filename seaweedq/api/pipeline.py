@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from fastapi import FastAPI
 
 from seaweedq.access.limits import NO_LIMITS
-from seaweedq.api.access.audit import Audited
-from seaweedq.api.access.authentication import PEER_PREFIX, Gate, PeerRequests
+from seaweedq.api.access.audit import RequestAudit
+from seaweedq.api.access.authentication import PEER_PREFIX, Authentication, PeerRequests
 from seaweedq.api.access.origins import CorsRules, HostRules, check_client, check_raw_path
 from seaweedq.api.access.rates import Rates
 from seaweedq.api.connections.answers import Outgoing, SocketOutgoing
@@ -54,8 +54,8 @@ class Pipeline:
     cors: CorsRules
     hosts: HostRules
     peers: PeerRequests
-    gate: Gate
-    audited: Audited
+    authentication: Authentication
+    audit: RequestAudit
     rates: Rates
     catalog: Catalog
     unread: UnreadAnswers
@@ -101,27 +101,27 @@ class Pipeline:
         check_raw_path(request)
         request.check_query()
         request.route, request.resource = find(request.method, request.path)  # match
-        await self.gate.authenticate(request)
-        if not (request.route.is_change and self.audited.begin(request)):
+        await self.authentication.authenticate(request)
+        if not (request.route.is_change and self.audit.begin(request)):
             return await self._granted(request, out)
         try:
             await self._answer(request, out, self._granted(request, out))
         finally:
-            self.audited.end(request, out.status)
+            self.audit.end(request, out.status)
         return None
 
     async def _granted(self, request: Request, out: Out) -> Answer | None:
         """The rest of the way, which the audit encloses."""
-        self.gate.authorise(request)
+        self.authentication.authorise(request)
         check_client(request)
         if request.caller.limits is not NO_LIMITS or self.catalog.limited:
             self.rates.admit(request)
         try:
             work = self._handle(request, out)
-            return await (self.gate.while_allowed(request, work) if request.route.lasts else work)
+            return await (self.authentication.while_allowed(request, work) if request.route.lasts else work)
         finally:
             if request.has_created:
-                self.audited.created(request)
+                self.audit.created(request)
 
     async def _answer(self, request: Request, out: Out, work: Work) -> None:
         """Sends the answer of `work`, or the problem in its place."""

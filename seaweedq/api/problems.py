@@ -213,7 +213,7 @@ def handlers(note: Note) -> dict[Any, ExceptionHandler]:
         return _response(problem(error))
 
     async def routing(connection: HTTPConnection, error: Exception) -> Response:
-        """Answers that there is no such route. The gate has found its rule: a part of the path is empty, or names no
+        """Answers that there is no such route. Its rule was found: a part of the path is empty, or names no
         file."""
         request: Request = connection.state.request
         return _response(problem(RouteNotFound(f"there is no route {request.method} {request.path[:200]}; see /docs")))

@@ -23,7 +23,7 @@ from seaweedq.api.handlers.tokens import TokenServices
 from seaweedq.api.handlers.topics import TopicServices
 from seaweedq.api.handlers.uploads import UploadContent, UploadServices
 from seaweedq.api.proxy import Proxy
-from seaweedq.api.streams.session import Chunks, Room
+from seaweedq.api.streams.session import Chunks, StreamMemory
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.broker.access import Principals
@@ -99,7 +99,7 @@ def _streams(broker: Broker, reader: RequestReader, acks: Acks) -> Iterator[Any]
     """Yields the streams of topics and of subscriptions, which share the memory for what they send."""
     streaming, clock, ids = broker.streaming, broker.process.clock, broker.process.ids
     room, chunks, ended = (
-        Room(reader.unread, clock),
+        StreamMemory(reader.unread, clock),
         Chunks(broker.uploading.payloads, broker.reading.readables.time, clock),
         streaming.watches.ended,
     )

@@ -148,58 +148,58 @@ class Audit:
         self.lost = 0
         self._queue: deque[Event] = deque()
         self._second_s = clock.monotonic_s()
-        self._said = {True: 0, False: 0}  # denials of this second, by whether the caller has a principal
-        self._unsaid: Counter[tuple[str, int]] = Counter()  # reason and status
+        self._detailed = {True: 0, False: 0}  # denials of this second, by whether the caller has a principal
+        self._summed: Counter[tuple[str, int]] = Counter()  # reason and status
 
-    def change(self, event: Event) -> None:
+    def add_change(self, event: Event) -> None:
         """Notes a change."""
         self.counts["change"] += 1
-        self._note(event, ROOM)
+        self._add(event, ROOM)
 
     def has_room(self, known: bool, reason: str, status: int) -> bool:
         """Counts a denial. Returns whether it is to have an event of its own, since this second has not had enough."""
         self.counts["denial"] += 1
-        self.look()
-        self._said[known] += 1
-        if self._said[known] <= PER_S:
+        self.end_second()
+        self._detailed[known] += 1
+        if self._detailed[known] <= PER_S:
             return True
-        self._unsaid[reason, status] += 1
+        self._summed[reason, status] += 1
         return False
 
-    def denial(self, event: Event) -> None:
+    def add_denial(self, event: Event) -> None:
         """Notes a denial for which there is room."""
-        self._note(event, ROOM_FOR_DENIALS)
+        self._add(event, ROOM_FOR_DENIALS)
 
-    def look(self) -> None:
+    def end_second(self) -> None:
         """Ends a second that is over, with the events that say how many more denials there were."""
         now_s = self.clock.monotonic_s()
         if now_s - self._second_s < SECOND_S:
             return
-        self._second_s, self._said = now_s, {True: 0, False: 0}
-        unsaid, self._unsaid = self._unsaid, Counter()
-        for (reason, status), count in sorted(unsaid.items()):
+        self._second_s, self._detailed = now_s, {True: 0, False: 0}
+        summed, self._summed = self._summed, Counter()
+        for (reason, status), count in sorted(summed.items()):
             event = Event(self.clock.now_us(), "denials", self.broker, status=status, reason=reason, count=count)
-            self._note(event, ROOM_FOR_DENIALS)
+            self._add(event, ROOM_FOR_DENIALS)
 
-    def take(self, most: int) -> list[Event]:
+    def pop(self, most: int) -> list[Event]:
         """Returns the oldest events, and forgets them."""
         return [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
 
-    def lose(self, events: int) -> None:
+    def count_lost(self, events: int) -> None:
         """Counts events that the topic does not take."""
         self.lost += events
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def _note(self, event: Event, room: int) -> None:
+    def _add(self, event: Event, room: int) -> None:
         AUDIT_LOG.info("%s", line(event))
         if self.mode != "topic":
             return
         if len(self._queue) < room:
             self._queue.append(event)
         else:
-            self.lose(1)
+            self.count_lost(1)
 
 
 TICK_S, PAUSE_S = 0.5, 5.0
@@ -251,14 +251,14 @@ class AuditTopic(Service):
                     return
         except TimeoutError:
             pass
-        self.audit.lose(len(self._batch) + len(self.audit))
+        self.audit.count_lost(len(self._batch) + len(self.audit))
 
     async def _send_all(self) -> bool:
         """Publishes all that there is. Returns False where the topic does not take it."""
-        self.audit.look()
+        self.audit.end_second()
         async with self._sending:
             while True:
-                self._batch = self._batch or self.audit.take(MOST)
+                self._batch = self._batch or self.audit.pop(MOST)
                 if not self._batch:
                     return True
                 if not await self._sent():
@@ -293,7 +293,7 @@ class AuditTopic(Service):
         return now_s - self._refused_s >= GIVE_UP_S
 
     def _lose(self) -> None:
-        self.audit.lose(len(self._batch))
+        self.audit.count_lost(len(self._batch))
         self._target = None  # under another identity: nobody knows what has this one's sequences
 
     async def _send(self) -> None:

@@ -22,7 +22,7 @@ from seaweedq.errors import PeerRefused, SeaweedqError, UnreadableRequest
 _DENIED = frozenset({401, 403, 429})
 
 
-class Audited:
+class RequestAudit:
     """Watches the requests of one broker. `address_of` returns where a request comes from, and `masked` a text without
     the secrets of tokens."""
 
@@ -46,12 +46,12 @@ class Audited:
         if status in _DENIED:
             self._deny(request, status, request.denied_for or "denied")
         else:
-            self._audit.change(self._event(request, request.route.action, status=status, made=request.issued))
+            self._audit.add_change(self._event(request, request.route.action, status=status, made=request.issued))
 
     def created(self, request: Request) -> None:
         """Tells of a topic that a publish or an upload has created."""
         if self._audit.is_on and not request.sender:
-            self._audit.change(self._event(request, Action.CREATE, status=201))
+            self._audit.add_change(self._event(request, Action.CREATE, status=201))
 
     def denied(self, request: Request, error: SeaweedqError) -> None:
         """Tells of an error with which a request is answered, if that is a denial."""
@@ -68,7 +68,7 @@ class Audited:
     def _deny(self, request: Request, status: int, reason: str) -> None:
         caller = request.caller
         if self._audit.has_room(caller.principal is not None, reason, status):
-            self._audit.denial(self._event(request, request.route.action, status=status, reason=reason))
+            self._audit.add_denial(self._event(request, request.route.action, status=status, reason=reason))
 
     def _shown(self, text: str) -> str:
         return shown(self._masked(text[: LOOKED_AT + MAX_BYTES]))

@@ -56,8 +56,8 @@ SHOWN = 200
 class PeerRequests:
     """The requests of other brokers among all that come."""
 
-    def __init__(self, gate: PeerVerifier, refusals: Refusals) -> None:
-        self._gate = gate
+    def __init__(self, verifier: PeerVerifier, refusals: Refusals) -> None:
+        self._verifier = verifier
         self._refusals = refusals
 
     def authenticated(self, request: Request) -> bool:
@@ -76,7 +76,7 @@ class PeerRequests:
         if request.at_peer_port:
             if not (request.path.startswith(PEER_PREFIX) or self.authenticated(request)):
                 raise RouteNotFound("this port is for brokers of the cluster; clients have another one")
-        elif self._gate.is_apart and request.path.startswith(PEER_PREFIX) and not self._is_claimed(request):
+        elif self._verifier.is_apart and request.path.startswith(PEER_PREFIX) and not self._is_claimed(request):
             raise RouteNotFound(
                 f"there is no route {'' if request.is_socket else request.method} {request.path[:SHOWN]}; see /docs"
             )
@@ -91,15 +91,15 @@ class PeerRequests:
     def welcome(self, request: Request) -> Welcome:
         """Returns the answer to a hello. Raises PeerRefused, NotReady."""
         try:
-            return self._gate.welcome(request.header(_HELLO) or "")
+            return self._verifier.welcome(request.header(_HELLO) or "")
         except PeerRefused as error:
             raise self._noted(error, request) from error
 
     def _sender(self, request: Request, stamp: bytes) -> str:
         try:
-            if self._gate.is_apart and not request.at_peer_port:
+            if self._verifier.is_apart and not request.at_peer_port:
                 raise _elsewhere()
-            return self._gate.check_stamp(stamp.decode("latin-1"), _covered(request))
+            return self._verifier.check_stamp(stamp.decode("latin-1"), _covered(request))
         except PeerRefused as error:
             raise self._noted(error, request) from error
 
@@ -125,7 +125,7 @@ CALLER_HEADER = "Seaweedq-Caller"
 _HEADER = CALLER_HEADER.lower().encode()
 
 
-class Named(msgspec.Struct, omit_defaults=True):
+class CallerHeader(msgspec.Struct, omit_defaults=True):
     """A caller in the header of a relay: its principal with the `uid`, the id of its token, and when that ends."""
 
     principal: str
@@ -134,7 +134,7 @@ class Named(msgspec.Struct, omit_defaults=True):
     uid: str | None = None
 
 
-_NAMED = msgspec.json.Decoder(Named)
+_CALLER_HEADER = msgspec.json.Decoder(CallerHeader)
 
 
 def check_right(caller: Caller, action: Action, resource: Resource) -> None:
@@ -153,7 +153,7 @@ def header_of(caller: Caller) -> dict[str, str]:
     """Returns the header by which a relay names the caller; none for an anonymous one."""
     if caller.principal is None:
         return {}
-    named = Named(caller.principal, caller.token, caller.expires_us, caller.uid)
+    named = CallerHeader(caller.principal, caller.token, caller.expires_us, caller.uid)
     return {CALLER_HEADER: msgspec.json.encode(named).decode("ascii")}
 
 
@@ -163,7 +163,7 @@ def relayed_caller(request: Request) -> Caller:
     if text is None:
         return ANONYMOUS
     try:
-        named = _NAMED.decode(text)
+        named = _CALLER_HEADER.decode(text)
     except msgspec.DecodeError:
         raise Forbidden(f"the header {CALLER_HEADER} of another broker cannot be read") from None
     return Caller(named.principal, named.token, (EVERYTHING,), named.expires_us, uid=named.uid)
@@ -171,7 +171,7 @@ def relayed_caller(request: Request) -> Caller:
 
 REMEMBERED_BYTES = 8 * 2**20
 REMEMBERED_RIGHTS = 64  # of one token
-REMEMBERED_PATH = 256  # characters: no name is checked before the gate, so a path may be as long as a head
+REMEMBERED_PATH = 256  # characters: no name is checked before authentication, so a path may be as long as a head
 TOKEN_BYTES, RIGHT_BYTES = 1_000, 400  # beside texts: the objects, and their places in sets and dicts
 
 
@@ -233,7 +233,7 @@ BEARER = b"Bearer "
 REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
 
 
-class Gate:
+class Authentication:
     """Judges the requests of one broker. `is_of_broker` tells which come from another broker of the cluster."""
 
     def __init__(self, callers: Callers, needs_token: bool, is_of_broker: Callable[[Request], bool]) -> None:
@@ -241,7 +241,7 @@ class Gate:
         self._needs_token = needs_token
         self._is_of_broker = is_of_broker
         self._shown = ShownTokens()
-        callers.tell(self._shown.forget)
+        callers.on_change(self._shown.forget)
 
     async def authenticate(self, request: Request) -> None:
         """Finds the caller of a request. Raises Unauthenticated, UnreadableRequest for two tokens, PeerRefused, and
@@ -313,7 +313,7 @@ class Gate:
             raise self._why_ended(request, action, resource) from None
 
     def _why_ended(self, request: Request, action: Action, resource: Resource) -> SeaweedqError:
-        now = self._callers.again(request.caller)
+        now = self._callers.current(request.caller)
         if now is None:
             return Unauthenticated(REFUSED)
         if not judge(now, action, resource):

@@ -47,7 +47,7 @@ SLOW_BYTES_PER_S = 64 * 1024
 LOOK_S = 0.2  # how long the slow ones of the last look count: a look reads every body
 
 
-class Incomplete:
+class IncompleteBody:
     """One body that is still coming. `dismiss` is called once, when it has to go; it holds nothing from then on. One
     that is streamed holds no more than `most_bytes`."""
 
@@ -65,7 +65,7 @@ class Incomplete:
         self._began_s: float | None = None
         self._arrived: deque[tuple[int, int]] = deque()  # bytes by whole second, of the last WINDOW_S
 
-    def note(self, size: int, now_s: float) -> None:
+    def count(self, size: int, now_s: float) -> None:
         """Counts bytes that came now."""
         if self._began_s is None:
             self._began_s = now_s
@@ -100,30 +100,30 @@ class IncompleteBodies:
         self.limit_bytes = max(budget.limit_bytes // 4, largest_bytes)
         self._budget = budget
         self._now = now
-        self._bodies: dict[Incomplete, None] = {}
-        self._slow: list[Incomplete] = []  # by the last look, the slowest at the end
+        self._bodies: dict[IncompleteBody, None] = {}
+        self._slow: list[IncompleteBody] = []  # by the last look, the slowest at the end
         self._looked_s = float("-inf")
 
     def __len__(self) -> int:
         return len(self._bodies)
 
-    def take(self, body: Incomplete, size: int) -> None:
+    def add(self, body: IncompleteBody, size: int) -> None:
         """Counts `size` bytes of a body that have just come, and has it hold as many steps as they need. Raises
         Overloaded where there is no room; then it holds nothing."""
         now_s = self._now()
-        body.note(size, now_s)
+        body.count(size, now_s)
         need = body.need - body.held
         if need > 0 and not body.dismissed:
             self._step(body, -(-need // body.step_bytes) * body.step_bytes, now_s)
 
-    def leave(self, body: Incomplete) -> None:
+    def release(self, body: IncompleteBody) -> None:
         """Releases what a body holds: it has come whole, or was given up."""
         if body in self._bodies:
             del self._bodies[body]
             self._budget.incomplete -= body.held
             body.held = 0
 
-    def _step(self, body: Incomplete, step: int, now_s: float) -> None:
+    def _step(self, body: IncompleteBody, step: int, now_s: float) -> None:
         if not (body.held and len(self._bodies) == 1):
             self._make_room(body, step, now_s)
         if not body.dismissed:
@@ -131,31 +131,31 @@ class IncompleteBodies:
             body.held += step
             self._budget.incomplete += step
 
-    def _make_room(self, body: Incomplete, step: int, now_s: float) -> None:
+    def _make_room(self, body: IncompleteBody, step: int, now_s: float) -> None:
         while self._budget.incomplete + step > self.limit_bytes and not body.dismissed:
             slow = self._slowest(now_s)
             if slow is None:
                 self._refuse(body)
             else:
-                self.leave(slow)
+                self.release(slow)
                 slow.dismissed = True
                 slow.dismiss()
         try:
             self._budget.check(step)
         except Overloaded:
-            self.leave(body)
+            self.release(body)
             raise
 
-    def _refuse(self, body: Incomplete) -> NoReturn:
+    def _refuse(self, body: IncompleteBody) -> NoReturn:
         held = self._budget.incomplete
-        self.leave(body)
+        self.release(body)
         raise Overloaded(
             f"requests that are still coming hold {held} bytes and may hold {self.limit_bytes} of "
             f"memory_budget_bytes={self._budget.limit_bytes}; try again",
             budget_bytes=self._budget.limit_bytes,
         )
 
-    def _slowest(self, now_s: float) -> Incomplete | None:
+    def _slowest(self, now_s: float) -> IncompleteBody | None:
         """Returns the slowest body of the slow ones, None where there is none."""
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -190,7 +190,7 @@ class FairMemory:
             return True
         return 2 * (held + size) <= held + self._budget.limit_bytes - self._budget.held
 
-    def take(self, key: str, size: int) -> None:
+    def claim(self, key: str, size: int) -> None:
         """Counts bytes of a body, before the budget does. Raises Overloaded."""
         if not self.has_room(key, size):
             raise self.refusal(key, size)
@@ -314,12 +314,12 @@ THREAD_BYTES = 256 * 1024  # larger ones are made in a thread: 8 MiB of JSON tak
 TICK_S = 1.0
 
 
-class Unread:
+class UnreadBuffer:
     """The answers that one connection has not taken yet. `left` tells how many bytes they are, `cut` ends the
     connection."""
 
     __slots__ = ("cut", "held", "last_left", "left", "pace", "taken_s")
-    pace: Incomplete
+    pace: IncompleteBody
 
     def __init__(self, left: Callable[[], int], cut: Callable[[], None]) -> None:
         self.left = left
@@ -338,7 +338,7 @@ class UnreadAnswers:
         self._clock = clock
         self._timeout_s = timeout_s
         self._refusals = refusals
-        self._pending: dict[Unread, None] = {}
+        self._pending: dict[UnreadBuffer, None] = {}
         self._making = asyncio.Lock()
         self._to_make = 0  # bytes of rows that wait for their turn
         self._ticking = False
@@ -346,20 +346,20 @@ class UnreadAnswers:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def begin(self, unread: Unread) -> None:
+    def begin(self, unread: UnreadBuffer) -> None:
         """Counts what a connection has not taken."""
         now_s = self._clock.monotonic_s()
         unread.held = unread.last_left = unread.left()
         unread.taken_s = now_s
-        unread.pace = Incomplete(unread.cut)
-        unread.pace.note(0, now_s)
+        unread.pace = IncompleteBody(unread.cut)
+        unread.pace.count(0, now_s)
         self._pending[unread] = None
         self._budget.answers += unread.held
         if not self._ticking:
             self._ticking = True
             asyncio.get_running_loop().call_later(TICK_S, self._again)
 
-    def end(self, unread: Unread) -> None:
+    def end(self, unread: UnreadBuffer) -> None:
         """Releases it: the connection has taken nearly all, or is gone."""
         if unread in self._pending:
             del self._pending[unread]
@@ -426,13 +426,13 @@ class UnreadAnswers:
             left = one.left()
             if left < one.last_left:
                 one.taken_s = now_s
-                one.pace.note(one.last_left - left, now_s)
+                one.pace.count(one.last_left - left, now_s)
             elif now_s - one.taken_s >= self._timeout_s:
                 detail = f"nothing of an answer was taken for answer_timeout_s={self._timeout_s:g}"
                 self._cut(one, "unread_answer", detail)
             one.last_left = left
 
-    def _cut(self, unread: Unread, reason: str, detail: str) -> None:
+    def _cut(self, unread: UnreadBuffer, reason: str, detail: str) -> None:
         self._refusals.note(reason, detail)
         self.end(unread)
         unread.cut()

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import Admission, ConnectionBounds
-from seaweedq.api.connections.memory import Incomplete, Unread
+from seaweedq.api.connections.memory import IncompleteBody, UnreadBuffer
 from seaweedq.api.connections.web_sockets import BoundedWebSocket
 from seaweedq.api.problems import problem
 from seaweedq.api.request import (
@@ -94,7 +94,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_chunked = False  # the body that comes now
         self._body_timer: asyncio.TimerHandle | None = None  # of a body that goes on behind its answer
         self._beside_bytes = 0
-        self._early: Incomplete | None = None  # holds the memory of requests that have not begun
+        self._early: IncompleteBody | None = None  # holds the memory of requests that have not begun
         self._early_bytes = 0
         self._body_left = 0  # of the request that comes now, by its Content-Length
         self._unparsed: memoryview | None = None
@@ -109,7 +109,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begins to wait for a head."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(BUFFER_BYTES)
-        self._unread = Unread(transport.get_write_buffer_size, transport.abort)
+        self._unread = UnreadBuffer(transport.get_write_buffer_size, transport.abort)
         self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
         self._admission = self._bounds.enter(self, transport)
         if self._admission is Admission.NONE:
@@ -376,10 +376,10 @@ class BoundedProtocol(HttpToolsProtocol):
             need += self._head_bytes + LINE_BYTES * len(self.headers)
         if need < self._early_bytes:
             self._release_early()
-        self._early = self._early or Incomplete(self._dismiss, step_bytes=STEP_BYTES)
+        self._early = self._early or IncompleteBody(self._dismiss, step_bytes=STEP_BYTES)
         more, self._early_bytes = need - self._early_bytes, need
         try:
-            self._bounds.bodies.take(self._early, more)
+            self._bounds.bodies.add(self._early, more)
         except Overloaded as error:
             self._bounds.refusals.note("bodies", error.detail)
             if self._is_answering:
@@ -389,7 +389,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _release_early(self) -> None:
         if self._early:
-            self._bounds.bodies.leave(self._early)
+            self._bounds.bodies.release(self._early)
             self._early, self._early_bytes = None, 0
 
     def _dismiss(self) -> None:

@@ -23,8 +23,8 @@ from seaweedq.api.connections.memory import (
     SMALL_BYTES,
     DecodingMemory,
     FairMemory,
-    Incomplete,
     IncompleteBodies,
+    IncompleteBody,
     UnreadAnswers,
     needed_to_decompress,
 )
@@ -266,15 +266,15 @@ class RequestReader:
         """Reads the body of a request that has no fields: none, or `{}`. Raises the errors of `json`."""
         await self.json(request, _NOTHING)
 
-    def arrived(self, body: Incomplete, size: int) -> None:
+    def arrived(self, body: IncompleteBody, size: int) -> None:
         """Has an incomplete body hold bytes that came. Raises Overloaded."""
         try:
-            self.bodies.take(body, size)
+            self.bodies.add(body, size)
         except Overloaded as error:
             self.refusals.note("bodies", error.detail)
             raise
 
-    def too_slow(self, body: Incomplete | None, otherwise: str) -> RequestTimeout:
+    def too_slow(self, body: IncompleteBody | None, otherwise: str) -> RequestTimeout:
         """Returns the error for a body that had to go since others needed its memory, or `otherwise` did not come."""
         if body is None or not body.dismissed:
             return RequestTimeout(otherwise, timeout_s=self.timeout_s)
@@ -311,7 +311,7 @@ class Body:
         self._reader, self._request = reader, request
         self._limit, self._of_peer = limit_bytes, of_peer
         self._is_untyped = not of_peer and b"content-type" not in request.headers
-        self._incomplete: Incomplete | None = None
+        self._incomplete: IncompleteBody | None = None
         self._held = self._fair = 0
 
     async def __aenter__(self) -> bytes:
@@ -369,7 +369,7 @@ class Body:
         """Returns a body of which the first bytes have come."""
         chunks, size, more = [chunk], len(chunk), True
         if not self._of_peer:
-            self._incomplete = Incomplete(self._dismiss)
+            self._incomplete = IncompleteBody(self._dismiss)
         try:
             self._arrived(len(chunk))
             while more:
@@ -379,7 +379,7 @@ class Body:
                 size += len(chunk)
         finally:
             if self._incomplete:
-                self._reader.bodies.leave(self._incomplete)
+                self._reader.bodies.release(self._incomplete)
         if self._incomplete:
             self._reader.budget.requests += size  # it was held as an incomplete one
             self._held += size
@@ -387,7 +387,7 @@ class Body:
 
     def _take_fairly(self, size: int) -> None:
         if not self._of_peer:
-            self._reader.fair.take(self._request.key, size)
+            self._reader.fair.claim(self._request.key, size)
             self._fair += size
 
     def _arrived(self, size: int) -> None:
@@ -445,7 +445,7 @@ class StreamedBody:
         self.ended = not message.get("more_body", False)
         return message
 
-    async def chunks(self, reader: RequestReader, held: Incomplete) -> AsyncIterator[bytes]:
+    async def chunks(self, reader: RequestReader, held: IncompleteBody) -> AsyncIterator[bytes]:
         """Yields all of it; `held` holds the memory of what is on its way. Raises ClientGone, Overloaded, and
         RequestTimeout where nothing comes for request_timeout_s, or too little while others need the memory."""
         while not self.ended:
@@ -461,7 +461,7 @@ class StreamedBody:
         if self._waiting:
             end_now(self._waiting)
 
-    async def _next(self, reader: RequestReader, held: Incomplete) -> Any:
+    async def _next(self, reader: RequestReader, held: IncompleteBody) -> Any:
         try:
             if not held.dismissed:
                 async with asyncio.timeout(reader.timeout_s) as self._waiting:

@@ -16,7 +16,7 @@ from websockets.frames import CloseCode
 
 from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import ConnectionBounds
-from seaweedq.api.connections.memory import Incomplete, Unread
+from seaweedq.api.connections.memory import IncompleteBody, UnreadBuffer
 from seaweedq.api.problems import problem
 from seaweedq.api.request import CONNECTION, Connection, release_connection
 from seaweedq.errors import NotReady, Overloaded
@@ -53,7 +53,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._bounds = bounds
         self._connection = connection
         self._leave = leave
-        self._message = Incomplete(self._dismiss)
+        self._message = IncompleteBody(self._dismiss)
         self._counted = 0  # bytes of a message that is still coming
         self._fragment_bytes = 0
         self._unparsed = memoryview(b"")
@@ -67,7 +67,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """Takes over the connection from HTTP, with the head of the request. Returns False where it cannot become
         a WebSocket, for the reason in `refusal`: the library takes fewer and shorter headers than HTTP here."""
         self.connection_made(transport)
-        self._unread = Unread(transport.get_write_buffer_size, transport.abort)
+        self._unread = UnreadBuffer(transport.get_write_buffer_size, transport.abort)
         self._abort_later()  # until the application has accepted
         self.data_received(head)
         return self.handshake_initiated
@@ -270,15 +270,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._slow = self._slow or self.loop.call_later(self._bounds.message_timeout_s, self._too_slow)
             more, self._counted = pending - self._counted, pending
             try:
-                self._bounds.bodies.take(self._message, more)
+                self._bounds.bodies.add(self._message, more)
             except Overloaded as error:
                 self._bounds.refusals.note("bodies", error.detail)
                 self._fail(CloseCode.TRY_AGAIN_LATER, "there is no memory for the message; try again")
 
     def _release(self) -> None:
         if self._counted:
-            self._bounds.bodies.leave(self._message)
-            self._message, self._counted = Incomplete(self._dismiss), 0
+            self._bounds.bodies.release(self._message)
+            self._message, self._counted = IncompleteBody(self._dismiss), 0
         if self._slow:
             self._slow.cancel()
             self._slow = None

@@ -17,7 +17,7 @@ from seaweedq.api.handlers.principals import MAX_PAGE, PAGES, GrantRequest, Gran
 from seaweedq.api.openapi.document import Takes, described, integer, json_answer
 from seaweedq.api.parameters import check_free_text, check_name, moment, whole_number
 from seaweedq.api.services import RequestDep, given
-from seaweedq.broker.access import Principals, Wanted
+from seaweedq.broker.access import Principals, TokenSpec
 from seaweedq.coordination.records import TokenRecord
 from seaweedq.errors import TokenNotFound
 
@@ -143,7 +143,7 @@ async def create_token(services: Services, request: RequestDep) -> Response:
     check_free_text(wanted.note, "note")
     lasts_us = None if wanted.expires_s is None else int(wanted.expires_s * 1e6)
     grants = None if wanted.grants is None else grants_of(wanted.grants)
-    issued = await services.principals.issue(request.caller, Wanted(wanted.principal, lasts_us, grants, wanted.note))
+    issued = await services.principals.issue(request.caller, TokenSpec(wanted.principal, lasts_us, grants, wanted.note))
     request.issued = issued.id
     shown = msgspec.structs.asdict(services.answer(issued.id, issued.record))
     answer = json_answer(NewToken(**shown, token=issued.text), 201)

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.access.rates import opening
 from seaweedq.api.connections.answers import StoredObject, send_object
-from seaweedq.api.connections.memory import Incomplete
+from seaweedq.api.connections.memory import IncompleteBody
 from seaweedq.api.connections.request_reader import RequestReader, StreamedBody
 from seaweedq.api.handlers.topics import create, may_create
 from seaweedq.api.openapi.document import Takes, described, json_answer
@@ -298,11 +298,11 @@ class UploadContent:
         _check_length(request, upload, record)
         body = request.receive
         assert isinstance(body, StreamedBody)
-        held = Incomplete(body.dismiss, PUT_BYTES)
+        held = IncompleteBody(body.dismiss, PUT_BYTES)
         try:
             record = await self.uploads.receive(found, upload, body.chunks(self.reader, held))
         finally:
-            self.reader.bodies.leave(held)
+            self.reader.bodies.release(held)
         return Answer(201, msgspec.json.encode(Received(upload, record.size, record.checked)))
 
     async def get(self, request: Request, out: Send, topic: str, upload: str) -> Answer | None:

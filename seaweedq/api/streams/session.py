@@ -28,7 +28,7 @@ from seaweedq.api.connections.memory import UnreadAnswers
 from seaweedq.api.problems import unexpected
 from seaweedq.api.request import ClientGone, Request
 from seaweedq.broker.read import ClusterTime, Readable
-from seaweedq.broker.streams import Batch
+from seaweedq.broker.streams import LeasedBatch
 from seaweedq.broker.topics import Topic
 from seaweedq.broker.uploads import Payloads
 from seaweedq.clock import Clock
@@ -117,7 +117,7 @@ def _size(column: pa.StringArray) -> int:
 LOOK_S = 0.5  # between two looks for room
 
 
-class Outlet(Protocol):
+class StreamTransport(Protocol):
     """Sends the parts of one stream."""
 
     async def begin(self, positions: str | None = None) -> None:
@@ -126,7 +126,7 @@ class Outlet(Protocol):
     async def batch(self, chunks: Sequence[Chunk], positions: str) -> None:
         """Sends messages, and the positions behind them."""
 
-    async def leased(self, batch: Batch) -> None:
+    async def leased(self, batch: LeasedBatch) -> None:
         """Sends messages of a subscription, which are leased."""
 
     async def keep_alive(self) -> None:
@@ -136,7 +136,7 @@ class Outlet(Protocol):
         """Ends the stream, and says why."""
 
 
-class Room:
+class StreamMemory:
     """The memory for what streams send. Where there is none, one stream looks now and then, for all of them."""
 
     def __init__(self, unread: UnreadAnswers, clock: Clock) -> None:
@@ -175,12 +175,12 @@ T = TypeVar("T")
 
 
 @dataclass
-class Life:
+class StreamSession:
     """One stream, from its begin to its last word. `ended` is set once the broker leaves."""
 
     ended: asyncio.Event
     request: Request
-    outlet: Outlet
+    transport: StreamTransport
     _interruptible: asyncio.Timeout | None = None
 
     async def live(self, step: Callable[[], Awaitable[None]], goes: Coroutine[Any, Any, None]) -> None:
@@ -229,7 +229,7 @@ class Life:
         except ClientGone:
             return
         except SeaweedqError as error:
-            await self.outlet.bye(error)
+            await self.transport.bye(error)
         except Exception as error:
             unexpected(error)  # logs it
-            await self.outlet.bye(SeaweedqError("the broker met an unexpected error; its log has the details"))
+            await self.transport.bye(SeaweedqError("the broker met an unexpected error; its log has the details"))

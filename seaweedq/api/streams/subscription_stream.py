@@ -24,9 +24,9 @@ from seaweedq.api.handlers.pulls import MAX_PULL, check_count
 from seaweedq.api.parameters import check_name, whole_number
 from seaweedq.api.request import Request, Send
 from seaweedq.api.streams import session
-from seaweedq.api.streams.session import CHUNK_BYTES, Life, Outlet, Room
-from seaweedq.api.streams.transports import EventId, EventStream, WebSocket, accept, check_accepted, id_at, listen
-from seaweedq.broker.streams import Batch, SubscriptionStreams
+from seaweedq.api.streams.session import CHUNK_BYTES, StreamMemory, StreamSession, StreamTransport
+from seaweedq.api.streams.transports import EventId, EventTransport, WebSocket, accept, check_accepted, id_at, listen
+from seaweedq.broker.streams import LeasedBatch, SubscriptionStreams
 from seaweedq.broker.subscriptions import Position, Pull, parse_lease
 from seaweedq.broker.topics import Topic
 from seaweedq.clock import Clock, Ids
@@ -39,7 +39,7 @@ LEAVE_S = 2.0  # for the dispatcher to hear that a client has gone
 logger = logging.getLogger(__name__)
 
 
-class Said(msgspec.Struct, forbid_unknown_fields=True):
+class ClientFrame(msgspec.Struct, forbid_unknown_fields=True):
     """A message of a WebSocket's client: one of the three."""
 
     ack: AckRequest | UnsetType = UNSET
@@ -47,7 +47,7 @@ class Said(msgspec.Struct, forbid_unknown_fields=True):
     extend: ExtendRequest | UnsetType = UNSET
 
 
-_SAID = msgspec.json.Decoder(Said)
+_CLIENT_FRAME = msgspec.json.Decoder(ClientFrame)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SubscriptionStreamRoute:
     streams: SubscriptionStreams
     acks: Acks
     ended: asyncio.Event
-    room: Room
+    room: StreamMemory
     clock: Clock
     ids: Ids
 
@@ -69,8 +69,8 @@ class SubscriptionStreamRoute:
         comment comes each 15 s, and `event: bye`, with a problem, where the broker ends the stream.
         """
         check_accepted(request)
-        stream = await self._open(request, topic, name, outlet := EventStream(out))
-        await outlet.begin(id_at(stream.position))  # who loses the first batch on its way goes on there
+        stream = await self._open(request, topic, name, transport := EventTransport(out))
+        await transport.begin(id_at(stream.position))  # who loses the first batch on its way goes on there
         try:
             await stream.life.live(stream.step, request.until_gone())
         finally:
@@ -78,14 +78,14 @@ class SubscriptionStreamRoute:
 
     async def serve_socket(self, request: Request, out: Send, topic: str, name: str) -> None:
         """Sends the same over a WebSocket, which takes acks, nacks and extensions; its close frees its leases."""
-        stream = await self._open(request, topic, name, outlet := WebSocket(out))
+        stream = await self._open(request, topic, name, transport := WebSocket(out))
         await accept(request, out)
         try:
-            await stream.life.live(stream.step, listen(request, outlet, stream.hear))
+            await stream.life.live(stream.step, listen(request, transport, stream.hear))
         finally:
             await stream.leave(free=True)
 
-    async def _open(self, request: Request, topic_name: str, name: str, outlet: Outlet) -> "Stream":
+    async def _open(self, request: Request, topic_name: str, name: str, transport: StreamTransport) -> "Stream":
         calls = self.acks.calls
         check_name(topic_name)
         check_name(name, "subscription")
@@ -95,7 +95,7 @@ class SubscriptionStreamRoute:
         topic = await calls.catalog.known(topic_name)
         await self.streams.check(topic, name)
         position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
-        return Stream(self, topic, name, Life(self.ended, request, outlet), position)
+        return Stream(self, topic, name, StreamSession(self.ended, request, transport), position)
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Stream:
     route: SubscriptionStreamRoute
     topic: Topic
     name: str
-    life: Life
+    life: StreamSession
     position: Position
     needed: int = CHUNK_BYTES
 
@@ -117,7 +117,7 @@ class Stream:
             has_room = await route.room.wait(life.request, self.needed, until_s)
             left_s = until_s - route.clock.monotonic_s()
             if left_s <= 0:
-                await life.outlet.keep_alive()
+                await life.transport.keep_alive()
                 return
             batch = await life.unless_ended(self._next(left_s)) if has_room else None
             if batch and await self._send(batch):
@@ -137,7 +137,7 @@ class Stream:
         content = text.encode()
         check_count(content)
         with self.route.acks.calls.reader.decoding_json(content):
-            said = decode_request(content, None, _SAID)
+            said = decode_request(content, None, _CLIENT_FRAME)
             named = {verb: one for verb in said.__struct_fields__ if (one := getattr(said, verb)) is not UNSET}
             if len(named) != 1:
                 raise InvalidRequest(f"the message has {sorted(named)}; it must have one of ack, nack and extend")
@@ -147,7 +147,7 @@ class Stream:
             found = await self.route.acks.answer(request, self.topic, self.name, wanted)
         return bytes(found.body) if found.status < 400 else b'{"error":%b}' % bytes(found.body)
 
-    async def _next(self, wait_s: float) -> Batch | None:
+    async def _next(self, wait_s: float) -> LeasedBatch | None:
         """Leases what comes next. A dispatcher that cannot answer is asked again: the stream lives on."""
         try:
             wanted = Pull(MAX_PULL, wait_s, self.position.consumer, position=self.position, max_bytes=CHUNK_BYTES)
@@ -158,7 +158,7 @@ class Stream:
             await asyncio.sleep(AGAIN_S)
             return None
 
-    async def _send(self, batch: Batch) -> bool:
+    async def _send(self, batch: LeasedBatch) -> bool:
         """Sends a batch, unless it is so large that it has to wait for room of its own: it is read again then."""
         size = batch.rows.size
         if size > CHUNK_BYTES and not self.route.room.has(size):
@@ -166,7 +166,7 @@ class Stream:
             return False
         self.needed = CHUNK_BYTES
         _, serial = parse_lease(batch.lease) or ("", 0)
-        await self.life.outlet.leased(batch)
+        await self.life.transport.leased(batch)
         self.position = self.position.at(serial, *batch.rows.last)
         await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
         return True

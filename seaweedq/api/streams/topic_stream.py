@@ -12,8 +12,8 @@ from typing import Any
 from seaweedq.api.parameters import check_name, time_us
 from seaweedq.api.request import Request, Send
 from seaweedq.api.streams import session
-from seaweedq.api.streams.session import CHUNK_BYTES, Chunk, Chunks, Life, Outlet, Room
-from seaweedq.api.streams.transports import EventStream, WebSocket, accept, check_accepted, listen, nothing_to_say
+from seaweedq.api.streams.session import CHUNK_BYTES, Chunk, Chunks, StreamMemory, StreamSession, StreamTransport
+from seaweedq.api.streams.transports import EventTransport, WebSocket, accept, check_accepted, listen, nothing_to_say
 from seaweedq.broker.streams import Positions, Start, StartTime, TailWatch, TopicReader, TopicStreams
 from seaweedq.broker.topics import Catalog
 from seaweedq.clock import Clock
@@ -31,7 +31,7 @@ class TopicStreamRoute:
     catalog: Catalog
     streams: TopicStreams
     chunks: Chunks
-    room: Room
+    room: StreamMemory
     clock: Clock
 
     async def serve(self, request: Request, out: Send, topic: str) -> None:
@@ -44,17 +44,17 @@ class TopicStreamRoute:
         """
         check_accepted(request)
         reader, positions = await self._open(request, topic)
-        outlet = EventStream(out)
-        await outlet.begin(positions)
-        await self._run(request, reader, outlet, request.until_gone())
+        transport = EventTransport(out)
+        await transport.begin(positions)
+        await self._run(request, reader, transport, request.until_gone())
 
     async def serve_socket(self, request: Request, out: Send, topic: str) -> None:
         """Sends the same over a WebSocket: frames with `messages` and the `positions` behind them."""
         reader, positions = await self._open(request, topic)
-        outlet = WebSocket(out)
+        transport = WebSocket(out)
         await accept(request, out)
-        await outlet.begin(positions)
-        await self._run(request, reader, outlet, listen(request, outlet, nothing_to_say))
+        await transport.begin(positions)
+        await self._run(request, reader, transport, listen(request, transport, nothing_to_say))
 
     async def _open(self, request: Request, topic: str) -> tuple[TopicReader, str]:
         """Returns a reader where the request wants it to begin, and its positions."""
@@ -64,12 +64,12 @@ class TopicStreamRoute:
         return reader, reader.positions
 
     async def _run(
-        self, request: Request, reader: TopicReader, outlet: Outlet, goes: Coroutine[Any, Any, None]
+        self, request: Request, reader: TopicReader, transport: StreamTransport, goes: Coroutine[Any, Any, None]
     ) -> None:
         watches = self.streams.watches
         with watches.following(reader.topic) as feed:
-            stream = Stream(self, request, reader, feed, outlet)
-            await Life(watches.ended, request, outlet).live(stream.step, goes)
+            stream = Stream(self, request, reader, feed, transport)
+            await StreamSession(watches.ended, request, transport).live(stream.step, goes)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Stream:
     request: Request
     reader: TopicReader
     feed: TailWatch
-    outlet: Outlet
+    transport: StreamTransport
     needed: int = CHUNK_BYTES
 
     async def step(self) -> None:
@@ -96,7 +96,7 @@ class Stream:
                     continue
             left_s = until_s - self.route.clock.monotonic_s()
             if left_s <= 0:
-                await self.outlet.keep_alive()
+                await self.transport.keep_alive()
                 return
             await self.feed.wait(seen, min(left_s, AGAIN_S) if self.reader.missing else left_s)
 
@@ -124,7 +124,7 @@ class Stream:
             if size >= CHUNK_BYTES:
                 break
         if found:
-            await self.outlet.batch(found, self.reader.positions)
+            await self.transport.batch(found, self.reader.positions)
         return has_read
 
 

@@ -26,7 +26,7 @@ from seaweedq.api.connections.answers import RESTARTS, last_event
 from seaweedq.api.problems import problem, unexpected
 from seaweedq.api.request import ClientGone, Request, Send
 from seaweedq.api.streams.session import Chunk
-from seaweedq.broker.streams import Batch
+from seaweedq.broker.streams import LeasedBatch
 from seaweedq.broker.subscriptions import Position, parse_lease
 from seaweedq.codec.message_json import joined, json_array
 from seaweedq.errors import InvalidPositions, InvalidRequest, NotAcceptable, NotReady, SeaweedqError, UnreadableBody
@@ -95,8 +95,8 @@ _LINE_END = re.compile(r"\r\n?|\n")
 _IN_LINES = "\ndata: "
 
 
-class EventStream:
-    """The outlet of one SSE answer, on ASGI."""
+class EventTransport:
+    """The transport of one SSE answer, on ASGI."""
 
     def __init__(self, out: Send) -> None:
         self._out = out
@@ -112,7 +112,7 @@ class EventStream:
         """Sends an event for each message; the last one has the positions."""
         await self._send(events(chunks, positions))
 
-    async def leased(self, batch: Batch) -> None:
+    async def leased(self, batch: LeasedBatch) -> None:
         """Sends an event for each message, with an id of its own."""
         await self._send(leased_events(batch))
 
@@ -134,7 +134,7 @@ def events(chunks: Sequence[Chunk], positions: str) -> bytes:
     return b"data: %b\nid: %b\n\n" % (joined(columns, _BETWEEN), positions.encode())
 
 
-def leased_events(batch: Batch) -> bytes:
+def leased_events(batch: LeasedBatch) -> bytes:
     """Returns the events of leased messages. The id of each is that of its lease, and its number there."""
     if batch.rows.are_few:
         lease, numbered = batch.lease, batch.rows.numbered
@@ -186,7 +186,7 @@ async def _said(out: Send, message: dict[str, Any]) -> None:
 
 
 class WebSocket:
-    """The outlet of one WebSocket, on ASGI."""
+    """The transport of one WebSocket, on ASGI."""
 
     def __init__(self, out: Send) -> None:
         self._out = out
@@ -201,7 +201,7 @@ class WebSocket:
         messages = json_array([column for chunk in chunks for column in chunk.texts])
         await self._send(b'{"messages":%b,"positions":"%b"}' % (messages, positions.encode()))
 
-    async def leased(self, batch: Batch) -> None:
+    async def leased(self, batch: LeasedBatch) -> None:
         """Sends messages, and the name of their lease."""
         messages = json_array([batch.rows.table.column(2)])
         await self._send(b'{"messages":%b,"lease":%b}' % (messages, msgspec.json.encode(batch.lease)))

@@ -66,7 +66,7 @@ class AdminToken:
         if self._path is None:
             return
         try:
-            self._take(self._path, _stamp(self._path))
+            self._read(self._path, _stamp(self._path))
         except (OSError, ValueError) as error:
             raise InvalidRequest(
                 f"admin_token_file={str(self._path)!r} cannot be used: {error}", field="admin_token_file"
@@ -81,7 +81,7 @@ class AdminToken:
         """Returns whether there is a token."""
         return self._digest is not None
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Reads the file again if it has changed. Returns whether the token has."""
         if self._path is None:
             return False
@@ -90,7 +90,7 @@ class AdminToken:
             seen = _stamp(self._path)
             if seen == self._seen:
                 return False
-            self._take(self._path, seen)
+            self._read(self._path, seen)
         except (OSError, ValueError) as error:
             if self._digest is not None:
                 logger.warning("admin_token_file cannot be used any more, its token has ended: %s", error)
@@ -111,7 +111,7 @@ class AdminToken:
             kept = at = at + size
         return "".join([*pieces, text[kept:]])
 
-    def _take(self, path: Path, seen: Stamp) -> None:
+    def _read(self, path: Path, seen: Stamp) -> None:
         content = _read(path)
         self._digest, self._characters, self._seen = digest_of(content), len(content), seen
 
@@ -148,7 +148,7 @@ class TokenLookups:
         self._nothing: dict[str, float] = {}  # until when, by token; in the order in which that ends
         self._running: dict[str, asyncio.Task[bool]] = {}
 
-    async def look(self, token: str) -> bool:
+    async def fetch(self, token: str) -> bool:
         """Reads a token by its id, unless it is known. Tells whether anything was learnt. Raises
         CoordinationUnavailable."""
         if token in self._view.tokens or not self._view.loaded:
@@ -169,24 +169,24 @@ class TokenLookups:
         return token not in self._nothing and self._bucket.take(1, now_s) == 0
 
     async def _read(self, token: str) -> bool:
-        found = await self._take_token(token)
+        found = await self._read_token(token)
         if found is None:
             self._nothing[token] = self._clock.monotonic_s() + NOTHING_S
             return False
         principal = self._view.principals.get(found.principal)
         if principal is None or principal.uid != found.uid:
-            await self._take(keys.PRINCIPALS.key(found.principal))
+            await self._read_record(keys.PRINCIPALS.key(found.principal))
         for _ in range(MAX_DEPTH):
             if found is None or found.parent is None:
                 break
-            found = self._view.tokens.get(found.parent) or await self._take_token(found.parent)
+            found = self._view.tokens.get(found.parent) or await self._read_token(found.parent)
         return True
 
-    async def _take_token(self, token: str) -> TokenRecord | None:
-        await self._take(keys.TOKENS.key(token))
+    async def _read_token(self, token: str) -> TokenRecord | None:
+        await self._read_record(keys.TOKENS.key(token))
         return self._view.tokens.get(token)
 
-    async def _take(self, key: str) -> None:
+    async def _read_record(self, key: str) -> None:
         there = await self._coordination.get(key)
         if there is not None:
             self._view.take([Change(key, there.value, there.revision)])
@@ -201,7 +201,7 @@ FEW = 100  # requests that have ended may stay among those that expire, beside a
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Held:
+class _HeldRequest:
     caller: Caller
     action: Action
     resource: Resource
@@ -216,10 +216,10 @@ class Callers:
         self._lookups = TokenLookups(coordination, self.view, clock)
         self._admin = admin
         self._clock = clock
-        self._told: list[Callable[[Touched], None]] = []
-        self._held: set[_Held] = set()
-        self._by_token: dict[str, set[_Held]] = {}
-        self._expiring: list[tuple[int, int, _Held]] = []  # a heap, with some that have ended
+        self._listeners: list[Callable[[Touched], None]] = []
+        self._held: set[_HeldRequest] = set()
+        self._by_token: dict[str, set[_HeldRequest]] = {}
+        self._expiring: list[tuple[int, int, _HeldRequest]] = []  # a heap, with some that have ended
         self._numbers = itertools.count()
 
     def find(self, digest: bytes) -> Caller | None:
@@ -233,13 +233,13 @@ class Callers:
         """Looks up a token that this broker does not know. Tells whether it may be known now. Raises
         CoordinationUnavailable."""
         token = id_of(text.decode("latin-1"))
-        return token is not None and await self._lookups.look(token)
+        return token is not None and await self._lookups.fetch(token)
 
     def masked(self, text: str) -> str:
         """Returns a text that somebody else has chosen, without the secrets of tokens in it, for logs and the audit."""
         return masked(self._admin.masked(text))
 
-    def again(self, caller: Caller, now_us: int | None = None) -> Caller | None:
+    def current(self, caller: Caller, now_us: int | None = None) -> Caller | None:
         """Returns the caller as its token is now, or at a time, None where that does not count any more."""
         if caller.token is None:
             return caller
@@ -252,9 +252,9 @@ class Callers:
         """Returns the caller that a principal is by itself, None where there is none (any more) with this `uid`."""
         return self._admin.caller if name == self._admin.caller.principal else self.view.principal(name, uid)
 
-    def tell(self, told: Callable[[Touched], None]) -> None:
-        """Has `told` be called after each change, with the tokens that it is about."""
-        self._told.append(told)
+    def on_change(self, listener: Callable[[Touched], None]) -> None:
+        """Has `listener` called after each change, with the changed tokens."""
+        self._listeners.append(listener)
 
     @contextmanager
     def holding(self, caller: Caller, action: Action, resource: Resource, end: Callable[[], None]) -> Iterator[None]:
@@ -262,7 +262,7 @@ class Callers:
         if caller.token is None:
             yield
             return
-        held = _Held(caller, action, resource, end)
+        held = _HeldRequest(caller, action, resource, end)
         self._held.add(held)
         self._by_token.setdefault(caller.token, set()).add(held)
         if caller.expires_us != NEVER_US:
@@ -273,53 +273,53 @@ class Callers:
             self._held.discard(held)
             self._forget(caller.token, held)
 
-    async def look_often(self, has_lease: Callable[[], bool]) -> None:
+    async def run(self, has_lease: Callable[[], bool]) -> None:
         """Looks for times that are over, for another admin token, and whether the broker has a lease, for ever."""
         while True:
-            self._admin.look()
-            self.look(has_lease())
+            self._admin.refresh()
+            self.end_revoked_requests(has_lease())
             await asyncio.sleep(LOOK_S)
 
-    def look(self, hears: bool = True) -> None:
+    def end_revoked_requests(self, has_lease: bool = True) -> None:
         """Ends what is held by tokens that have expired, or by one that the admin's file has no more; and everything
         where this broker does not hear of changes."""
-        if not hears:
+        if not has_lease:
             for held in list(self._held):
                 self._end(held)
             return
         now_us = self._clock.now_us()
         while self._expiring and self._expiring[0][0] <= now_us:
             self._judge(heappop(self._expiring)[2], now_us)  # by one reading: a clock may be set back in between
-        self._look((self._admin.caller.token or "",))
+        self._judge_tokens((self._admin.caller.token or "",))
 
     def _changed(self, touched: Touched) -> None:
-        for told in self._told:
-            told(touched)
-        self._look(touched)
+        for listener in self._listeners:
+            listener(touched)
+        self._judge_tokens(touched)
 
-    def _look(self, touched: Touched) -> None:
+    def _judge_tokens(self, touched: Touched) -> None:
         tokens = list(self._by_token) if touched is None else touched
         for held in [one for token in tokens for one in self._by_token.get(token, ())]:
             self._judge(held)
 
-    def _judge(self, held: _Held, now_us: int | None = None) -> None:
+    def _judge(self, held: _HeldRequest, now_us: int | None = None) -> None:
         if held not in self._held:
             return
-        now = self.again(held.caller, now_us)
+        now = self.current(held.caller, now_us)
         if now is None or not judge(now, held.action, held.resource):
             self._end(held)
 
-    def _end(self, held: _Held) -> None:
+    def _end(self, held: _HeldRequest) -> None:
         self._held.discard(held)
         held.end()
 
-    def _note_expiry(self, held: _Held) -> None:
+    def _note_expiry(self, held: _HeldRequest) -> None:
         if len(self._expiring) >= FEW + 2 * len(self._held):
             self._expiring = [one for one in self._expiring if one[2] in self._held]
             heapify(self._expiring)
         heappush(self._expiring, (held.caller.expires_us, next(self._numbers), held))
 
-    def _forget(self, token: str, held: _Held) -> None:
+    def _forget(self, token: str, held: _HeldRequest) -> None:
         there = self._by_token[token]
         there.discard(held)
         if not there:

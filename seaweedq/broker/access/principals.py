@@ -32,7 +32,7 @@ MOST_MINTED = 100  # of these that came of tokens of its own, and not of an admi
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TokenSpec:
     """A token as it is asked for: for the caller itself where no principal is named."""
 
     principal: str | None
@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedToken:
     """A token that was created, and its text, which nobody can see again."""
 
     id: str
@@ -50,7 +50,7 @@ class Issued:
     text: str
 
     def __repr__(self) -> str:
-        return f"Issued({self.id})"
+        return f"IssuedToken({self.id})"
 
 
 class Principals:
@@ -92,7 +92,7 @@ class Principals:
         await self._commit([], [Delete(key)])
         await self._remove(list(self.view.tokens_of(name)), Compare(key, 0))
 
-    async def issue(self, caller: Caller, wanted: Wanted) -> Issued:
+    async def issue(self, caller: Caller, wanted: TokenSpec) -> IssuedToken:
         """Creates a token. Who names a principal needs the right to access, and gets one of that principal; else it is
         one of the caller's own, which may do no more, and ends no later, than the one that the caller has.
 
@@ -147,7 +147,7 @@ class Principals:
             return ()
         return [one for one in (caller.token, *self.view.descendants(caller.token)) if one in self.view.tokens]
 
-    def _for_whom(self, caller: Caller, wanted: Wanted) -> tuple[str, str | None]:
+    def _for_whom(self, caller: Caller, wanted: TokenSpec) -> tuple[str, str | None]:
         """Returns the principal of a token, and the token from which it comes."""
         if wanted.principal is not None and judge(caller, Action.ACCESS, CLUSTER):
             if wanted.principal == DEFAULT:
@@ -193,7 +193,7 @@ class Principals:
             raise TokenNotFound("the token of this request was revoked meanwhile", token=parent)
         return [Compare(there.key, there.revision)]
 
-    def _issued(self, caller: Caller, wanted: Wanted, name: str, uid: str, parent: str | None) -> Issued:
+    def _issued(self, caller: Caller, wanted: TokenSpec, name: str, uid: str, parent: str | None) -> IssuedToken:
         text, now_us = draw(self._ids), self._clock.now_us()
         ends = [] if wanted.lasts_us is None else [now_us + wanted.lasts_us]
         if parent is not None and caller.expires_us != NEVER_US:
@@ -211,7 +211,7 @@ class Principals:
         )
         token = id_of(text)
         assert token is not None
-        return Issued(token, record, text)
+        return IssuedToken(token, record, text)
 
     def _expired(self) -> list[Delete]:
         """Returns the removal of some tokens that have long been over, and so all that came of them."""

@@ -81,9 +81,9 @@ class Address:
 class Addresses:
     """The brokers by the URL that their records tell clients, which is how all of this broker names them."""
 
-    def __init__(self, roster: Roster, trust: PeerKeyring) -> None:
+    def __init__(self, roster: Roster, keyring: PeerKeyring) -> None:
         self._roster = roster
-        self._trust = trust
+        self._keyring = keyring
         self._found: dict[str, Address] = {}
 
     def find(self, url: str) -> Address | None:
@@ -102,9 +102,9 @@ class Addresses:
         records = {broker: known.record for broker, known in self._roster.brokers.items() if known.record.url == url}
         for broker in sorted(records, key=lambda broker: records[broker].started_us, reverse=True):
             known = self._roster.brokers[broker]
-            if keys := self._trust.keys.shared(broker, known.record):
+            if keys := self._keyring.keys.shared(broker, known.record):
                 apart = known.record.peer_url
-                secured = self._trust.tls.client(broker, keys) if apart else None
+                secured = self._keyring.tls.client(broker, keys) if apart else None
                 found = self._found[url] = Address(broker, apart or url, keys, known.revision, secured)
                 return found
         return None

@@ -2,7 +2,7 @@
 
 from seaweedq.broker.streams.streaming import LEAVE as LEAVE
 from seaweedq.broker.streams.streaming import NEXT as NEXT
-from seaweedq.broker.streams.streaming import Batch as Batch
+from seaweedq.broker.streams.streaming import LeasedBatch as LeasedBatch
 from seaweedq.broker.streams.streaming import SubscriptionStreams as SubscriptionStreams
 from seaweedq.broker.streams.topic_streams import Positions as Positions
 from seaweedq.broker.streams.topic_streams import Start as Start

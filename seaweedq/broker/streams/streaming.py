@@ -93,7 +93,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LeasedBatch:
     """The messages of a lease."""
 
     lease: str
@@ -175,21 +175,21 @@ class SubscriptionStreams:
                 f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
             )
 
-    async def next(self, topic: Topic, name: str, wanted: Pull, until_us: int = NEVER_US) -> Batch | None:
+    async def next(self, topic: Topic, name: str, wanted: Pull, until_us: int = NEVER_US) -> LeasedBatch | None:
         """Returns the messages behind `wanted.position`, which are leased; None where there are none within `wait_s`,
         or too many are in flight. Links in them end by `until_us`. Raises SubscriptionNotFound, TopicBeingDeleted,
         Unavailable."""
 
-        async def here(target: Target) -> Batch | None:
+        async def here(target: Target) -> LeasedBatch | None:
             return await self._next(topic, name, replace(wanted, wait_s=target.wait_s), until_us)
 
-        async def there(target: Target) -> Batch | None:
+        async def there(target: Target) -> LeasedBatch | None:
             assert wanted.position
             call = _call(topic, name, wanted.position)
             call.max_messages, call.max_bytes, call.wait_s = wanted.max_messages, wanted.max_bytes, target.wait_s
             call.links_until_us = until_us
             found = await target.ask(self._ask(target.url, NEXT, call, StreamAnswer, target.answer_s))
-            return Batch(found.lease, Rows.decode(found.rows)) if found.lease else None
+            return LeasedBatch(found.lease, Rows.decode(found.rows)) if found.lease else None
 
         return await self.finder.search(topic, name, SearchRequest(wanted.wait_s)).answer(here, there)
 
@@ -217,13 +217,13 @@ class SubscriptionStreams:
         await self.dispatcher.leave(topic, call.subscription, _position(call), call.free)
         return True
 
-    async def _next(self, topic: Topic, name: str, wanted: Pull, until_us: int) -> Batch | None:
+    async def _next(self, topic: Topic, name: str, wanted: Pull, until_us: int) -> LeasedBatch | None:
         leased = await self.dispatcher.pull(topic, name, wanted)
         if leased.name is None or not leased.messages:
             return None
         links = await self.payloads.links_of(topic, [one.rows for one in leased.messages], until_us)
         self.finder.check_lease()
-        return Batch(leased.name, self.rows.of(topic, leased.messages, links))
+        return LeasedBatch(leased.name, self.rows.of(topic, leased.messages, links))
 
     async def _ask(self, url: str | None, call: str, request: StreamCall, answer: type[T], timeout_s: float) -> T:
         if url is None:

@@ -13,10 +13,10 @@ from seaweedq.broker.uploads.service import Uploads
 class Uploading(Service):
     """The `uploads` until they are published, and the `payloads` of messages."""
 
-    def __init__(self, context: Context, trust: PeerKeyring, reading: Reading) -> None:
+    def __init__(self, context: Context, keyring: PeerKeyring, reading: Reading) -> None:
         coordination, clock, settings = context.coordination, context.clock, context.settings
         store, roster = context.store.payloads, context.roster
-        keys = LinkKeys(coordination, context.ids, lambda: trust.link_roots(roster.brokers))
+        keys = LinkKeys(coordination, context.ids, lambda: keyring.link_roots(roster.brokers))
         self.uploads = Uploads(
             UploadRecords(context.catalog, coordination),
             BrokerUrls(keys, clock, context.url, settings.upload_url_s),

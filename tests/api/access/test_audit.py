@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from seaweedq.api.access.audit import Audited
+from seaweedq.api.access.audit import RequestAudit
 from seaweedq.broker.audit import (
     COLUMNS,
     GIVE_UP_S,
@@ -305,8 +305,8 @@ def test_where_it_goes(given: dict[str, Any], mode: str) -> None:
     [(Refusal.PORT, 1), (Refusal.MAC, 1), (Refusal.SESSION, 0), (Refusal.LATE, 0)],
 )
 def test_a_false_broker_is_told_of_and_restarts_are_not(reason: Refusal, told: int, lines: Any) -> None:
-    audited = Audited(Audit("log", "b", StillClock()), lambda _: "10.0.0.9", str)
-    audited.denied(request_of("GET", "/internal/x"), refused_peer(reason, "no"))
+    request_audit = RequestAudit(Audit("log", "b", StillClock()), lambda _: "10.0.0.9", str)
+    request_audit.denied(request_of("GET", "/internal/x"), refused_peer(reason, "no"))
     assert [one["reason"] for one in lines()] == ["peer-refused"] * told
 
 
@@ -317,14 +317,14 @@ def test_denials_beyond_ten_a_second_are_counted(lines: Any) -> None:
     def deny(known: bool, count: int, reason: str) -> None:
         for _ in range(count):
             if audit.has_room(known, reason, 401):
-                audit.denial(an_event(kind="denial", reason=reason, status=401))
+                audit.add_denial(an_event(kind="denial", reason=reason, status=401))
 
     deny(False, 1000, "unauthenticated")
     deny(False, 5, "other")
     deny(True, PER_S, "forbidden")  # strangers hide nobody
     assert len(audit) == 2 * PER_S
     clock.s += 1
-    audit.look()
+    audit.end_second()
     more = {(one["reason"], one["count"]) for one in lines() if one["audit"] == "denials"}
     assert more == {("unauthenticated", 1000 - PER_S), ("other", 5)}
     deny(False, PER_S, "unauthenticated")
@@ -335,12 +335,12 @@ def test_denials_beyond_ten_a_second_are_counted(lines: Any) -> None:
 def test_the_queue_is_bounded_and_denials_leave_room_for_changes() -> None:
     audit = Audit("topic", "b", StillClock())
     for _ in range(ROOM_FOR_DENIALS + 7):
-        audit.denial(an_event())
+        audit.add_denial(an_event())
     assert (len(audit), audit.lost) == (ROOM_FOR_DENIALS, 7)
     for _ in range(ROOM):
-        audit.change(an_event())
+        audit.add_change(an_event())
     assert (len(audit), audit.lost) == (ROOM, 7 + ROOM_FOR_DENIALS)
-    assert len(audit.take(10)) == 10
+    assert len(audit.pop(10)) == 10
     assert len(audit) == ROOM - 10
 
 
@@ -383,11 +383,11 @@ async def test_a_batch_refused_for_good_is_lost_and_an_outage_loses_nothing(
             raise error
 
     monkeypatch.setattr(writer, "_send", send)
-    audit.change(an_event(path="first"))
+    audit.add_change(an_event(path="first"))
     assert not await privates.send_all(writer)()
     clock.s += GIVE_UP_S - 1
     assert not await privates.send_all(writer)()
-    audit.change(an_event(path="second"))
+    audit.add_change(an_event(path="second"))
     clock.s += 1
     await privates.send_all(writer)()
     await privates.send_all(writer)()
@@ -408,7 +408,7 @@ async def test_the_time_of_an_outage_is_none_of_a_refusal(monkeypatch: pytest.Mo
             raise errors.pop(0)
 
     monkeypatch.setattr(writer, "_send", send)
-    audit.change(an_event(path="first"))
+    audit.add_change(an_event(path="first"))
     assert [await privates.send_all(writer)() for _ in range(4)] == [False, False, False, True]
     assert audit.lost == 0
 

@@ -21,7 +21,7 @@ from seaweedq.access.rights import ANONYMOUS, EVERYTHING, OF_THE_CLUSTER, Action
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.api import routes
 from seaweedq.api.access import authentication
-from seaweedq.api.access.authentication import Gate, PeerRequests, header_of
+from seaweedq.api.access.authentication import Authentication, PeerRequests, header_of
 from seaweedq.api.app import Application
 from seaweedq.api.fastapi_routes import HANDLERS, documented_routes, reachable
 from seaweedq.api.refusals import Refusals
@@ -75,7 +75,7 @@ class SomeCallers(Callers):
     def __init__(self, known: dict[str, Caller]) -> None:
         self.known = {digest_of(text.encode()): caller for text, caller in known.items()}
 
-    def tell(self, told: object) -> None:
+    def on_change(self, listener: object) -> None:
         pass
 
     def find(self, digest: bytes) -> Caller | None:
@@ -90,19 +90,19 @@ class SomeCallers(Callers):
         raise AssertionError
 
 
-def gate(needs_token: bool = True, **known: Caller) -> Gate:
-    return Gate(SomeCallers(known), needs_token, lambda request: request.headers.get(FROM_A_BROKER) == b"1")
+def made(needs_token: bool = True, **known: Caller) -> Authentication:
+    return Authentication(SomeCallers(known), needs_token, lambda request: request.headers.get(FROM_A_BROKER) == b"1")
 
 
-def admitted(judging: Gate, request: Request) -> Request:
+def admitted(judging: Authentication, request: Request) -> Request:
     """The request behind its match, authentication and authorisation."""
     judging._find(matched(request))
     judging.authorise(request)
     return request
 
 
-def verdict(judging: Gate, method: str, path: str, token: str | None = None) -> int:
-    """The status with which the gate refuses; 200 where it lets in."""
+def verdict(judging: Authentication, method: str, path: str, token: str | None = None) -> int:
+    """The status of a refusal; 200 for none."""
     headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
     try:
         admitted(judging, request_of(method, path, *headers))
@@ -121,7 +121,7 @@ def with_rights(*grants: Grant) -> Caller:
 def test_each_route_and_each_caller(method: str, path: str, rule: Any) -> None:
     alone = {str(one): with_rights(Grant((one,), ("t*",), ("s*",))) for one in Action}
     elsewhere = {f"{one}2": with_rights(Grant((one,), ("other",), ("s*",))) for one in Action}
-    judging = gate(**alone, **elsewhere, admin=Caller("admin", "t", (EVERYTHING,)), none=with_rights())
+    judging = made(**alone, **elsewhere, admin=Caller("admin", "t", (EVERYTHING,)), none=with_rights())
     if rule.kind in (Kind.OPEN, Kind.OWN_RIGHT):
         assert {verdict(judging, method, path, token) for token in (None, "wrong", "none", "admin")} == {200}
         return
@@ -134,9 +134,9 @@ def test_each_route_and_each_caller(method: str, path: str, rule: Any) -> None:
         assert verdict(judging, method, path, str(one)) == (200 if allowed else 403), one
         there = allowed and (rule.kind is Kind.KNOWN or one in OF_THE_CLUSTER)
         assert verdict(judging, method, path, f"{one}2") == (200 if there else 403), one
-    assert verdict(gate(needs_token=False), method, path) == 200
-    assert verdict(gate(needs_token=False), method, path, "sq1_wrong") == 401, "a wrong token is never taken for none"
-    assert verdict(gate(needs_token=False), method, path, "mine") == 200, "a proxy's token is none of ours"
+    assert verdict(made(needs_token=False), method, path) == 200
+    assert verdict(made(needs_token=False), method, path, "sq1_wrong") == 401, "a wrong token is never taken for none"
+    assert verdict(made(needs_token=False), method, path, "mine") == 200, "a proxy's token is none of ours"
 
 
 def test_every_action_has_a_route() -> None:
@@ -145,14 +145,14 @@ def test_every_action_has_a_route() -> None:
 
 @pytest.mark.parametrize("action", [Action.CONSUME, Action.SUBSCRIBE, Action.DESCRIBE])
 def test_another_subscription(action: Action) -> None:
-    judging = gate(p=with_rights(Grant((action,), ("t1",), ("other",))))
+    judging = made(p=with_rights(Grant((action,), ("t1",), ("other",))))
     named = [(m, p, r) for m, p, r in ROUTES if r.action == action and r.has_subscription]
     assert named
     assert {verdict(judging, method, path, "p") for method, path, _ in named} == {403}
 
 
 def test_names_are_judged_decoded_and_are_no_others() -> None:
-    judging = gate(p=with_rights(Grant((Action.PUBLISH,), ("a b",)), Grant((Action.READ,), ("é*",))))
+    judging = made(p=with_rights(Grant((Action.PUBLISH,), ("a b",)), Grant((Action.READ,), ("é*",))))
     assert verdict(judging, "POST", "/v1/topics/a b/messages", "p") == 200
     assert verdict(judging, "GET", "/v1/topics/été/stream", "p") == 200
     for path in ("/v1/topics/a%20b/messages", "/v1/topics/A B/messages", "/v1/topics/a b /messages"):
@@ -172,7 +172,7 @@ def test_names_are_judged_decoded_and_are_no_others() -> None:
 
 
 def test_what_has_no_rule_has_no_route_for_nobody() -> None:
-    judging = gate(admin=Caller("admin", "t", (EVERYTHING,)))
+    judging = made(admin=Caller("admin", "t", (EVERYTHING,)))
     for _, path, _ in every():
         allowed = {method for method, one, _ in every() if one == path}
         for method in {*ALWAYS, SOCKET} - allowed:
@@ -182,7 +182,7 @@ def test_what_has_no_rule_has_no_route_for_nobody() -> None:
 
 def test_where_tokens_are_taken() -> None:
     caller = Caller("p", "t", (EVERYTHING,))
-    judging = gate(t=caller, other=caller)
+    judging = made(t=caller, other=caller)
 
     def found(*headers: tuple[bytes, bytes], method: str = "GET", **more: Any) -> str | None:
         return admitted(judging, request_of(method, "/v1/topics/t1/stream", *headers, **more)).caller.principal
@@ -220,7 +220,7 @@ def test_where_tokens_are_taken() -> None:
 
 def test_who_a_relay_names_counts_from_brokers_alone() -> None:
     named = (b"seaweedq-caller", b'{"principal":"admin"}')
-    judging = gate(p=with_rights(Grant((Action.READ,), ("t1",))))
+    judging = made(p=with_rights(Grant((Action.READ,), ("t1",))))
     with pytest.raises(Unauthenticated):
         admitted(judging, request_of("GET", "/v1/topics/t1", named))
     with pytest.raises(Forbidden):
@@ -236,7 +236,7 @@ def test_who_a_relay_names_counts_from_brokers_alone() -> None:
 
 
 def test_a_refusal_says_neither_why_nor_what_exists() -> None:
-    judging = gate(p=with_rights())
+    judging = made(p=with_rights())
     said = set()
     for text in ("x", draw(SystemIds()), "sq1_"):
         with pytest.raises(Unauthenticated) as refused:
@@ -363,12 +363,12 @@ async def test_an_end_without_a_lease_tells_what_is_known_of_the_token(
         try:
             await asyncio.sleep(60)
         finally:
-            callers.look()  # the lease is there again before the request has ended
+            callers.end_revoked_requests()  # the lease is there again before the request has ended
 
-    judging = Gate(callers, True, lambda request: False)
+    judging = Authentication(callers, True, lambda request: False)
     asking = asyncio.create_task(judging.while_allowed(request, work()))
     await asyncio.sleep(0)
-    callers.look(hears=False)
+    callers.end_revoked_requests(has_lease=False)
     with pytest.raises(error):
         await asking
 
@@ -377,7 +377,7 @@ PRINCIPAL = PrincipalRecord("u" * 32, (Grant((Action.PUBLISH, Action.CONSUME), (
 
 
 class World:
-    """A gate, and the changes of which its broker hears."""
+    """Authentication, and the changes of which its broker hears."""
 
     def __init__(self, admin: Path | None = None) -> None:
         self.clock = Time()
@@ -385,7 +385,7 @@ class World:
         token.require()
         self.callers = Callers(MemoryCoordination(self.clock), self.clock, token)
         self.callers.view.loaded = True
-        self.gate = Gate(self.callers, True, lambda request: False)
+        self.authentication = Authentication(self.callers, True, lambda request: False)
         self._revision = 0
         self.principal(PRINCIPAL)
 
@@ -404,7 +404,7 @@ class World:
         headers = [(b"authorization", f"Bearer {text}".encode()), *more]
         path = scope.pop("path", f"/v1/topics/{topic}/messages")
         method = SOCKET if scope.pop("type", "http") == "websocket" else scope.pop("method", "POST")
-        return admitted(self.gate, request_of(method, path, *headers, **scope)).caller.principal
+        return admitted(self.authentication, request_of(method, path, *headers, **scope)).caller.principal
 
     def _take(self, key: str, value: bytes | None) -> None:
         self._revision += 1
@@ -482,14 +482,14 @@ def test_how_much_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert world.asks("a" * 40) == "admin"
     with pytest.raises(Unauthenticated):
         world.asks(draw(SystemIds()))
-    assert not privates.shown(world.gate).by_header
+    assert not privates.shown(world.authentication).by_header
     for _ in range(9):
         text = draw(SystemIds())
         world.token(text)
         for topic in ("t1", "t2", "t3", "t1"):
             assert world.asks(text, topic=topic) == "p"
-        assert len(privates.shown(world.gate).by_header) <= 3
-        assert all(len(seen.allowed) <= 2 for seen in privates.shown(world.gate).by_header.values())
+        assert len(privates.shown(world.authentication).by_header) <= 3
+        assert all(len(seen.allowed) <= 2 for seen in privates.shown(world.authentication).by_header.values())
 
 
 @pytest.mark.parametrize("name", ["t" * 200, "t" + "\U0001f30a" * 199, "t1"])
@@ -498,7 +498,7 @@ def test_what_is_remembered_takes_no_more_memory_than_is_said(name: str, monkeyp
     most = 500_000
     monkeypatch.setattr(authentication, "REMEMBERED_BYTES", most)
     world, sizes = World(), []
-    shown = privates.shown(world.gate)
+    shown = privates.shown(world.authentication)
     tracemalloc.start()
     try:
         while not sizes or sizes[-1] < 0.9 * most:
@@ -530,7 +530,7 @@ def test_of_one_that_is_revoked_or_whose_principal_changes_nothing_is_kept() -> 
     world.token(child, parent=text.split("_")[1])
     world.token(other)
     assert [world.asks(child), world.asks(other)] == ["p", "p"]
-    shown = privates.shown(world.gate)
+    shown = privates.shown(world.authentication)
     assert len(shown.by_header) == 3
     world.revoke(text)
     assert list(shown.by_header) == [b"Bearer " + other.encode()]
@@ -540,7 +540,7 @@ def test_of_one_that_is_revoked_or_whose_principal_changes_nothing_is_kept() -> 
 
 def test_a_name_as_long_as_a_head_is_not_remembered() -> None:
     world, text = shown_twice()
-    (seen,) = privates.shown(world.gate).by_header.values()
+    (seen,) = privates.shown(world.authentication).by_header.values()
     for _ in range(2):
         assert world.asks(text, topic="t" * 60_000) == "p"
     assert seen.allowed == {(Action.PUBLISH, Resource("t"))}

@@ -116,7 +116,7 @@ def session_of(together: InLoop) -> Any:
 
         return asyncio.run(ask())
 
-    return begin_session(post, inside.trust(broker).keys, broker.id)
+    return begin_session(post, inside.keyring(broker).keys, broker.id)
 
 
 async def test_nobody_but_brokers_is_answered_at_the_port_for_brokers(tmp_path: Path) -> None:

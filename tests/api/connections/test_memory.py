@@ -141,7 +141,7 @@ def test_a_principal_holds_half_of_what_is_free_the_next_half_of_the_rest() -> N
     fair = FairMemory(budget, lambda: 2)
 
     def hold(key: str, size: int) -> None:
-        fair.take(key, size)
+        fair.claim(key, size)
         budget.hold(size)
 
     hold("a", 40 * MIB)  # its first one, however large
@@ -161,7 +161,7 @@ def test_a_principal_holds_half_of_what_is_free_the_next_half_of_the_rest() -> N
 def test_who_is_alone_has_all() -> None:
     fair = FairMemory(Budget(4 * MIB), lambda: 1)
     for _ in range(4):
-        fair.take("a", MIB)
+        fair.claim("a", MIB)
 
 
 @pytest.mark.brokers
@@ -199,7 +199,7 @@ async def test_a_decoder_counts_for_its_callers_share() -> None:
     fair = FairMemory(budget, lambda: 2)
     memory = DecodingMemory(budget, fair)
     for caller, size in (("a", 30), ("b", 1)):
-        fair.take(caller, size)
+        fair.claim(caller, size)
         budget.hold(size)
     with pytest.raises(Overloaded, match="hold 30 bytes, and 30 more would be over half"):
         await memory.run("a", 10, 30, str)  # its other requests may wait as well: nobody else makes room

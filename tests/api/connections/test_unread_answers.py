@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seaweedq.api.connections.answers import Outgoing
-from seaweedq.api.connections.memory import TICK_S, Unread, UnreadAnswers
+from seaweedq.api.connections.memory import TICK_S, UnreadAnswers, UnreadBuffer
 from seaweedq.api.request import Answer, Receive, Scope, Send, send
 from seaweedq.broker.context import Readiness
 from seaweedq.errors import Overloaded
@@ -34,7 +34,7 @@ class Reader:
     gone: bool = False
 
     def __post_init__(self) -> None:
-        self.unread = Unread(lambda: self.left, self.cut)
+        self.unread = UnreadBuffer(lambda: self.left, self.cut)
 
     def cut(self) -> None:
         self.gone = True

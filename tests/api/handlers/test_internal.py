@@ -250,11 +250,11 @@ async def test_links_open_at_each_broker_while_the_secret_is_changed() -> None:
 
     def signs(mine: str, *others: str) -> tuple[bytes, set[bytes]]:
         """What one signs with, and all that it takes."""
-        trust = PeerKeyring(secrets_of(mine), SystemIds())
-        trust.begin(keys_of(*trust.secrets), "me.1")
+        keyring = PeerKeyring(secrets_of(mine), SystemIds())
+        keyring.begin(keys_of(*keyring.secrets), "me.1")
         proven = [keys_of(*secrets_of(one)).prove(f"b{n}", record) for n, one in enumerate(others)]
         records = {f"b{n}": msgspec.structs.replace(record, proofs=found) for n, found in enumerate(proven)}
-        roots = trust.link_roots({broker: Versioned.new(one) for broker, one in records.items()})
+        roots = keyring.link_roots({broker: Versioned.new(one) for broker, one in records.items()})
         return roots[0], {*roots}
 
     both = f"{new},{old}"

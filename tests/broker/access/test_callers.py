@@ -11,7 +11,7 @@ from seaweedq.access.limits import NO_LIMITS
 from seaweedq.access.rights import EVERYTHING, NEVER_US, Caller
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.broker.access.callers import NOTHING_S, RATE_S, AdminToken, Callers
-from seaweedq.broker.access.principals import Principals, Wanted
+from seaweedq.broker.access.principals import Principals, TokenSpec
 from seaweedq.broker.access.view import PREFIXES
 from seaweedq.clock import SystemIds
 from seaweedq.coordination.interface import Entry
@@ -65,7 +65,7 @@ class Two:
 
     async def issue(self, name: str, caller: Caller = ROOT) -> tuple[str, str]:
         """The id and the text of a new token."""
-        wanted = Wanted(name if caller is ROOT else None, None, None)
+        wanted = TokenSpec(name if caller is ROOT else None, None, None)
         issued = await self.changes.issue(caller, wanted)
         await self.here.view.load()
         return issued.id, issued.text

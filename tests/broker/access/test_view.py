@@ -100,7 +100,7 @@ def test_a_token_that_is_issued_has_nobody_elses_found_or_judged_again(monkeypat
     assert caller is not None
     judged: list[Caller] = []
     again = Callers.again
-    monkeypatch.setattr(Callers, "again", lambda self, one, *at: judged.append(one) or again(self, one, *at))
+    monkeypatch.setattr(Callers, "current", lambda self, one, *at: judged.append(one) or again(self, one, *at))
     ended: list[str] = []
     with callers.holding(caller, Action.READ, Resource("t"), lambda: ended.append("ended")):
         callers.view.take([change_of(TOKENS[1], token, 3), change_of("b", PrincipalRecord("u1", every, 1), 4)])
@@ -121,7 +121,7 @@ def test_a_token_counts_until_it_expires_and_not_a_moment_longer() -> None:
     assert all(found)
     clock.now_us = lambda: 5
     assert [callers.find(one) for one in digests] == [None, None], "with the one from which it came"
-    assert [callers.again(one) for one in found if one] == [None, None]
+    assert [callers.current(one) for one in found if one] == [None, None]
 
 
 def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +134,8 @@ def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypat
     for number, expires_us in enumerate((10, 20, None)):
         callers.view.take([change_of(TOKENS[number], ("a", "u0", expires_us, None, None), 2 + number)])
     judged: list[int] = []
-    again = callers.again
-    monkeypatch.setattr(callers, "again", lambda *asked: judged.append(1) or again(*asked))
+    again = callers.current
+    monkeypatch.setattr(callers, "current", lambda *asked: judged.append(1) or again(*asked))
     ended: list[int] = []
     with ExitStack() as held:
         for number in range(3):
@@ -144,10 +144,10 @@ def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypat
             for _ in range(50):
                 end = partial(ended.append, number)
                 held.enter_context(callers.holding(caller, Action.READ, Resource("t"), end))
-        callers.look()
+        callers.end_revoked_requests()
         assert (judged, ended) == ([], [])
         clock.at_us = 10
-        callers.look()
+        callers.end_revoked_requests()
         assert (len(judged), set(ended), len(ended)) == (50, {0}, 50)
         for _ in range(1000):
             with callers.holding(caller, Action.READ, Resource("t"), lambda: None):
@@ -159,7 +159,7 @@ def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypat
                 pass
         assert len(callers._expiring) < 500, "those that have ended are forgotten"
     clock.at_us = 20
-    callers.look()
+    callers.end_revoked_requests()
     assert (set(ended), callers._by_token) == ({0}, {})
 
 
@@ -175,8 +175,8 @@ def test_a_clock_set_back_amid_a_look_keeps_nothing_that_has_expired() -> None:
     assert caller is not None
     ended: list[int] = []
     with callers.holding(caller, Action.READ, Resource("t"), partial(ended.append, 1)):
-        callers.look()
+        callers.end_revoked_requests()
         assert not ended
         readings.append(10)
-        callers.look()
+        callers.end_revoked_requests()
     assert ended == [1]

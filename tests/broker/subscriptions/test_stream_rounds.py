@@ -13,7 +13,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.streams import streaming
-from seaweedq.broker.streams.streaming import Batch
+from seaweedq.broker.streams.streaming import LeasedBatch
 from seaweedq.broker.subscriptions import pulling
 from seaweedq.broker.subscriptions.acking import Refusal, Selection
 from seaweedq.broker.subscriptions.leases import Position
@@ -49,7 +49,7 @@ class Scene:
             await inside.subscription_admin(self.broker).create(self.topic, name, record)
             self.at[name] = Position(name, name, name, most)
 
-    async def next(self, name: str, wait_s: float = WAIT_S) -> Batch | None:
+    async def next(self, name: str, wait_s: float = WAIT_S) -> LeasedBatch | None:
         """The next batch of a stream, as a connection asks for it that has sent all before."""
         wanted = Pull(100, wait_s, self.at[name].consumer, position=self.at[name])
         batch = await inside.subscription_streams(self.broker).next(self.topic, name, wanted)

@@ -39,7 +39,7 @@ def proven(world: World, record: Any) -> Any:
     """The record, which of a broker shows that it knows the cluster's secret."""
     if not isinstance(record, BrokerRecord):
         return record
-    return replace(record, proofs=inside.trust(world.living[0]).keys.prove("b9.x", record))
+    return replace(record, proofs=inside.keyring(world.living[0]).keys.prove("b9.x", record))
 
 
 def test_every_kind_has_a_case() -> None:

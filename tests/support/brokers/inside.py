@@ -91,7 +91,7 @@ def roster(broker: Broker) -> Roster:
     return broker.roster
 
 
-def trust(broker: Broker) -> PeerKeyring:
+def keyring(broker: Broker) -> PeerKeyring:
     return broker.keyring
 
 

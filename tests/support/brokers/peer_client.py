@@ -39,9 +39,9 @@ def stamped(session: Outgoing, method: str, path: str) -> dict[str, str]:
 class _At(Addresses):
     """Finds one broker, at whatever URL it is asked for, or at the one that is given."""
 
-    def __init__(self, broker: str, trust: PeerKeyring, at: str = "", secured: Secured | None = None) -> None:
-        super().__init__(Roster(MemoryCoordination(SystemClock())), trust)
-        self._broker, self._keys = broker, trust.keys
+    def __init__(self, broker: str, keyring: PeerKeyring, at: str = "", secured: Secured | None = None) -> None:
+        super().__init__(Roster(MemoryCoordination(SystemClock())), keyring)
+        self._broker, self._keys = broker, keyring.keys
         self._at, self._secured = at, secured
 
     def find(self, url: str) -> Address | None:
@@ -50,10 +50,10 @@ class _At(Addresses):
 
 def stranger_peers(certificates: Callable[[], ssl.SSLContext] | None = None) -> Peers:
     """Peers of no cluster: they say hello at any URL."""
-    trust = PeerKeyring(["secret"], SystemIds())
-    trust.begin(keys_of("secret"), ME)
+    keyring = PeerKeyring(["secret"], SystemIds())
+    keyring.begin(keys_of("secret"), ME)
     peers = Peers(certificates)
-    peers.begin(trust, _At("x.1", trust), SystemClock(), SystemIds())
+    peers.begin(keyring, _At("x.1", keyring), SystemClock(), SystemIds())
     return peers
 
 
@@ -65,8 +65,8 @@ def peers_of(
     secured: Secured | None = None,
 ) -> Peers:
     """Peers that call this broker, wherever it serves, or at its port for brokers."""
-    trust = PeerKeyring(secrets_of(secret), SystemIds())
-    trust.begin(keys_of(*trust.secrets, cluster=inside.cluster_id(broker)), ME)
+    keyring = PeerKeyring(secrets_of(secret), SystemIds())
+    keyring.begin(keys_of(*keyring.secrets, cluster=inside.cluster_id(broker)), ME)
     peers = Peers(certificates)
-    peers.begin(trust, _At(broker.id, trust, at, secured), SystemClock(), SystemIds())
+    peers.begin(keyring, _At(broker.id, keyring, at, secured), SystemClock(), SystemIds())
     return peers
