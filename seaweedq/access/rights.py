@@ -56,7 +56,7 @@ ANY = "*"
 
 
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The right to some actions: on the topics that match one of `topics` and, where an action is about a
+    """The right to some actions: on the topics that match one of `topics` and, if an action is about a
     subscription, on those of their subscriptions that match one of `subscriptions`."""
 
     actions: tuple[Action, ...]
@@ -73,17 +73,17 @@ class _Names:
 
     @staticmethod
     def of(patterns: Iterable[str]) -> "_Names":
-        """Takes patterns apart."""
+        """Returns the names that match some patterns."""
         every = tuple(patterns)
         prefixes = tuple(one[:-1] for one in every if one.endswith(ANY))
         return _Names(frozenset(one for one in every if not one.endswith(ANY)), prefixes)
 
     def have(self, name: str) -> bool:
-        """Tells whether a name matches."""
+        """Returns whether a name matches."""
         return name in self.exact or name.startswith(self.prefixes)
 
     def have_topic(self, name: str) -> bool:
-        """Tells whether a topic's name matches; one of the queue's own does by its whole name alone."""
+        """Returns whether a topic's name matches; one of the queue's own does by its whole name alone."""
         return name in self.exact or (name.startswith(self.prefixes) and not name.startswith(OURS))
 
 
@@ -159,7 +159,7 @@ def _pattern_within(narrow: str, wide: str, topics: bool) -> bool:
     return narrow.removesuffix(ANY).startswith(wide[:-1])
 
 
-DEFAULT = "*"  # the name of what is no principal: the limits of all that have none of their own
+DEFAULT = "*"  # the name of no principal: its limits are those of all that have none of their own
 NEVER_US = 2**63 - 1  # when a caller expires that has no end
 
 
@@ -167,7 +167,7 @@ NEVER_US = 2**63 - 1  # when a caller expires that has no end
 class Caller:
     """The sender of a request. `principal` is None for one that is anonymous; `token` is the id of its token.
 
-    Each of `layers` must allow what it does: the principal's rights, those of its token, and those of the tokens from
+    Each of `layers` must allow its actions: the principal's rights, those of its token, and those of the tokens from
     which that one was issued. Without any layer it may do nothing. It counts until `expires_us`.
 
     `uid` is that of the principal, by which it differs from each other one that ever had its name: whatever outlives a
@@ -182,8 +182,8 @@ class Caller:
     uid: str | None = None
 
 
-NOBODY = Caller(None)  # anonymous where a token is required
-ANONYMOUS = Caller(None, layers=(EVERYTHING,))  # anonymous where none is
+NOBODY = Caller(None)  # anonymous, if tokens are required
+ANONYMOUS = Caller(None, layers=(EVERYTHING,))  # anonymous, if none is
 BROKER = Caller(None, layers=(EVERYTHING,))  # another broker, which has judged for itself
 
 

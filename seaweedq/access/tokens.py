@@ -1,6 +1,6 @@
 """Tokens: `sq1_{id}_{secret}_{crc}`, all in lower-case hexadecimal digits.
 
-The id (64 bits) names a token where it is listed and revoked. The secret has 256 bits, so its SHA-256 needs no salt: a
+The id (64 bits) names a token in lists and revocations. The secret has 256 bits, so its SHA-256 needs no salt: a
 broker keeps that of the whole text, and finds a token by it, which compares no secret. The CRC tells a text that was
 cut or mistyped from one that was revoked, and scanners of repositories a token from other texts.
 """
@@ -25,7 +25,7 @@ def draw(ids: Ids) -> str:
 
 
 def id_of(text: str) -> str | None:
-    """Returns the id of a token, None where the text is none."""
+    """Returns the id of a token, None if the text is none."""
     found = _TOKEN.fullmatch(text)
     return found[2] if found and _crc(found[1]) == found[3] else None
 

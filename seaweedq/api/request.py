@@ -1,4 +1,4 @@
-"""A request as one object: what has come of it, and what the steps of its way have found (pipeline); and bare answers.
+"""A request as one object, with the findings of the steps of its way (pipeline); and bare answers.
 
 Each step writes its own members: `sender` the look at peers, `route` and `resource` the match, `caller` and
 `is_relayed` the authentication, `meter` the limits, `outcome`, `has_created` and `issued` the handlers.
@@ -30,7 +30,7 @@ _WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
 class Connection(Protocol):
-    """The connection of a request, for those who send for as long as their client takes it. `account` is that of the
+    """The connection of a request, for streams, which send as fast as their client reads. `account` is that of the
     principal to whose limit of connections it counts."""
 
     account: Account | None
@@ -42,7 +42,7 @@ class Connection(Protocol):
         """Ends the connection, whatever was not taken."""
 
     def stay(self) -> None:
-        """Begins a request that lasts for as long as its client likes. Raises Overloaded where there are too many."""
+        """Begins a request that lasts for as long as its client likes. Raises Overloaded if there are too many."""
 
     def go(self) -> None:
         """Ends such a request."""
@@ -52,13 +52,13 @@ class Connection(Protocol):
 
 
 class Meter(Protocol):
-    """Counts what a request uses of the limits that it is under (access/rates)."""
+    """Counts the use of limits by a request (access/rates)."""
 
     def spend(self, limit: str, amount: float) -> None:
-        """Takes what a request has turned out to cost."""
+        """Takes a cost of a request that was let in."""
 
     def take_now(self, limit: str, amount: float) -> None:
-        """Takes what a request costs more than its route tells. Raises RateLimited."""
+        """Takes a cost of a request beyond those of its route. Raises RateLimited."""
 
     def waiting(self) -> AbstractContextManager[None]:
         """Counts a pull that waits. Raises RateLimited."""
@@ -68,7 +68,7 @@ class Meter(Protocol):
 
 
 class ClientGone(Exception):
-    """Raised where the client went away before its request was complete: nobody is there to answer."""
+    """Raised if the client went away before its request was complete: nobody is there to answer."""
 
 
 class Request:
@@ -117,7 +117,7 @@ class Request:
         self.at_peer_port = at_peer_port
         self.sender: str | None = None  # the broker that has sent it, empty: none; None: nobody has looked yet
         self.route: Route = NO_ROUTE
-        self.resource = NO_RESOURCE  # what the route's action is about
+        self.resource = NO_RESOURCE  # of the route's action
         self.caller: Caller = NOBODY
         self.is_relayed = False  # by another broker, which has judged and counted it
         self.meter: Meter | None = None  # if its caller, or its topic, has limits
@@ -185,18 +185,18 @@ class Request:
         return _weight(self.header(b"accept") or "", (media,)) > 0
 
     def spend(self, limit: str, amount: float) -> None:
-        """Takes what the request has turned out to cost."""
+        """Takes a cost of the request after it was let in."""
         if self.meter is not None:
             self.meter.spend(limit, amount)
 
     def take(self, limit: str, amount: float) -> None:
-        """Takes what the request costs more than its route tells. Raises RateLimited."""
+        """Takes a cost of the request beyond those of its route. Raises RateLimited."""
         if self.meter is not None:
             self.meter.take_now(limit, amount)
 
     @contextmanager
     def staying(self) -> Iterator[None]:
-        """Runs what may last for as long as a client likes. Raises Overloaded if too many connections have such."""
+        """Runs a request that lasts for as long as its client likes. Raises Overloaded if too many do."""
         if self.connection is None:
             yield
             return

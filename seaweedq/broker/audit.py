@@ -66,7 +66,7 @@ _TYPES = {"string": pa.string(), "int": pa.int32(), "long": pa.int64()}
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """A change, a denial, or the number of denials of one reason that have no events of their own. `status` is that of
-    the answer, 0 where there was none; `made` is the id of a token that a change has made."""
+    the answer, 0 for no answer; `made` is the id of a token that a change has made."""
 
     time_us: int
     kind: Kind
@@ -130,7 +130,7 @@ AUDIT_LOG = logging.getLogger("seaweedq.audit")
 
 
 def mode_of(settings: Settings) -> Mode:
-    """Returns where the audit goes; by default it is there where tokens are required."""
+    """Returns the audit's destination; by default there is one if tokens are required."""
     if settings.audit == "auto":
         return "topic" if settings.auth == "required" else "none"
     return settings.audit
@@ -205,7 +205,7 @@ class Audit:
 TICK_S, PAUSE_S = 0.5, 5.0
 GIVE_UP_S = 600.0  # for a batch that the topic refuses, and that no outage keeps away
 MOST = 500  # rows of a batch
-LAST_S = 2.0  # for what is left at a stop
+LAST_S = 2.0  # for the rest at a stop
 WARN_S = 60.0
 logger = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ class AuditTopic(Service):
                 await asyncio.sleep(PAUSE_S)
 
     async def send_rest(self) -> None:
-        """Publishes what is left at a stop, as far as there is time; the rest is lost."""
+        """Publishes the queue at a stop, as far as there is time; the rest is lost."""
         try:
             async with asyncio.timeout(LAST_S):
                 if await self._send_all():
@@ -254,7 +254,7 @@ class AuditTopic(Service):
         self.audit.count_lost(len(self._batch) + len(self.audit))
 
     async def _send_all(self) -> bool:
-        """Publishes all that there is. Returns False where the topic does not take it."""
+        """Publishes all that there is. Returns False if the topic does not take it."""
         self.audit.end_second()
         async with self._sending:
             while True:
@@ -265,7 +265,7 @@ class AuditTopic(Service):
                     return False
 
     async def _sent(self) -> bool:
-        """Publishes the batch. Returns False where that failed, or its outcome is unknown: it goes again as it is."""
+        """Publishes the batch. Returns False if that failed, or its outcome is unknown: it goes again as it is."""
         try:
             await self._send()
         except SeaweedqError as error:
@@ -294,7 +294,7 @@ class AuditTopic(Service):
 
     def _lose(self) -> None:
         self.audit.count_lost(len(self._batch))
-        self._target = None  # under another identity: nobody knows what has this one's sequences
+        self._target = None  # under another identity: nobody knows which rows have this one's sequences
 
     async def _send(self) -> None:
         target = await self._topic()
@@ -306,7 +306,7 @@ class AuditTopic(Service):
         self._sequence += len(self._batch)
 
     async def _topic(self) -> Topic:
-        """Returns the topic, and creates it where it does not exist. Raises TopicConflict where it takes no rows of the
+        """Returns the topic, and creates it if it does not exist. Raises TopicConflict if it takes no rows of the
         audit, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
         if self._catalog.find(TOPIC) is None:
             self._catalog.check_readable(TOPIC)

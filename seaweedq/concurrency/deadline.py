@@ -1,5 +1,5 @@
-"""Deadlines: what is awaited within one, tried again until one, and many futures that one timer ends; and a pause that
-an event cuts short.
+"""Deadlines: work that is awaited within one or tried again until one, and many futures that one timer ends; and a
+pause that an event cuts short.
 
 A deadline measures with the `Clock` that it is given; pauses run on the event loop, so that both follow simulated time
 if the loop and the clock do.

@@ -1,1 +1,1 @@
-"""The judgement of requests: callers, rules, rates, hosts and origins; and what the audit and metrics hear of them."""
+"""The judgement of requests: senders, rates, hosts and origins; and its audit."""

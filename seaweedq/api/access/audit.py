@@ -1,9 +1,9 @@
-"""Tells the audit of the changes and denials among the requests of clients: who asked, from where, for what, and what
-came of it. A request that is neither costs nothing more.
+"""Records changes and denials among the requests of clients: their caller, address, action and outcome. A request that
+is neither costs nothing more.
 
 A change is a request that is not a GET, unless it publishes or consumes; and a topic's creation by a publish or an
-upload. It is told of whatever comes of it. A denial is an answer of 401, 403 or 429. What another broker relays was
-told of there. No query, header or body goes into an event: they may hold links, tokens and messages.
+upload. It is recorded whatever its outcome. A denial is an answer of 401, 403 or 429. A relayed request was recorded
+by the first broker. No query, header or body goes into an event: they may hold links, tokens and messages.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ _DENIED = frozenset({401, 403, 429})
 
 
 class RequestAudit:
-    """Watches the requests of one broker. `address_of` returns where a request comes from, and `masked` a text without
-    the secrets of tokens."""
+    """Watches the requests of one broker. `address_of` returns the address of a request's client, and `masked` a text
+    without the secrets of tokens."""
 
     def __init__(
         self,
@@ -37,28 +37,28 @@ class RequestAudit:
         self._masked = masked
 
     def begin(self, request: Request) -> bool:
-        """Begins to watch a change, and returns True; False if it is not to be told of."""
+        """Begins to watch a change, and returns True; False if it is not to be recorded."""
         request.is_watched = self._audit.is_on and not request.sender
         return request.is_watched
 
     def end(self, request: Request, status: int) -> None:
-        """Tells of what has come of a change that was watched; its status is 0 if nothing was answered."""
+        """Records a change that was watched, with the status of its answer, 0 for none."""
         if status in _DENIED:
             self._deny(request, status, request.denied_for or "denied")
         else:
             self._audit.add_change(self._event(request, request.route.action, status=status, made=request.issued))
 
     def created(self, request: Request) -> None:
-        """Tells of a topic that a publish or an upload has created."""
+        """Records a topic that a publish or an upload has created."""
         if self._audit.is_on and not request.sender:
             self._audit.add_change(self._event(request, Action.CREATE, status=201))
 
     def denied(self, request: Request, error: SeaweedqError) -> None:
-        """Tells of an error with which a request is answered, if that is a denial."""
+        """Records an error with which a request is answered, if that is a denial."""
         if not self._audit.is_on or (status := status_of(error)) not in _DENIED:
             return
         if request.is_watched:
-            request.denied_for = error.slug  # it is told of at its end
+            request.denied_for = error.slug  # it is recorded at its end
         elif isinstance(error, PeerRefused):
             if error.fields.get("reason") not in USUAL:
                 self._deny(request, status, error.slug)

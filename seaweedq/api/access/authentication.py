@@ -61,7 +61,7 @@ class PeerRequests:
         self._refusals = refusals
 
     def authenticated(self, request: Request) -> bool:
-        """Tells whether a broker of this cluster sent the request. Raises PeerRefused where the request claims it, and
+        """Returns whether a broker of this cluster sent the request. Raises PeerRefused if the request claims it, and
         it is not so: it must not be relayed once more, and so round and round."""
         if request.sender is None:
             stamp = request.headers.get(STAMP)
@@ -82,8 +82,8 @@ class PeerRequests:
             )
 
     def _is_claimed(self, request: Request) -> bool:
-        """Refuses a hello at the port for clients, as it refuses stamps, so that who sends it looks for the other one.
-        Tells whether the request claims to be a broker's."""
+        """Refuses a hello at the port for clients, as it refuses stamps, so that its sender looks for the other one.
+        Returns whether the request claims to be a broker's."""
         if request.header(_HELLO) is not None:
             raise self._noted(_elsewhere(), request)
         return self.authenticated(request)
@@ -138,7 +138,7 @@ _CALLER_HEADER = msgspec.json.Decoder(CallerHeader)
 
 
 def check_right(caller: Caller, action: Action, resource: Resource) -> None:
-    """Raises Forbidden where a caller may not do an action."""
+    """Raises Forbidden if a caller may not do an action."""
     if not judge(caller, action, resource):
         raise forbidden(action, resource)
 
@@ -158,7 +158,7 @@ def header_of(caller: Caller) -> dict[str, str]:
 
 
 def relayed_caller(request: Request) -> Caller:
-    """Returns the caller of a request that another broker has judged and relayed. It may do what it was let do."""
+    """Returns the caller of a request that another broker has judged and relayed. It may do all: it was judged."""
     text = request.header(_HEADER)
     if text is None:
         return ANONYMOUS
@@ -177,7 +177,7 @@ TOKEN_BYTES, RIGHT_BYTES = 1_000, 400  # beside texts: the objects, and their pl
 
 @dataclass(slots=True)
 class ShownToken:
-    """A token as the SHA-256 of its text; the caller that it stood for, what that was allowed, and their `bytes`."""
+    """A token as the SHA-256 of its text; its caller, the actions that were allowed, and their `bytes`."""
 
     digest: bytes
     caller: Caller
@@ -194,7 +194,7 @@ class ShownTokens:
         self._bytes = 0
 
     def add(self, header: bytes, text: bytes, caller: Caller, action: Action | None, resource: Resource) -> None:
-        """Remembers what a caller was allowed by the token that a header has shown."""
+        """Remembers an allowed action of a caller, with the token that a header has shown."""
         token, size = caller.token or "", RIGHT_BYTES + sum(map(sys.getsizeof, resource))
         seen = self.by_header.get(header)
         if seen is None or seen.caller is not caller or len(seen.allowed) >= REMEMBERED_RIGHTS:
@@ -271,7 +271,7 @@ class Authentication:
         request.caller = found or (NOBODY if self._needs_token else callers.view.anonymous)
 
     def authorise(self, request: Request) -> None:
-        """Raises Unauthenticated or Forbidden if the caller may not do what the route of its request asks."""
+        """Raises Unauthenticated or Forbidden if the caller may not do its route's action."""
         route, resource, caller = request.route, request.resource, request.caller
         if not route.is_judged or request.is_relayed:
             return
@@ -321,7 +321,7 @@ class Authentication:
         return NotReady("this broker did not know which tokens count: its lease had expired, or its clock was set back")
 
     def _remember(self, request: Request, caller: Caller, action: Action, resource: Resource) -> None:
-        """Remembers what a caller was allowed by a token of the usual form."""
+        """Remembers an allowed action of a caller with a token of the usual form."""
         shown = request.headers.get(b"authorization")
         is_usual = shown is not None and shown.startswith(BEARER) and b"," not in shown
         if shown is None or not is_usual or request.is_socket or len(request.path) > REMEMBERED_PATH:
@@ -330,7 +330,7 @@ class Authentication:
 
 
 def text_of(request: Request) -> bytes | None:
-    """Returns the token that a request gives, whether or not it counts. Raises UnreadableRequest where it gives two."""
+    """Returns the token that a request gives, whether or not it counts. Raises UnreadableRequest if it gives two."""
     shown = request.headers.get(b"authorization")
     if shown is None:
         text = None

@@ -11,12 +11,12 @@ a header that no page sent it: a page that sets Authorization or Seaweedq-Client
 requests without these headers pass.
 
 Pages of other origins may use the broker as `cors_origins` lists them (CORS). Such a page asks by itself, with a token
-that it has, and never with what a browser keeps for the broker: answers name its origin and never `*`, and never allow
-credentials. A browser asks before it sends a token (a preflight): that is answered for every path, since it says
-nothing of what there is.
+that it has, and never with credentials that a browser keeps for the broker: answers name its origin and never `*`, and
+never allow credentials. A browser asks before it sends a token (a preflight): that is answered for every path, and so
+tells nothing of the topics.
 
-Routes are chosen by the decoded path, so what is encoded in a name must not choose another route: a topic
-`a%2Fsubscriptions%2Fb` would be a subscription, and `%69nternal` would be what a proxy keeps out.
+Routes are chosen by the decoded path, so encoded characters of a name must not choose another route: a topic
+`a%2Fsubscriptions%2Fb` would be a subscription, and `%69nternal` a path that a proxy keeps out.
 """
 
 import re
@@ -115,7 +115,7 @@ SHOWN = 100  # characters of a header that an error shows
 
 class HostRules:
     """The rules of one broker: `advertised` is the URL at which others reach it, `allowed` are patterns of further
-    names: a name, `*.suffix`, or `*`. `cors` has further origins whose pages may send what they like."""
+    names: a name, `*.suffix`, or `*`. `cors` has further origins whose pages may send all requests."""
 
     def __init__(self, advertised: str, allowed: Iterable[str], cors: CorsRules = NO_CORS) -> None:
         self._cors = cors
@@ -127,8 +127,8 @@ class HostRules:
         self._passed: set[bytes] = set()
 
     def check(self, request: Request) -> None:
-        """Raises WrongHost where Host is a name that is not this broker's, and ForeignOrigin where a page of another
-        site sends what it must not. Of a repeated header all count: two hosts together are no name."""
+        """Raises WrongHost if Host is a name that is not this broker's, and ForeignOrigin if a page of another
+        site sends a request that it must not. Of a repeated header all count: two hosts together are no name."""
         headers = request.headers
         host = headers.get(b"host")
         if host is not None and host not in self._passed:
@@ -175,7 +175,7 @@ class HostRules:
 
 
 def _place(text: str, default_port: int = 0) -> tuple[str, int] | None:
-    """Returns name and port of a host, None where it is none. Names are in lower case, addresses without brackets."""
+    """Returns name and port of a host, None if it is none. Names are in lower case, addresses without brackets."""
     if not _PLACE.fullmatch(text):
         return None
     try:

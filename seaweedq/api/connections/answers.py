@@ -194,7 +194,7 @@ class StoredObject:
 
 def parse_range(text: str | None, size: int) -> tuple[int, int] | None:
     """Returns the half-open range [start, end) of an object of `size` bytes that a Range header asks for, None for the
-    whole object. Raises OffsetOutOfRange where the range has no byte of the object."""
+    whole object. Raises OffsetOutOfRange if the range has no byte of the object."""
     found = _RANGE.fullmatch(text) if text else None
     if found is None or found[1] == found[2] == "":
         return None
@@ -219,7 +219,7 @@ def _beyond(text: str | None, size: int) -> OffsetOutOfRange:
 
 async def send_object(stored: StoredObject, request: Request, out: Send, stall_s: float) -> Answer | None:
     """Sends an object, or the range of it that was asked for; to HEAD its headers alone. Returns an answer that is
-    still to be sent, None where everything was sent.
+    still to be sent, None if everything was sent.
 
     Raises what `stored.read` raises before its first bytes. A client that takes nothing for `stall_s` seconds is cut
     off, and so is one that would get an incomplete body.
@@ -252,7 +252,7 @@ async def send_object(stored: StoredObject, request: Request, out: Send, stall_s
 
 
 def _wanted(request: Request, etag: str) -> str | None:
-    """Returns the Range header, None where it is for other bytes than the object has."""
+    """Returns the Range header, None if it is for other bytes than the object has."""
     condition = request.header(b"if-range")
     return request.header(b"range") if condition in (None, etag) else None
 

@@ -65,7 +65,7 @@ class Addresses:
         for text in reversed((request.header(FORWARDED) or "").split(",")[-MAX_HOPS:]):
             address = _bare(text.strip())
             if not address:
-                break  # a trusted proxy knows no address there: what stands before that the client may have written
+                break  # a trusted proxy knows no address there: the client may have written all before that
             if not self._is_trusted(address):
                 return address
         return peer

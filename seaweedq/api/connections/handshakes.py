@@ -1,8 +1,8 @@
 """TLS on connections that clients make: each has a place among all of them from its first packet on.
 
-asyncio tells of a connection with TLS once its handshake is done, and waits a minute for that: strangers who send
+asyncio tells of a connection with TLS once its handshake is done, and waits a minute for that: strangers that send
 nothing would hold any number of them. So connections are accepted without TLS, are bounded as all others are, and the
-handshake has to be done within `head_timeout_s`. Then what HTTP is spoken by takes over, and takes a place of its own.
+handshake has to be done within `head_timeout_s`. Then HTTP's protocol takes over, and takes a place of its own.
 
 A connection uses the certificate that there is when it begins; a later one changes nothing for it.
 """
@@ -32,7 +32,7 @@ class Handshake(asyncio.Protocol):
         self._shaking: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes a place, and begins the handshake. Where there is no place nothing can be said: TLS is not up."""
+        """Takes a place, and begins the handshake. Without one nothing can be said: TLS is not up."""
         self._transport = transport
         if self._bounds.enter(self, transport) is Admission.NONE:
             self._bounds.refusals.note("connection", f"there are max_connections={self._bounds.connections.most}")
@@ -41,7 +41,7 @@ class Handshake(asyncio.Protocol):
         self._shaking = asyncio.ensure_future(self._shake(transport))
 
     def data_received(self, data: bytes) -> None:
-        """Keeps what came before anybody was there to take it."""
+        """Keeps bytes that came too early for their reader."""
         self._early.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:

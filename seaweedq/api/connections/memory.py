@@ -109,7 +109,7 @@ class IncompleteBodies:
 
     def add(self, body: IncompleteBody, size: int) -> None:
         """Counts `size` bytes of a body that have just come, and has it hold as many steps as they need. Raises
-        Overloaded where there is no room; then it holds nothing."""
+        Overloaded if there is no room; then it holds nothing."""
         now_s = self._now()
         body.count(size, now_s)
         need = body.need - body.held
@@ -117,7 +117,7 @@ class IncompleteBodies:
             self._step(body, -(-need // body.step_bytes) * body.step_bytes, now_s)
 
     def release(self, body: IncompleteBody) -> None:
-        """Releases what a body holds: it has come whole, or was given up."""
+        """Releases a body's memory: it has come whole, or was given up."""
         if body in self._bodies:
             del self._bodies[body]
             self._budget.incomplete -= body.held
@@ -156,7 +156,7 @@ class IncompleteBodies:
         )
 
     def _slowest(self, now_s: float) -> IncompleteBody | None:
-        """Returns the slowest body of the slow ones, None where there is none."""
+        """Returns the slowest body of the slow ones, None if there is none."""
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             slow = [(body.brought(now_s), n, body) for n, body in enumerate(self._bodies) if body.is_slow(now_s)]
@@ -228,12 +228,12 @@ SAME_SIZE = 5  # copies of the body that a decoder may hold
 MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
 LINE_BYTES = 180  # of a bare value
 ARROW_SIZE = 20  # of short strings: five bytes in Arrow become columns and texts
-WINDOW_BYTES = 4 * 1024 * 1024  # of a decompressor, beside what it has made
+WINDOW_BYTES = 4 * 1024 * 1024  # of a decompressor, beside its output
 
 
 def needed(media: str, content: bytes, bare: bool, limit_bytes: int) -> int:
-    """Returns how many bytes the decoding of a body may need: an estimate, measured for the worst that clients can
-    send. `limit_bytes` bounds what Arrow data may be, decompressed."""
+    """Returns how many bytes the decoding of a body may need: an estimate, measured for the worst bodies of
+    clients. `limit_bytes` bounds what Arrow data may be, decompressed."""
     if media == bodies.ARROW:
         if may_expand(pa.py_buffer(content)):
             return SAME_SIZE * limit_bytes
@@ -262,7 +262,7 @@ class DecodingMemory:
         """Calls `work` in a thread as soon as there is room for `size` bytes, and returns its result. The request holds
         `own` bytes already; without a `caller` it has no share. Raises Overloaded.
 
-        They are held until the thread has ended, also where nobody waits any more, since a thread cannot be cancelled.
+        They are held until the thread has ended, also if nobody waits any more, since a thread cannot be cancelled.
         Clients that go while their bodies are decoded, and come again, would get memory without bound.
         """
         while not self._may_begin(caller, own, size):
@@ -273,7 +273,7 @@ class DecodingMemory:
         return await self._run(caller, size, work, *arguments)
 
     async def run_at_once(self, size: int, work: Callable[..., T], *arguments: object) -> T:
-        """As `run`, without waiting: for what has to be done with a request that nobody can refuse any more."""
+        """As `run`, without waiting: for a request that nobody can refuse any more."""
         return await self._run(None, size, work, *arguments)
 
     async def _run(self, caller: str | None, size: int, work: Callable[..., T], *arguments: object) -> T:
@@ -282,7 +282,7 @@ class DecodingMemory:
         self._fair.add(caller, size)
 
         def release(_: Any = None) -> None:
-            """Releases the memory, once the thread has ended and what its error held is free."""
+            """Releases the memory, once the thread has ended and its error is free."""
             self._budget.decoding -= size
             self._fair.release(caller, size)
             self._changed.set()
@@ -292,7 +292,7 @@ class DecodingMemory:
         finally:
             call.add_done_callback(mark_retrieved)
             if call.done():
-                release()  # now: the request goes on without a pause, and counts what it keeps
+                release()  # now: the request goes on without a pause, and counts its own memory
             else:
                 call.add_done_callback(release)
             del call  # an error refers to this frame, and the call to the error
@@ -315,7 +315,7 @@ TICK_S = 1.0
 
 
 class UnreadBuffer:
-    """The answers that one connection has not taken yet. `left` tells how many bytes they are, `cut` ends the
+    """The answers that one connection has not taken yet. `left` returns how many bytes they are, `cut` ends the
     connection."""
 
     __slots__ = ("cut", "held", "last_left", "left", "pace", "taken_s")
@@ -347,7 +347,7 @@ class UnreadAnswers:
         return len(self._pending)
 
     def begin(self, unread: UnreadBuffer) -> None:
-        """Counts what a connection has not taken."""
+        """Counts the unread bytes of a connection."""
         now_s = self._clock.monotonic_s()
         unread.held = unread.last_left = unread.left()
         unread.taken_s = now_s
@@ -371,8 +371,8 @@ class UnreadAnswers:
             raise self.refusal()
 
     async def made(self, size: int, maker: Callable[[], Awaitable[Callable[[], R]]]) -> R | None:
-        """Returns an answer of about `size` bytes that `maker` returns what makes; None where there is no room, for
-        which it is not asked: it may sign a link for each message. Large ones are made in a thread, so that other
+        """Returns an answer of about `size` bytes, made by the function that `maker` returns; None if there is no room,
+        without asking `maker`: it may sign a link for each message. Large ones are made in a thread, so that other
         requests go on, and one at a time, so that each finds the one before it counted.
 
         Those that wait for their turn hold their rows. Beyond `limit_bytes` of these an answer is made at once: that
@@ -411,7 +411,7 @@ class UnreadAnswers:
 
     @contextmanager
     def streaming(self, size: int) -> Iterator[None]:
-        """Holds what is on its way to a client while an answer is streamed. Raises Overloaded."""
+        """Holds the bytes on their way to a client while an answer is streamed. Raises Overloaded."""
         self.admit(size)
         self._budget.answers += size
         try:
@@ -420,7 +420,7 @@ class UnreadAnswers:
             self._budget.answers -= size
 
     def tick(self) -> None:
-        """Looks how much was taken since the last tick, and ends those of which nothing was for too long."""
+        """Counts the bytes taken since the last tick, and ends connections that took none for too long."""
         now_s = self._clock.monotonic_s()
         for one in list(self._pending):
             left = one.left()

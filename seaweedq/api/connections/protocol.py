@@ -1,7 +1,7 @@
 """Extends uvicorn's HTTP protocol: connections are bounded, heads in size and time, answers in memory.
 
 `request_reader` bounds bodies. Before a request's head is complete no application is asked, and uvicorn bounds nothing.
-Nor does it bound what is in a chunked body beside its content, as trailers, of which none is kept, and what comes of a
+Nor does it bound the bytes of a chunked body beside its content, as trailers, of which none is kept, and the rest of a
 body behind its answer, which nobody reads.
 
 Requests may be pipelined. The next one begins once the buffer of the answers before it is nearly empty, and only so
@@ -38,8 +38,8 @@ from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
 
 class UntilClosed:
-    """An application whose answers are sent without chunks. uvicorn's cycle counts what is left of a stated length;
-    here each part of an answer is all that is left."""
+    """An application whose answers are sent without chunks. uvicorn's cycle counts the rest of a stated length; here
+    each part of an answer is all of the rest."""
 
     def __init__(self, app: Any, cycle: RequestResponseCycle) -> None:
         self._app = app
@@ -116,7 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._send_and_close(self._no_place())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the wait for a head, and forgets what was not taken."""
+        """Ends the wait for a head, and forgets its unread answers."""
         self._stop_timer()
         self._stop_body_timer()
         self._release_early()
@@ -166,7 +166,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.headers = _Trailers()
 
     def on_body(self, body: bytes) -> None:
-        """Counts what is left of a body."""
+        """Counts the rest of a body."""
         self._body_left -= len(body)
         super().on_body(body)
 
@@ -185,7 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._bounds.connections.mark_busy(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parses what came, but of pipelined requests only a few at a time."""
+        """Parses received bytes, but of pipelined requests only a few at a time."""
         self._bounds.connections.touch(self)
         if self._unparsed is not None or self.pipeline or self._deferred:
             self._unparsed = memoryview(bytes(self._unparsed or b"") + data)
@@ -271,7 +271,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def stay(self) -> None:
-        """Begins a request that lasts for as long as its client likes. Raises Overloaded where there are too many."""
+        """Begins a request that lasts for as long as its client likes. Raises Overloaded if there are too many."""
         connections = self._bounds.connections
         if not connections.stay(self):
             most = connections.most_staying
@@ -336,7 +336,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.send_400_response(UNREADABLE)
 
     def _ignore_wish(self, rest: bytes | memoryview) -> None:
-        """Parses a head once more without its wish, and what has come behind it."""
+        """Parses a head once more without its wish, and the bytes behind it."""
         if self.parser.get_method() == b"CONNECT":
             self.send_400_response("this is no proxy")
             return
@@ -401,7 +401,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return bool(self.cycle) and not self.cycle.response_complete
 
     def _feed_more(self) -> None:
-        """Parses what is left of a read, until a request has to wait for an answer to the one before it."""
+        """Parses the rest of a read, until a request has to wait for an answer to the one before it."""
         while self._unparsed is not None and not self.transport.is_closing():
             if self.pipeline or self._deferred:
                 self._hold_back()
@@ -436,7 +436,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return Overloaded(f"the broker has max_connections={most} already, all busy; try again", max_connections=most)
 
     def _too_slow(self) -> None:
-        """Closes the connection without an answer: no request has come. Where requests before it wait for their turn,
+        """Closes the connection without an answer: no request has come. If requests before it wait for their turn,
         the rest of the head may have come long ago: the broker has not read it yet, and the wait begins again."""
         if self.pipeline or self._deferred or self._unparsed is not None:
             self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
@@ -462,7 +462,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._body_timer = None
 
     def _abort_later(self) -> None:
-        """Ends a connection that is closing, even if its client never takes what is left for it."""
+        """Ends a connection that is closing, even if its client never takes the rest."""
         self._stop_timer()
         self._timer = self.loop.call_later(self._bounds.answer_timeout_s, self.transport.abort)
 

@@ -82,14 +82,14 @@ def decode_request(content: bytes, stated: str | None, decoder: msgspec.json.Dec
 
 
 def check_free_form(content: bytes) -> None:
-    """Raises InvalidRequest where a body that is stored as it came is not JSON that every reader can read."""
+    """Raises InvalidRequest if a body that is stored as it came is not JSON that every reader can read."""
     if content and (reason := blemish(content)):
         raise InvalidRequest(f"the request is not valid: {reason}", reason=reason)
 
 
 def _with_units(reason: str, content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Returns the request that was refused for this reason, with the texts in place of numbers parsed, one after the
-    other. Raises InvalidRequest where that is not the reason."""
+    other. Raises InvalidRequest if that is not the reason."""
     numbers = content
     while True:
         numbers = _with_numbers(reason, numbers) or numbers
@@ -103,7 +103,7 @@ def _with_units(reason: str, content: bytes, decoder: msgspec.json.Decoder[T]) -
 
 def _with_numbers(reason: str, content: bytes) -> bytes | None:
     """Returns a body with a number in place of the text at the path that msgspec names, and of its neighbours in a
-    list; None where no text of a duration or a size is refused. Raises InvalidRequest for one that is neither."""
+    list; None if no text of a duration or a size is refused. Raises InvalidRequest for one that is neither."""
     found = _AT.match(reason)
     if not found or not _TEXT.match(found["reason"]):
         return None
@@ -236,7 +236,7 @@ class RequestReader:
 
     def decoding_json(self, content: bytes) -> AbstractContextManager[None]:
         """Returns the block in which a request is decoded, with the memory that this needs. Raises RequestTooLarge
-        where it needs more than there ever is, and Overloaded."""
+        if it needs more than there ever is, and Overloaded."""
         if len(content) < SMALL_JSON_BYTES:
             return NO_MEMORY
         needed = SAME_SIZE * len(content) + MEMBER_BYTES * (content.count(b":") + content.count(b","))
@@ -250,8 +250,8 @@ class RequestReader:
 
     @contextmanager
     def made(self, request: Request, size: int) -> Iterator[None]:
-        """Holds what was made of a request's body, for as long as the block runs; unless it is small, it counts for its
-        caller's share."""
+        """Holds the decoded form of a request's body, for as long as the block runs; unless it is small, it counts for
+        its caller's share."""
         caller, counted = request.key, size if size >= SMALL_BYTES else 0
         if counted:
             self.fair.add(caller, counted)
@@ -284,14 +284,14 @@ class RequestReader:
 
     @property
     def timeout_s(self) -> float:
-        """The seconds within which a body must arrive, or its next bytes where it is streamed."""
+        """The seconds within which a body must arrive, or its next bytes if it is streamed."""
         return self.settings.request_timeout_s
 
 
 class Body:
     """The decoded body of a request, held in the memory budget for as long as the block runs.
 
-    Raises MissingContentType where a client's is not empty, RequestTooLarge, RequestTimeout, UnsupportedEncoding,
+    Raises MissingContentType if a client's is not empty, RequestTooLarge, RequestTimeout, UnsupportedEncoding,
     UnreadableBody, Overloaded, ClientGone.
     """
 
@@ -446,8 +446,8 @@ class StreamedBody:
         return message
 
     async def chunks(self, reader: RequestReader, held: IncompleteBody) -> AsyncIterator[bytes]:
-        """Yields all of it; `held` holds the memory of what is on its way. Raises ClientGone, Overloaded, and
-        RequestTimeout where nothing comes for request_timeout_s, or too little while others need the memory."""
+        """Yields all of it; `held` holds the memory of its bytes. Raises ClientGone, Overloaded, and
+        RequestTimeout if nothing comes for request_timeout_s, or too little while others need the memory."""
         while not self.ended:
             message = await self._next(reader, held)
             if message["type"] == "http.disconnect":

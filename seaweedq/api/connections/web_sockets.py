@@ -1,7 +1,7 @@
 """Extends uvicorn's WebSocket protocol by the bounds that connections have for HTTP.
 
 Messages have at most MAX_MESSAGE_BYTES, in at most MAX_FRAGMENTS, and take memory as bodies that are still coming do.
-No more is read than what was asked for, and nothing while the client takes nothing: neither messages nor pongs pile up.
+No more is read than was asked for, and nothing while the client takes nothing: neither messages nor pongs pile up.
 The connection keeps the place that it had before: it is busy until its end, and never makes room for others.
 """
 
@@ -64,7 +64,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.refusal = "a header of a WebSocket's request is over 8 KiB, or there are over 128"
 
     def begin(self, transport: Any, head: bytes) -> bool:
-        """Takes over the connection from HTTP, with the head of the request. Returns False where it cannot become
+        """Takes over the connection from HTTP, with the head of the request. Returns False if it cannot become
         a WebSocket, for the reason in `refusal`: the library takes fewer and shorter headers than HTTP here."""
         self.connection_made(transport)
         self._unread = UnreadBuffer(transport.get_write_buffer_size, transport.abort)
@@ -84,7 +84,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Counts what the client does not take, and reads nothing more meanwhile."""
+        """Counts the bytes that the client does not take, and reads nothing more meanwhile."""
         super().pause_writing()
         self._bounds.unread.begin(self._unread)
         self.transport.pause_reading()
@@ -96,7 +96,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.loop.call_soon(self._feed)
 
     def data_received(self, data: bytes) -> None:
-        """Parses what came, as far as it is wanted now."""
+        """Parses received bytes, as far as they are wanted now."""
         self._unparsed = memoryview(bytes(self._unparsed) + data)
         self._feed()
 
@@ -108,9 +108,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         return message
 
     async def send(self, message: Any) -> None:
-        """As ASGI. Raises ClientDisconnected once either side has ended the connection: uvicorn raises it only where
-        the client has gone, and takes what is sent behind a close frame of its own, as for a wrong frame, for a defect
-        of the application. A refusal completes the handshake: uvicorn would log it as none, and answer once more."""
+        """As ASGI. Raises ClientDisconnected once either side has ended the connection: uvicorn raises it only if
+        the client has gone, and takes a frame behind its own close frame, as for a wrong frame, for a defect of the
+        application. A refusal completes the handshake: uvicorn would log it as none, and answer once more."""
         await self.writable.wait()
         if self.close_sent or self.transport.is_closing():
             raise ClientDisconnected
@@ -181,11 +181,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     def stay(self) -> None:
-        """Begins what lasts for as long as the client likes. Raises Overloaded where there are too many."""
+        """Begins a request that lasts for as long as its client likes. Raises Overloaded if there are too many."""
         self._connection.stay()
 
     def go(self) -> None:
-        """Ends it."""
+        """Ends such a request."""
         self._connection.go()
 
     def exempt(self) -> None:
@@ -256,8 +256,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
 
     def _wants_more(self) -> bool:
-        """Returns whether to parse what came. Before the handshake is complete no frame is parsed: a wrong one could
-        not be answered with a close frame."""
+        """Returns whether to parse received bytes. Before the handshake is complete no frame is parsed: a wrong one
+        could not be answered with a close frame."""
         is_parsing = self.handshake_complete or not self.handshake_initiated
         return is_parsing and self.writable.is_set() and not self.read_paused and not self.transport.is_closing()
 

@@ -37,7 +37,7 @@ from seaweedq.errors import NotReady, SeaweedqError
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_ROWS = 4096
-FILES, PEERS = 16, 64  # reads at a time, of files and of other brokers: who hangs holds up none of the other kind
+FILES, PEERS = 16, 64  # reads at a time, of files and of other brokers: one kind that hangs does not hold up the other
 SHARED_BYTES, SHARED_S = 4 * 1024 * 1024, 1.0
 Key = tuple[Topic, int, int]  # topic, segment, offset
 
@@ -121,7 +121,7 @@ class StreamTransport(Protocol):
     """Sends the parts of one stream."""
 
     async def begin(self, positions: str | None = None) -> None:
-        """Says that the stream has begun, and where, if it has positions."""
+        """Says that the stream has begun, and its positions if it has some."""
 
     async def batch(self, chunks: Sequence[Chunk], positions: str) -> None:
         """Sends messages, and the positions behind them."""
@@ -137,7 +137,8 @@ class StreamTransport(Protocol):
 
 
 class StreamMemory:
-    """The memory for what streams send. Where there is none, one stream looks now and then, for all of them."""
+    """The memory for messages that streams send. While there is none, one stream checks now and then, for all of
+    them."""
 
     def __init__(self, unread: UnreadAnswers, clock: Clock) -> None:
         self._unread = unread
@@ -156,8 +157,8 @@ class StreamMemory:
         return False
 
     async def wait(self, request: Request, size: int, until_s: float) -> bool:
-        """Returns once the client has taken what was sent before, and there is room for so many bytes; False where
-        there is no room by then (monotonic seconds)."""
+        """Returns once the client has taken the last parts, and there is room for so many bytes; False if there is no
+        room by `until_s` (monotonic seconds)."""
         connection = request.connection
         while True:
             if connection:
@@ -203,7 +204,7 @@ class StreamSession:
                 task.cancel()
 
     async def unless_ended(self, work: Awaitable[T]) -> T | None:
-        """Returns the result of `work`, which a step of `live` awaits; None where the broker leaves before, then it is
+        """Returns the result of `work`, which a step of `live` awaits; None if the broker leaves before, then it is
         cancelled. It makes no task: each message of each stream comes through here."""
         interruptible = asyncio.timeout(None)
         try:

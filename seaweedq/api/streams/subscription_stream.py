@@ -2,8 +2,8 @@
 `max_in_flight` that are not acked. Bare ASGI.
 
 States of a connection: opening -> sending <-> full -> ended. *Sending*: one request to the dispatcher at a time, for
-what comes behind the last message that was sent (broker/subscriptions/leases). It begins once the
-socket has taken what was sent before: what is leased is sent at once, else its deadline would run while it waits here.
+the messages behind the last one that was sent (broker/subscriptions/leases). It begins once the socket has taken that:
+leased messages are sent at once, else their deadline would run while they wait here.
 *Full*: `max_in_flight` messages are not acked, so that the dispatcher gives nothing. *Ended*: the client has gone, the
 subscription was deleted, or the broker leaves; the dispatcher is told, so that no request that waits there leases
 anything more. The leases of a WebSocket end with that. Those of server-sent events stay until their deadline, since
@@ -70,7 +70,7 @@ class SubscriptionStreamRoute:
         """
         check_accepted(request)
         stream = await self._open(request, topic, name, transport := EventTransport(out))
-        await transport.begin(id_at(stream.position))  # who loses the first batch on its way goes on there
+        await transport.begin(id_at(stream.position))  # a client that loses the first batch goes on there
         try:
             await stream.life.live(stream.step, request.until_gone())
         finally:
@@ -131,7 +131,7 @@ class Stream:
                 await self.route.streams.leave(self.topic, self.name, self.position, free)
 
     async def hear(self, text: str | None) -> bytes:
-        """Returns the answer to what the client has said."""
+        """Returns the answer to a message of the client."""
         if not text:
             raise UnreadableBody("the message is not JSON: it is empty, or no text")
         content = text.encode()
@@ -148,7 +148,7 @@ class Stream:
         return bytes(found.body) if found.status < 400 else b'{"error":%b}' % bytes(found.body)
 
     async def _next(self, wait_s: float) -> LeasedBatch | None:
-        """Leases what comes next. A dispatcher that cannot answer is asked again: the stream lives on."""
+        """Leases the next messages. A dispatcher that cannot answer is asked again: the stream lives on."""
         try:
             wanted = Pull(MAX_PULL, wait_s, self.position.consumer, position=self.position, max_bytes=CHUNK_BYTES)
             until_us = self.life.request.caller.expires_us
@@ -168,7 +168,7 @@ class Stream:
         _, serial = parse_lease(batch.lease) or ("", 0)
         await self.life.transport.leased(batch)
         self.position = self.position.at(serial, *batch.rows.last)
-        await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
+        await asyncio.sleep(0)  # if nothing had to be waited for, others have their turn
         return True
 
 
@@ -188,7 +188,7 @@ def _options(request: Request) -> tuple[int, str | None]:
 
 
 def _begin(before: EventId | None, connection: str, consumer: str | None, max_in_flight: int) -> Position:
-    """Returns where a connection begins: behind the event that its client has, or with a new stream."""
+    """Returns the start of a connection: behind the event that its client has, or a new stream."""
     if before is None or before.stream is None:
         return Position(connection, connection, consumer or connection, max_in_flight)
     begin = Position(before.stream, connection, consumer or before.stream, max_in_flight)

@@ -1,6 +1,6 @@
-"""`GET /v1/topics/{topic}/stream`: the messages of a whole topic as they come, to everybody who listens. Bare ASGI.
+"""`GET /v1/topics/{topic}/stream`: the messages of a whole topic as they come, to all listeners. Bare ASGI.
 
-Nothing is kept of a listener: the positions that it gets with each batch are all that it needs to go on, at any broker.
+No state of a listener is kept: with the positions that it gets with each batch it can go on, at any broker.
 A stream ends when its client goes, its topic is deleted, or the broker leaves.
 """
 
@@ -57,7 +57,7 @@ class TopicStreamRoute:
         await self._run(request, reader, transport, listen(request, transport, nothing_to_say))
 
     async def _open(self, request: Request, topic: str) -> tuple[TopicReader, str]:
-        """Returns a reader where the request wants it to begin, and its positions."""
+        """Returns a reader at the request's start, and its positions."""
         reader = await self.streams.open(
             await self.catalog.known(check_name(topic)), start_of(request, self.clock.now_us())
         )
@@ -90,7 +90,7 @@ class Stream:
             seen = self.feed.signal.count
             if await self.route.room.wait(self.request, self.needed, until_s):
                 if await self._send_batch():
-                    await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
+                    await asyncio.sleep(0)  # if nothing had to be waited for, others have their turn
                     return
                 if self.needed > CHUNK_BYTES:
                     continue
@@ -101,7 +101,7 @@ class Stream:
             await self.feed.wait(seen, min(left_s, AGAIN_S) if self.reader.missing else left_s)
 
     async def _send_batch(self) -> bool:
-        """Sends what there is, up to about CHUNK_BYTES. Returns whether anything was read."""
+        """Sends due messages, up to about CHUNK_BYTES. Returns whether any was read."""
         found: list[Chunk] = []
         size = 0
         has_read, until_us = False, self.request.caller.expires_us
@@ -129,7 +129,7 @@ class Stream:
 
 
 def start_of(request: Request, now_us: int) -> Start:
-    """Returns where a stream is to begin. Raises InvalidPositions for a bad Last-Event-ID, and InvalidRequest."""
+    """Returns the start of a stream. Raises InvalidPositions for a bad Last-Event-ID, and InvalidRequest."""
     resumed = request.header(b"last-event-id")
     if resumed:
         return Positions.parse(resumed)

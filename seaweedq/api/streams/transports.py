@@ -41,7 +41,7 @@ _ID = re.compile(r"(?P<lease>[A-Za-z0-9._-]{1,64})\.(?P<n>0|[1-9][0-9]{0,35})")
 
 @dataclass(frozen=True, slots=True)
 class EventId:
-    """The id of the last event that a client has; stream and serial are None where the lease is none of a stream's."""
+    """The id of the last event that a client has; `stream` is None if the lease is none of a stream's."""
 
     stream: str | None
     serial: int
@@ -63,7 +63,7 @@ class EventId:
 
 
 def id_at(position: Position) -> str:
-    """Returns the id of the event at a position; where nothing was sent yet one before all events."""
+    """Returns the id of the event at a position; one before all events if nothing was sent yet."""
     return f"{position.lease}.{lease_number(max(0, position.segment), max(0, position.offset))}"
 
 
@@ -160,7 +160,7 @@ def _in_lines(column: pa.StringArray) -> pa.StringArray:
 
 
 def check_accepted(request: Request) -> None:
-    """Raises NotAcceptable where the client takes no events."""
+    """Raises NotAcceptable if the client takes no events."""
     if not request.accepts(MEDIA):
         stated = (request.header(b"accept") or "")[:SHOWN]
         raise NotAcceptable(f"the stream is {MEDIA}, or a WebSocket; the request accepts {stated!r}", supported=[MEDIA])
@@ -207,7 +207,7 @@ class WebSocket:
         await self._send(b'{"messages":%b,"lease":%b}' % (messages, msgspec.json.encode(batch.lease)))
 
     async def answer(self, content: bytes) -> None:
-        """Sends the answer to what the client has said."""
+        """Sends the answer to a message of the client."""
         await self._send(content)
 
     async def keep_alive(self) -> None:
@@ -229,7 +229,7 @@ class WebSocket:
 
 
 async def listen(request: Request, socket: WebSocket, hear: Hear) -> None:
-    """Answers what the client says, one message after the other; returns once it has gone. An error is an answer
+    """Answers the client's messages, one after the other; returns once it has gone. An error is an answer
     too."""
     with suppress(ClientGone):
         while (message := await request.receive())["type"] != "websocket.disconnect":
@@ -245,7 +245,7 @@ async def listen(request: Request, socket: WebSocket, hear: Hear) -> None:
 
 
 async def nothing_to_say(text: str | None) -> bytes:
-    """Refuses what the client of a stream says that takes nothing. Raises UnreadableBody, InvalidRequest."""
+    """Refuses a message of a client, for a stream that takes none. Raises UnreadableBody, InvalidRequest."""
     try:
         msgspec.json.decode(text or "", type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Principals and tokens of the cluster: what each broker knows of them, and how they change."""
+"""Principals and tokens of the cluster: each broker's view, and changes."""
 
 from seaweedq.broker.access.callers import MAX_BYTES as MAX_BYTES
 from seaweedq.broker.access.callers import Callers as Callers

@@ -1,7 +1,7 @@
 """The callers of requests: the principal of each token, and the requests that end when its rights end.
 
 The token of `admin_token_file` is the first one, and the way back in. It may do everything, on this broker alone. The
-file is read again each LOOK_S if it has changed, so that whoever can write it can change or end the token while the
+file is read again each LOOK_S if it has changed, so that its writers can change or end the token while the
 broker runs. One that cannot be read any more ends it, and so does one that all users of the machine may write: they
 could make themselves its administrators. Its text is any secret of MIN_CHARACTERS or more; only its SHA-256 and its
 length are kept, by which it is found in texts that must not have it.
@@ -149,7 +149,7 @@ class TokenLookups:
         self._running: dict[str, asyncio.Task[bool]] = {}
 
     async def fetch(self, token: str) -> bool:
-        """Reads a token by its id, unless it is known. Tells whether anything was learnt. Raises
+        """Reads a token by its id, unless it is known. Returns whether anything was learnt. Raises
         CoordinationUnavailable."""
         if token in self._view.tokens or not self._view.loaded:
             return False
@@ -194,7 +194,7 @@ class TokenLookups:
     def _end(self, token: str, ended: asyncio.Task[bool]) -> None:
         self._running.pop(token, None)
         if not ended.cancelled():
-            ended.exception()  # those who wait have it; perhaps nobody does any more
+            ended.exception()  # its waiters have it; perhaps there are none any more
 
 
 FEW = 100  # requests that have ended may stay among those that expire, beside as many as are held
@@ -209,7 +209,7 @@ class _HeldRequest:
 
 
 class Callers:
-    """Finds callers by tokens, and ends what is held for those that lose a right."""
+    """Finds callers by tokens, and ends the held requests of those that lose a right."""
 
     def __init__(self, coordination: Coordination, clock: Clock, admin: AdminToken) -> None:
         self.view = AccessView(coordination, self._changed)
@@ -223,14 +223,14 @@ class Callers:
         self._numbers = itertools.count()
 
     def find(self, digest: bytes) -> Caller | None:
-        """Returns the caller of the token with this SHA-256, None where none counts."""
+        """Returns the caller of the token with this SHA-256, None if none counts."""
         found = self.view.found.get(digest) or self._admin.find(digest) or self.view.find(digest)
         if found is None or (found.expires_us != NEVER_US and found.expires_us <= self._clock.now_us()):
             return None
         return found
 
     async def learn(self, text: bytes) -> bool:
-        """Looks up a token that this broker does not know. Tells whether it may be known now. Raises
+        """Looks up a token that this broker does not know. Returns whether it may be known now. Raises
         CoordinationUnavailable."""
         token = id_of(text.decode("latin-1"))
         return token is not None and await self._lookups.fetch(token)
@@ -240,7 +240,7 @@ class Callers:
         return masked(self._admin.masked(text))
 
     def current(self, caller: Caller, now_us: int | None = None) -> Caller | None:
-        """Returns the caller as its token is now, or at a time, None where that does not count any more."""
+        """Returns the caller as its token is now, or at a time, None if that does not count any more."""
         if caller.token is None:
             return caller
         if caller.token == self._admin.caller.token:
@@ -249,7 +249,7 @@ class Callers:
         return found if found and found.expires_us > (self._clock.now_us() if now_us is None else now_us) else None
 
     def principal(self, name: str, uid: str | None) -> Caller | None:
-        """Returns the caller that a principal is by itself, None where there is none (any more) with this `uid`."""
+        """Returns the caller that a principal is by itself, None if there is none (any more) with this `uid`."""
         return self._admin.caller if name == self._admin.caller.principal else self.view.principal(name, uid)
 
     def on_change(self, listener: Callable[[Touched], None]) -> None:
@@ -281,8 +281,8 @@ class Callers:
             await asyncio.sleep(LOOK_S)
 
     def end_revoked_requests(self, has_lease: bool = True) -> None:
-        """Ends what is held by tokens that have expired, or by one that the admin's file has no more; and everything
-        where this broker does not hear of changes."""
+        """Ends the held requests of tokens that have expired, or of one that the admin's file has no more; all of them
+        if this broker has no lease, and so hears of no changes."""
         if not has_lease:
             for held in list(self._held):
                 self._end(held)

@@ -1,10 +1,10 @@
 """The changes of principals and tokens, each one transaction.
 
-A principal or a token ends with its own record: that is removed first, and nothing that came of it counts from then on,
-since broker/access/view asks for the whole line. What came of it is removed behind that; a crash between leaves records
-that never count again, which the next removal of the same principal or token, or nobody, takes away. Each of these
-transactions compares that what they came of is gone. A token is created in a transaction that compares the principal
-and the token from which it comes: of a creation and a revocation at once, the later one sees the earlier one.
+A principal or a token ends with its own record: that is removed first, and no token that came of it counts from then
+on, since broker/access/view asks for the whole line. Those tokens are removed behind that; a crash between leaves
+records that never count again, which the next removal of the same principal or token, or nobody, takes away. Each of
+these transactions compares that the principal or token is gone. A token is created in a transaction that compares the
+principal and the token from which it comes: of a creation and a revocation at once, the later one sees the earlier one.
 """
 
 from collections.abc import Collection, Sequence
@@ -33,7 +33,7 @@ MOST_MINTED = 100  # of these that came of tokens of its own, and not of an admi
 
 @dataclass(frozen=True, slots=True)
 class TokenSpec:
-    """A token as it is asked for: for the caller itself where no principal is named."""
+    """A token that a caller asks for: for itself if no principal is named."""
 
     principal: str | None
     lasts_us: int | None
@@ -63,7 +63,7 @@ class Principals:
         self._ids = ids
 
     async def put(self, name: str, grants: tuple[Grant, ...], limits: Limits, disabled: bool) -> bool:
-        """Creates a principal, or replaces what it may do. Returns whether it is new. Raises
+        """Creates a principal, or replaces its rights and limits. Returns whether it is new. Raises
         InvalidRequest, NeedsNewerBroker, Unavailable."""
         if name == ADMIN:
             raise InvalidRequest(
@@ -93,8 +93,8 @@ class Principals:
         await self._remove(list(self.view.tokens_of(name)), Compare(key, 0))
 
     async def issue(self, caller: Caller, wanted: TokenSpec) -> IssuedToken:
-        """Creates a token. Who names a principal needs the right to access, and gets one of that principal; else it is
-        one of the caller's own, which may do no more, and ends no later, than the one that the caller has.
+        """Creates a token. A caller that names a principal needs the right to access, and gets one of that principal;
+        else it is one of the caller's own, which may do no more, and ends no later, than the one that the caller has.
 
         Raises Forbidden, InvalidRequest, PrincipalNotFound, Unavailable.
         """
@@ -125,7 +125,7 @@ class Principals:
         await self._remove(descendants, Compare(key, 0))
 
     def check_seen(self, caller: Caller, token: str) -> None:
-        """Raises Forbidden where a caller may not see or revoke a token, whether or not it exists."""
+        """Raises Forbidden if a caller may not see or revoke a token, whether or not it exists."""
         if not self.may_see(caller, token):
             raise Forbidden(
                 f"this needs the right to {Action.ACCESS}, or the token from which it came",
@@ -168,8 +168,8 @@ class Principals:
         return caller.principal, caller.token
 
     def _check_count(self, name: str, is_minted: bool) -> None:
-        """Raises InvalidRequest where there are so many tokens that they would fill coordination. What a principal
-        issues by itself leaves room for what it is given."""
+        """Raises InvalidRequest if there are so many tokens that they would fill coordination. The tokens
+        that a principal issues itself leave room for those that it is given."""
         tokens = self.view.tokens_of(name)
         own, minted = len(tokens), sum(self.view.tokens[one].parent is not None for one in tokens) if is_minted else 0
         if minted >= MOST_MINTED:

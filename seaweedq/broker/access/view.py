@@ -1,16 +1,15 @@
 """The principals and tokens of the cluster, as this broker knows them: a watched view of coordination.
 
-It finds the caller of a token. A token counts while its record is there, its principal is the one for which it was
+It finds the callers of tokens. A token counts while its record is there, its principal is the one for which it was
 issued (by `uid`: a principal that gets the name later is another one) and is not disabled, it has not expired, and the
 same holds for each token from which it came. What is missing or cannot be read gives no right. So the records need no
 order among each other: one that is seen before its principal counts as soon as that one is seen, and one that outlives
 its parent by a crash never counts again, since ids are never drawn twice.
 
-A limit that a principal has not is that of the record named DEFAULT, if that has it; so it is for those who are
-anonymous, together. What is asked at each change of a token is kept by principal, by parent and by expiry: none of it
-costs as many steps as there are tokens. Nor is anything that was found forgotten at such a change, but for that token
-and those that came of it: whoever has a token can issue others all the time, and would have all brokers find all
-callers again.
+A limit that a principal has not is that of the record named DEFAULT, if that has it; so it is for anonymous callers,
+together. Tokens are kept by principal, by parent and by expiry: no change of a token costs as many steps as there are
+tokens. Nor are callers forgotten at such a change, but for that of the token and of those that came of it: a client
+with a token can issue others all the time, and would have all brokers find all callers again.
 """
 
 from collections.abc import Callable, Collection, Iterator, Set
@@ -64,7 +63,7 @@ class AccessView:
         return revision
 
     def find(self, digest: bytes) -> Caller | None:
-        """Returns the caller of the token with this SHA-256, whose time may be over; None where there is none."""
+        """Returns the caller of the token with this SHA-256, whose time may be over; None if there is none."""
         token = self._by_digest.get(digest)
         caller = None if token is None else self.caller(token)
         if caller is not None:
@@ -72,26 +71,26 @@ class AccessView:
         return caller
 
     def caller(self, token: str) -> Caller | None:
-        """Returns the caller of a token, whose time may be over; None where it does not count."""
+        """Returns the caller of a token, whose time may be over; None if it does not count."""
         if token not in self._callers:
             self._callers[token] = self._caller(token)
         return self._callers[token]
 
     def principal(self, name: str, uid: str | None) -> Caller | None:
-        """Returns the caller that a principal is without a token; None where it has gone, whoever has its name now, or
-        is disabled."""
+        """Returns the caller that a principal is without a token; None if it is disabled or has gone, also if another
+        one has its name now."""
         found = self.principals.get(name)
         if found is None or found.uid != uid or found.disabled:
             return None
         return Caller(name, None, (Rights(found.grants),), uid=uid)
 
     def limits(self, name: str, uid: str | None) -> Limits | None:
-        """Returns the limits of a principal, None where it has gone."""
+        """Returns the limits of a principal, None if it has gone."""
         found = self.principals.get(name)
         return None if found is None or found.uid != uid else self._limits(name, found)
 
     def limits_of(self, uid: str) -> Limits | None:
-        """Returns the limits of the principal with this uid, None where it has gone."""
+        """Returns the limits of the principal with this uid, None if it has gone."""
         name = self._by_uid.get(uid)
         return None if name is None else self.limits(name, uid)
 

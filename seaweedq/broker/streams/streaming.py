@@ -60,7 +60,7 @@ class Rows:
 
     @property
     def are_few(self) -> bool:
-        """Tells whether `numbered` is faster than Arrow."""
+        """Returns whether `numbered` is faster than Arrow."""
         return int(self.table.num_rows) <= FEW
 
     @cached_property
@@ -108,7 +108,7 @@ class SharedRows:
         self._rows: OrderedDict[Key, tuple[Layout, Rows]] = OrderedDict()
 
     def of(self, topic: Topic, found: Sequence[DeliveredRows], links: dict[str, str]) -> Rows:
-        """Returns the rows of what a lease gave."""
+        """Returns the rows of a lease's messages."""
         key = _key(topic, found)
         if key is None:
             return rows_of(found, links)
@@ -136,7 +136,7 @@ def _key(topic: Topic, found: Sequence[DeliveredRows]) -> Key | None:
 
 
 def rows_of(found: Sequence[DeliveredRows], links: dict[str, str]) -> Rows:
-    """Returns the rows of what a lease gave."""
+    """Returns the rows of a lease's messages."""
     if len(found) == 1:
         return Rows(_table(list(found), links))
     rising = sorted(found, key=lambda one: (one.segment.id, int(one.offsets[0])))
@@ -176,7 +176,7 @@ class SubscriptionStreams:
             )
 
     async def next(self, topic: Topic, name: str, wanted: Pull, until_us: int = NEVER_US) -> LeasedBatch | None:
-        """Returns the messages behind `wanted.position`, which are leased; None where there are none within `wait_s`,
+        """Returns the messages behind `wanted.position`, which are leased; None if there are none within `wait_s`,
         or too many are in flight. Links in them end by `until_us`. Raises SubscriptionNotFound, TopicBeingDeleted,
         Unavailable."""
 

@@ -149,7 +149,7 @@ class Positions:
         return named if self.incarnation is None else f"{self.incarnation}:{named}"
 
     def check(self, incarnation: int, records: Records) -> None:
-        """Raises InvalidPositions where they are not of this topic, or leave out some of its keys."""
+        """Raises InvalidPositions if they are not of this topic, or leave out some of its keys."""
         if self.incarnation not in (None, incarnation):
             raise InvalidPositions("the positions are those of an earlier topic of this name", value=str(self)[:SHOWN])
         if unknown := sorted(self.offsets.keys() - records.keys()):
@@ -164,7 +164,7 @@ class Positions:
 
 def resumed(at: Mapping[int, int], records: Records, graves: Mapping[int, TombstoneRecord]) -> dict[int, int]:
     """Returns positions without the segments that retention has removed: their successors take their places, each from
-    0, unless the positions are behind those already. Raises BelowRetention where a removed one was not read to its end,
+    0, unless the positions are behind those already. Raises BelowRetention if a removed one was not read to its end,
     OffsetOutOfRange beyond it."""
     left = dict(at)
     while gone := sorted(left.keys() & graves.keys() - records.keys()):
@@ -183,7 +183,7 @@ def _predecessors(records: Records, graves: Mapping[int, TombstoneRecord], numbe
 
 def ancestors(records: Records, numbers: Iterable[int]) -> set[int]:
     """Returns all predecessors of some segments, and theirs, as far as they are known; those that are among them only
-    where they precede another one."""
+    if they precede another one."""
     return _reached(numbers, lambda n: records[n].record.predecessors if n in records else ())
 
 
@@ -226,7 +226,7 @@ class TopicReader:
 
     @property
     def positions(self) -> str:
-        """The positions now, as text. Raises InvalidRequest where the topic has too many segments for one."""
+        """The positions now, as text. Raises InvalidRequest if the topic has too many segments for one."""
         text = str(Positions(self.at, self.topic.record.incarnation))
         if len(text) > MAX_CHARACTERS:
             raise InvalidRequest(
@@ -239,7 +239,7 @@ class TopicReader:
 
     async def due(self) -> list[Readable]:
         """Returns the segments that have messages to be read, as far as is known here, another one first each time.
-        Raises OffsetOutOfRange, TopicBeingDeleted, NeedsNewerBroker, BelowRetention where retention has removed a
+        Raises OffsetOutOfRange, TopicBeingDeleted, NeedsNewerBroker, BelowRetention if retention has removed a
         segment that was not read to its end."""
         self._catalog.check(self.topic)
         await self._advance()
@@ -262,7 +262,7 @@ class TopicReader:
         self.at[segment.id] = offset
 
     async def check_ends(self) -> None:
-        """Raises OffsetOutOfRange where a position is beyond its segment's end, as far as the owners answer."""
+        """Raises OffsetOutOfRange if a position is beyond its segment's end, as far as the owners answer."""
         found, _ = await self._readables.available(self.topic, tuple(self._frontier.open))
         known = {one.id for one in found if one.certain}
         if doubtful := [one.id for one in found if not one.certain and self._next(one.id) > one.end]:
@@ -318,7 +318,7 @@ class TopicReader:
 
 
 def check_end(segment: int, offset: int, end: int | None) -> None:
-    """Raises OffsetOutOfRange where an offset is beyond the end of its segment, if that is known."""
+    """Raises OffsetOutOfRange if an offset is beyond the end of its segment, if that is known."""
     if end is not None and offset > end:
         raise OffsetOutOfRange(
             f"offset {offset} is beyond the end of segment {segment}, which is {end}", offset=offset, end_offset=end
@@ -337,7 +337,7 @@ Start = Literal["earliest", "latest"] | StartTime | Positions
 
 @dataclass(frozen=True)
 class TopicStreams:
-    """The readers of this broker, and what wakes them."""
+    """The readers of this broker, and the watches that wake them."""
 
     catalog: Catalog
     readables: ReadableSegments
@@ -346,14 +346,14 @@ class TopicStreams:
     watches: TailWatches
 
     async def open(self, topic: Topic, start: Start) -> TopicReader:
-        """Returns a reader. Raises InvalidPositions, OffsetOutOfRange, BelowRetention, and Unavailable where an end
+        """Returns a reader. Raises InvalidPositions, OffsetOutOfRange, BelowRetention, and Unavailable if an end
         must be known and its owner does not answer."""
         if isinstance(start, Positions):
             return await self._resume(topic, start)
         return self._reader(topic, await self._starts(topic, start))
 
     async def _resume(self, topic: Topic, start: Positions) -> TopicReader:
-        """Asks nobody who must answer: a client that comes back after the death of an owner must not be sent away."""
+        """Needs no owner's answer: a client that comes back after the death of an owner must not be sent away."""
         if start.offsets.keys() - self.catalog.records(topic).keys():
             await self.catalog.reread(topic)
         if start.offsets.keys() - self.catalog.records(topic).keys():
@@ -384,7 +384,7 @@ class TopicStreams:
 
 
 def _check_start(segment: int, offset: int, start: int) -> None:
-    """Raises BelowRetention where a client has not read what is gone: it must know that it has lost messages."""
+    """Raises BelowRetention if a client has not read removed messages: it must know that it has lost messages."""
     if offset < start:
         raise BelowRetention(
             f"retention has removed offset {offset} of segment {segment}, which begins at {start}",
