@@ -104,6 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._held_back = False  # reading is paused until all that came is parsed, and has begun
         self._extensions = {CONNECTION: self}
         self.account: Account | None = None
+        self.socket: BoundedWebSocket | None = None  # that has taken over
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a head."""
@@ -238,18 +239,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unparsed = None
         self._bounds.connections.mark_busy(self)
         self.connections.discard(self)
-        socket = BoundedWebSocket(
+        self.socket = socket = BoundedWebSocket(
             self.config,
             self.server_state,
             self.app_state,
             bounds=self._bounds,
             connection=self,
-            leave=partial(self._bounds.connections.leave, self),
+            leave=self._leave,
         )
         self.transport.set_protocol(socket)
         if not socket.begin(self.transport, self._head()):
             self._bounds.refusals.note("handshake", socket.refusal)
             self._send_and_close(UnreadableRequest(socket.refusal))
+
+    def _leave(self) -> None:
+        """Gives up the place, once the WebSocket has ended."""
+        self._bounds.connections.leave(self)
+        self.socket = None
 
     def _head(self, without: bytes = b"") -> bytes:
         start = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
@@ -264,7 +270,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     async def drained(self) -> None:
         """Returns once the client has taken nearly all that was sent, or has gone."""
-        await self.flow.drain()
+        await (self.socket.writable.wait() if self.socket else self.flow.drain())
 
     def abort(self) -> None:
         """Ends the connection, whatever was not taken."""

@@ -14,7 +14,6 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode
 
-from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import ConnectionBounds
 from seaweedq.api.connections.memory import IncompleteBody, UnreadBuffer
 from seaweedq.api.problems import problem
@@ -39,7 +38,8 @@ def socket_options(answer_timeout_s: float) -> dict[str, Any]:
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """One connection, which was `connection` for HTTP. That keeps its place until `leave` is called."""
+    """One connection, which was `connection` for HTTP, and is that for its request still. It keeps its place until
+    `leave` is called."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     async def run_asgi(self) -> None:
         """Runs the application; its scope has the connection. A client that never takes the end of it is cut off."""
-        cast(dict[str, Any], self.scope["extensions"])[CONNECTION] = self
+        cast(dict[str, Any], self.scope["extensions"])[CONNECTION] = self._connection
         await super().run_asgi()
         self._abort_later()
 
@@ -162,35 +162,6 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._last = None
         super().start_keepalive()
         self.loop.call_soon(self._feed)
-
-    @property
-    def account(self) -> Account | None:
-        """Returns the account to whose limit of connections this one counts."""
-        return self._connection.account
-
-    @account.setter
-    def account(self, account: Account | None) -> None:
-        self._connection.account = account
-
-    async def drained(self) -> None:
-        """Returns once the client has taken nearly all that was sent, or has gone."""
-        await self.writable.wait()
-
-    def abort(self) -> None:
-        """Ends the connection, whatever was not taken."""
-        self.transport.abort()
-
-    def stay(self) -> None:
-        """Begins a request that lasts for as long as its client likes. Raises Overloaded if there are too many."""
-        self._connection.stay()
-
-    def go(self) -> None:
-        """Ends such a request."""
-        self._connection.go()
-
-    def exempt(self) -> None:
-        """Counts for its address no more."""
-        self._connection.exempt()
 
     def handle_connect(self, event: Any) -> None:
         """Begins with a handshake that is a good one: the library answers the others in plain text, and logs each."""

@@ -33,7 +33,7 @@ def no_error_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def protocol_of(scope: Scope) -> BoundedWebSocket:
     """The server's end of the connection."""
-    protocol = scope["extensions"][CONNECTION]
+    protocol = scope["extensions"][CONNECTION].socket
     assert isinstance(protocol, BoundedWebSocket)
     return protocol
 
@@ -105,7 +105,7 @@ async def test_one_of_two_tasks_may_close_while_the_other_one_sends() -> None:
         await receive()
         await out({"type": "websocket.accept"})
         sending = asyncio.create_task(send(scope, out))
-        await protocol_of(scope).drained()
+        await scope["extensions"][CONNECTION].drained()
         await out({"type": "websocket.close", "code": 4401})
         with pytest.raises(OSError):
             await sending
