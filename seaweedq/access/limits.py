@@ -167,19 +167,14 @@ def split(uses: Mapping[str, Use], silent: int = 0) -> dict[str, float]:
         return {}
     floor, limit = FLOOR / (len(uses) + silent), len(uses) / (len(uses) + silent)
     hungry = [broker for broker, use in uses.items() if use.refused]
-    shares = _in_proportion(limit, {broker: use.part for broker, use in uses.items() if not use.refused})
-    shares = _fair(shares, limit, len(hungry))
+    parts = {broker: use.part for broker, use in uses.items() if not use.refused}
+    scale = min(1.0, limit / total) if (total := sum(parts.values())) else 0.0
+    shares = _fair({broker: part * scale for broker, part in parts.items()}, limit, len(hungry))
     left = max(0.0, limit - sum(shares.values()))
     takers = hungry or list(uses)
     for broker in takers:
         shares[broker] = shares.get(broker, 0.0) + left / len(takers)
     return {broker: max(floor, share) for broker, share in shares.items()}
-
-
-def _in_proportion(limit: float, parts: Mapping[str, float]) -> dict[str, float]:
-    """Returns the parts, cut in proportion if they are over the limit together."""
-    total = sum(parts.values())
-    return {broker: part * min(1.0, limit / total) if total else 0.0 for broker, part in parts.items()}
 
 
 def _fair(shares: Mapping[str, float], limit: float, hungry: int) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Application:
             cors=cors,
             hosts=HostRules(process.url, settings.allowed_hosts.split(","), cors),
             peers=self._peers,
-            authentication=Authentication(broker.callers, settings.auth == "required", self._peers.authenticated),
+            authentication=Authentication(broker.callers, settings.auth == "required", self._peers.is_authenticated),
             audit=self._audit,
             rates=Rates(clock, broker.accounts, broker.callers, broker.catalog, settings.max_request_bytes),
             catalog=broker.catalog,

@@ -26,7 +26,7 @@ class Proxy:
 
     def asked(self, request: Request, wait_s: float = 0.0) -> SearchRequest:
         """Returns what a search has to know of a request. Raises Forbidden."""
-        return SearchRequest(wait_s, self._requests.authenticated(request))
+        return SearchRequest(wait_s, self._requests.is_authenticated(request))
 
     async def relay(self, request: Request, target: Target, content: bytes = b"") -> Answer:
         """Returns the target's answer to a request. A `wait_s` in the query becomes what is left of it; a wait in the

@@ -43,7 +43,6 @@ from seaweedq.errors import (
     NotReady,
     PeerRefused,
     RouteNotFound,
-    SeaweedqError,
     Unauthenticated,
     UnreadableRequest,
 )
@@ -60,46 +59,43 @@ class PeerRequests:
         self._verifier = verifier
         self._refusals = refusals
 
-    def authenticated(self, request: Request) -> bool:
+    def is_authenticated(self, request: Request) -> bool:
         """Returns whether a broker of this cluster sent the request. Raises PeerRefused if the request claims it, and
         it is not so: it must not be relayed once more, and so round and round."""
         if request.sender is None:
             stamp = request.headers.get(STAMP)
-            request.sender = "" if stamp is None else self._sender(request, stamp)
+            if stamp is None:
+                request.sender = ""
+                return False
+            method = "GET" if request.is_socket else request.method
+            covered = Covered.of(method, request.raw_path, request.query_string, request.headers.items())
+            try:
+                if self._verifier.is_apart and not request.at_peer_port:
+                    raise _elsewhere()
+                request.sender = self._verifier.check_stamp(stamp.decode("latin-1"), covered)
+            except PeerRefused as error:
+                raise self._noted(error, request) from error
             if request.sender and request.connection:
                 request.connection.exempt()
         return bool(request.sender)
 
     def check_port(self, request: Request) -> None:
         """Raises RouteNotFound for a request of somebody else at the port for brokers, and for a call at the port for
-        clients that has no place there; PeerRefused as `authenticated`."""
+        clients that has no place there; PeerRefused as `is_authenticated`."""
         if request.at_peer_port:
-            if not (request.path.startswith(PEER_PREFIX) or self.authenticated(request)):
+            if not (request.path.startswith(PEER_PREFIX) or self.is_authenticated(request)):
                 raise RouteNotFound("this port is for brokers of the cluster; clients have another one")
-        elif self._verifier.is_apart and request.path.startswith(PEER_PREFIX) and not self._is_claimed(request):
-            raise RouteNotFound(
-                f"there is no route {'' if request.is_socket else request.method} {request.path[:SHOWN]}; see /docs"
-            )
-
-    def _is_claimed(self, request: Request) -> bool:
-        """Refuses a hello at the port for clients, as it refuses stamps, so that its sender looks for the other one.
-        Returns whether the request claims to be a broker's."""
-        if request.header(_HELLO) is not None:
-            raise self._noted(_elsewhere(), request)
-        return self.authenticated(request)
+        elif self._verifier.is_apart and request.path.startswith(PEER_PREFIX):
+            if _HELLO in request.headers:  # refused as stamps are, so that its sender looks for the other port
+                raise self._noted(_elsewhere(), request)
+            if not self.is_authenticated(request):
+                method = "" if request.is_socket else request.method
+                raise RouteNotFound(f"there is no route {method} {request.path[:SHOWN]}; see /docs")
 
     def welcome(self, request: Request) -> Welcome:
         """Returns the answer to a hello. Raises PeerRefused, NotReady."""
         try:
             return self._verifier.welcome(request.header(_HELLO) or "")
-        except PeerRefused as error:
-            raise self._noted(error, request) from error
-
-    def _sender(self, request: Request, stamp: bytes) -> str:
-        try:
-            if self._verifier.is_apart and not request.at_peer_port:
-                raise _elsewhere()
-            return self._verifier.check_stamp(stamp.decode("latin-1"), _covered(request))
         except PeerRefused as error:
             raise self._noted(error, request) from error
 
@@ -114,11 +110,6 @@ class PeerRequests:
 
 def _elsewhere() -> PeerRefused:
     return refused_peer(Refusal.PORT, "this broker answers brokers at its peer_port alone")
-
-
-def _covered(request: Request) -> Covered:
-    method = "GET" if request.is_socket else request.method
-    return Covered.of(method, request.raw_path, request.query_string, request.headers.items())
 
 
 CALLER_HEADER = "Seaweedq-Caller"
@@ -279,13 +270,16 @@ class Authentication:
             if not caller.layers and caller.principal is None:
                 raise Unauthenticated(REFUSED)
             return
-        shown = self._shown.by_header.get(request.headers.get(b"authorization"))
+        header = request.headers.get(b"authorization")
+        shown = self._shown.by_header.get(header)
         if shown is not None and shown.caller is caller and (route.action, resource) in shown.allowed:
             return
         if not judge(caller, route.action, resource):
             raise Unauthenticated(REFUSED) if caller is NOBODY else forbidden(route.action, resource)
-        if caller.token is not None and caller.uid is not None:
-            self._remember(request, caller, route.action, resource)
+        if header is None or caller.token is None or caller.uid is None or request.is_socket:
+            return
+        if header.startswith(BEARER) and b"," not in header and len(request.path) <= REMEMBERED_PATH:
+            self._shown.add(header, header[len(BEARER) :], caller, route.action, resource)
 
     async def while_allowed(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of the `work` of a request that lasts. It is cancelled if its caller loses the right.
@@ -310,52 +304,35 @@ class Authentication:
         except asyncio.CancelledError:
             if not ended or task.uncancel() > 0:  # the broker's stop has cancelled it as well
                 raise
-            raise self._why_ended(request, action, resource) from None
-
-    def _why_ended(self, request: Request, action: Action, resource: Resource) -> SeaweedqError:
-        now = self._callers.current(request.caller)
-        if now is None:
-            return Unauthenticated(REFUSED)
-        if not judge(now, action, resource):
-            return forbidden(action, resource)
-        return NotReady("this broker did not know which tokens count: its lease had expired, or its clock was set back")
-
-    def _remember(self, request: Request, caller: Caller, action: Action, resource: Resource) -> None:
-        """Remembers an allowed action of a caller with a token of the usual form."""
-        shown = request.headers.get(b"authorization")
-        is_usual = shown is not None and shown.startswith(BEARER) and b"," not in shown
-        if shown is None or not is_usual or request.is_socket or len(request.path) > REMEMBERED_PATH:
-            return
-        self._shown.add(shown, shown[len(BEARER) :], caller, action, resource)
+            now = self._callers.current(request.caller)
+            if now is None:
+                raise Unauthenticated(REFUSED) from None
+            if not judge(now, action, resource):
+                raise forbidden(action, resource) from None
+            raise NotReady(
+                "this broker did not know which tokens count: its lease had expired, or its clock was set back"
+            ) from None
 
 
 def text_of(request: Request) -> bytes | None:
     """Returns the token that a request gives, whether or not it counts. Raises UnreadableRequest if it gives two."""
     shown = request.headers.get(b"authorization")
+    text: bytes | None
     if shown is None:
         text = None
     elif shown.startswith(BEARER) and b"," not in shown:
         text = shown[len(BEARER) :]
     else:
-        text = _bearer(request, shown)
-    if request.is_socket and (of_socket := _of_subprotocols(request)) is not None:
-        if text is not None:
+        if b"," in shown and sum(name == b"authorization" for name, _ in request.scope["headers"]) > 1:
+            raise UnreadableRequest("the header Authorization is given more than once")
+        scheme, _, text = shown.partition(b" ")
+        text = text.strip() if scheme.lower() == b"bearer" else None  # a proxy may have another scheme for itself
+    if request.is_socket:  # a browser's can send no header
+        found: list[str] = [one for one in request.scope.get("subprotocols", ()) if one.startswith(SUBPROTOCOL)]
+        if len(found) > 1:
+            raise UnreadableRequest("the subprotocol bearer.{token} is given more than once")
+        if found and text is not None:
             raise UnreadableRequest("the header Authorization and a subprotocol bearer.{token} both give a token")
-        return of_socket
+        if found:
+            return found[0].removeprefix(SUBPROTOCOL).encode("latin-1", "replace")
     return text
-
-
-def _bearer(request: Request, shown: bytes) -> bytes | None:
-    """Returns the token of the header Authorization; None for another scheme, which a proxy may have for itself."""
-    if b"," in shown and sum(name == b"authorization" for name, _ in request.scope["headers"]) > 1:
-        raise UnreadableRequest("the header Authorization is given more than once")
-    scheme, _, text = shown.partition(b" ")
-    return text.strip() if scheme.lower() == b"bearer" else None
-
-
-def _of_subprotocols(request: Request) -> bytes | None:
-    """Returns the token of a browser's WebSocket, which can send no header."""
-    found = [one for one in request.scope.get("subprotocols", ()) if one.startswith(SUBPROTOCOL)]
-    if len(found) > 1:
-        raise UnreadableRequest("the subprotocol bearer.{token} is given more than once")
-    return found[0].removeprefix(SUBPROTOCOL).encode("latin-1", "replace") if found else None

@@ -134,7 +134,10 @@ class HostRules:
         if host is not None and host not in self._passed:
             self._check_host(host)
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
-        if (origin is not None or (site is not None and site not in OWN_SITES)) and _is_guarded(request):
+        if origin is None and (site is None or site in OWN_SITES):
+            return
+        # Pages of other sites must send nothing that changes something, and nothing below /v1.
+        if request.method not in SAFE_METHODS or request.path == "/v1" or request.path.startswith("/v1/"):
             self._check_origin(origin, host or b"", request)
 
     def _check_host(self, raw: bytes) -> None:
@@ -153,7 +156,7 @@ class HostRules:
 
     def _check_origin(self, sent: bytes | None, host: bytes, request: Request) -> None:
         if sent is None:
-            if not _is_signed_link(request):
+            if request.method not in ("GET", "HEAD") or not request.path.endswith(SIGNED):
                 raise ForeignOrigin("a page of another site, or of another port, must not send this request")
             return
         if self._cors.allow(sent):
@@ -191,15 +194,6 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_guarded(request: Request) -> bool:
-    """Whether pages of other sites must not send it: whatever changes something, and all of /v1."""
-    return request.method not in SAFE_METHODS or request.path == "/v1" or request.path.startswith("/v1/")
-
-
-def _is_signed_link(request: Request) -> bool:
-    return request.method in ("GET", "HEAD") and request.path.endswith(SIGNED)
 
 
 def check_client(request: Request) -> None:

@@ -226,7 +226,8 @@ async def send_object(stored: StoredObject, request: Request, out: Send, stall_s
     """
     headers = {**SAFE, "content-type": stored.content_type, "etag": f'"{stored.tag}"'}
     try:
-        span = parse_range(_wanted(request, headers["etag"]), stored.size)
+        is_same = request.header(b"if-range") in (None, headers["etag"])  # else the range is one of other bytes
+        span = parse_range(request.header(b"range") if is_same else None, stored.size)
     except OffsetOutOfRange as error:
         status, said, content = problem(error)
         return Answer(status, content, {**said, "content-range": f"bytes */{stored.size}"})
@@ -249,12 +250,6 @@ async def send_object(stored: StoredObject, request: Request, out: Send, stall_s
         finally:
             watcher.cancel()
     return None
-
-
-def _wanted(request: Request, etag: str) -> str | None:
-    """Returns the Range header, None if it is for other bytes than the object has."""
-    condition = request.header(b"if-range")
-    return request.header(b"range") if condition in (None, etag) else None
 
 
 async def _begin(out: Send, span: tuple[int, int] | None, headers: Mapping[str, str]) -> None:

@@ -75,7 +75,8 @@ class Handshake(asyncio.Protocol):
                 self._early.clear()
             secured = await shaking
         except (ssl.SSLError, ConnectionAbortedError) as error:  # no TLS, a certificate refused, or too slow
-            self._bounds.refusals.note(self._refusals_of, f"no TLS came about: {error}, from {_address(plain)}")
+            address = (plain.get_extra_info("peername") or ["an unknown address"])[0]
+            self._bounds.refusals.note(self._refusals_of, f"no TLS came about: {error}, from {address}")
             plain.abort()
         except OSError:
             plain.abort()
@@ -96,11 +97,6 @@ class Handshake(asyncio.Protocol):
         spoken.connection_made(secured)
         if self._early:
             spoken.data_received(b"".join(self._early))
-
-
-def _address(transport: asyncio.Transport) -> str:
-    found = transport.get_extra_info("peername")
-    return str(found[0]) if found else "an unknown address"
 
 
 def _feed(tls: Any, data: bytes) -> None:

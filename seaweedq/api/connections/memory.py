@@ -29,7 +29,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -113,8 +113,15 @@ class IncompleteBodies:
         now_s = self._now()
         body.count(size, now_s)
         need = body.need - body.held
-        if need > 0 and not body.dismissed:
-            self._step(body, -(-need // body.step_bytes) * body.step_bytes, now_s)
+        if need <= 0 or body.dismissed:
+            return
+        step = -(-need // body.step_bytes) * body.step_bytes
+        if not (body.held and len(self._bodies) == 1):
+            self._make_room(body, step, now_s)
+        if not body.dismissed:
+            self._bodies[body] = None
+            body.held += step
+            self._budget.incomplete += step
 
     def release(self, body: IncompleteBody) -> None:
         """Releases a body's memory: it has come whole, or was given up."""
@@ -123,37 +130,25 @@ class IncompleteBodies:
             self._budget.incomplete -= body.held
             body.held = 0
 
-    def _step(self, body: IncompleteBody, step: int, now_s: float) -> None:
-        if not (body.held and len(self._bodies) == 1):
-            self._make_room(body, step, now_s)
-        if not body.dismissed:
-            self._bodies[body] = None
-            body.held += step
-            self._budget.incomplete += step
-
     def _make_room(self, body: IncompleteBody, step: int, now_s: float) -> None:
         while self._budget.incomplete + step > self.limit_bytes and not body.dismissed:
             slow = self._slowest(now_s)
             if slow is None:
-                self._refuse(body)
-            else:
-                self.release(slow)
-                slow.dismissed = True
-                slow.dismiss()
+                held, limit = self._budget.incomplete, self._budget.limit_bytes
+                self.release(body)
+                raise Overloaded(
+                    f"requests that are still coming hold {held} bytes and may hold {self.limit_bytes} of "
+                    f"memory_budget_bytes={limit}; try again",
+                    budget_bytes=limit,
+                )
+            self.release(slow)
+            slow.dismissed = True
+            slow.dismiss()
         try:
             self._budget.check(step)
         except Overloaded:
             self.release(body)
             raise
-
-    def _refuse(self, body: IncompleteBody) -> NoReturn:
-        held = self._budget.incomplete
-        self.release(body)
-        raise Overloaded(
-            f"requests that are still coming hold {held} bytes and may hold {self.limit_bytes} of "
-            f"memory_budget_bytes={self._budget.limit_bytes}; try again",
-            budget_bytes=self._budget.limit_bytes,
-        )
 
     def _slowest(self, now_s: float) -> IncompleteBody | None:
         """Returns the slowest body of the slow ones, None if there is none."""

@@ -346,7 +346,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.get_method() == b"CONNECT":
             self.send_400_response("this is no proxy")
             return
-        head, self.parser = self._head(without=b"upgrade"), _parser(self)
+        head, self.parser = self._head(without=b"upgrade"), HttpRequestParser(self)
+        # as uvicorn makes it: requests that were pipelined behind a last one are no error
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._parse(head)
         if len(rest) and not self.transport.is_closing():
             self._parse(rest)
@@ -482,10 +484,3 @@ async def _refuse_with(error: SeaweedqError, scope: Scope, receive: Receive, out
     """As ASGI: answers with an error, and closes the connection."""
     status, headers, content = problem(error)
     await send(Answer(status, content, {**headers, "connection": "close"}), out)
-
-
-def _parser(protocol: HttpToolsProtocol) -> HttpRequestParser:
-    """Returns a parser as uvicorn makes it: requests that were pipelined behind a last one are no error."""
-    parser = HttpRequestParser(protocol)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser

@@ -193,10 +193,13 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def send_receive_event_to_app(self) -> None:
         """Hands a message on that has come whole."""
         self._fragment_bytes = 0
-        if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
-            self._fail(CloseCode.INVALID_DATA, "a text is not UTF-8")
-        else:
-            super().send_receive_event_to_app()
+        if self.curr_msg_data_type == "text":
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self._fail(CloseCode.INVALID_DATA, "a text is not UTF-8")
+                return
+        super().send_receive_event_to_app()
 
     def send_keepalive_ping(self) -> None:
         """Sends a ping, unless the socket is full: then the bound on answers that nobody takes holds."""
@@ -274,11 +277,3 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def _abort_later(self) -> None:
         if self._last is None and not self.disconnected:
             self._last = self.loop.call_later(self._bounds.answer_timeout_s, self.transport.abort)
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

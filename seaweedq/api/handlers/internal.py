@@ -64,7 +64,7 @@ class InternalServer:
         try:
             if name == HELLO:
                 return Answer(200, _encode(self._peers.welcome(request)))
-            if self._peers.authenticated(request):
+            if self._peers.is_authenticated(request):
                 return await self._answer(name, request)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Answer(422, _encode(ErrorMessage.from_error(UnreadableBody(str(error)))))

@@ -76,8 +76,12 @@ class Chunks:
             if (found := self._find(key)) and (until_us == NEVER_US or not found.has_links):
                 return found
             chunk = await self._read(topic, segment, offset, until_us)
-        if chunk.next_offset >= segment.end and (until_us == NEVER_US or not chunk.has_links):
-            self._share(key, chunk)
+        is_at_end = chunk.next_offset >= segment.end and (until_us == NEVER_US or not chunk.has_links)
+        if is_at_end and chunk.size <= CHUNK_BYTES and key not in self._shared:
+            self._shared[key] = chunk
+            self._shared_bytes += chunk.size
+            while self._shared_bytes > SHARED_BYTES:
+                self._drop()
         return chunk
 
     async def _read(self, topic: Topic, segment: Readable, offset: int, until_us: int) -> Chunk:
@@ -86,7 +90,7 @@ class Chunks:
         alive = await self._time.unexpired(pieces)
         links = await self._payloads.links_of(topic, [rows for _, rows in alive], until_us)
         texts, left_out = fitting_texts(alive, segment.id, segment.layout, links, CHUNK_BYTES)
-        size = sum(_size(column) for column in texts)
+        size = sum(int(column.nbytes) - 4 * len(column) for column in texts)  # without offsets
         return Chunk(texts, size, next_offset if left_out is None else left_out, self._clock.monotonic_s(), bool(links))
 
     def _find(self, key: Key) -> Chunk | None:
@@ -96,22 +100,9 @@ class Chunks:
             self._drop()
         return self._shared.get(key)
 
-    def _share(self, key: Key, chunk: Chunk) -> None:
-        if chunk.size > CHUNK_BYTES or key in self._shared:
-            return
-        self._shared[key] = chunk
-        self._shared_bytes += chunk.size
-        while self._shared_bytes > SHARED_BYTES:
-            self._drop()
-
     def _drop(self) -> None:
         _, chunk = self._shared.popitem(last=False)
         self._shared_bytes -= chunk.size
-
-
-def _size(column: pa.StringArray) -> int:
-    """Returns how many bytes the texts take."""
-    return int(column.nbytes) - 4 * len(column)
 
 
 LOOK_S = 0.5  # between two looks for room
@@ -192,7 +183,8 @@ class StreamSession:
         try:
             await asyncio.wait({running, gone, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not (running.done() or gone.done()):
-                self._interrupt()
+                if self._interruptible:
+                    self._interruptible.reschedule(asyncio.get_running_loop().time())
                 await asyncio.wait({running, gone}, timeout=BYE_S, return_when=asyncio.FIRST_COMPLETED)
                 if not running.done() and (connection := self.request.connection):
                     connection.abort()
@@ -217,10 +209,6 @@ class StreamSession:
             return None
         finally:
             self._interruptible = None
-
-    def _interrupt(self) -> None:
-        if self._interruptible:
-            self._interruptible.reschedule(asyncio.get_running_loop().time())
 
     async def _run(self, step: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -91,7 +91,16 @@ class SubscriptionStreamRoute:
         check_name(name, "subscription")
         resumed = request.header(b"last-event-id")
         before = EventId.parse(resumed) if resumed else None
-        max_in_flight, consumer = _options(request)
+        options, consumer = request.query, request.query.get("consumer")
+        if consumer is not None and not 1 <= len(consumer) <= CONSUMER_CHARACTERS:
+            raise InvalidRequest(
+                f"consumer has {len(consumer)} characters; it must have 1 to {CONSUMER_CHARACTERS}",
+                field="consumer",
+                value=consumer[:100],
+                bound=CONSUMER_CHARACTERS,
+            )
+        text = options.get("max_in_flight", str(MAX_IN_FLIGHT))
+        max_in_flight = whole_number(text, "max_in_flight", 1, LARGEST_IN_FLIGHT)
         topic = await calls.catalog.known(topic_name)
         await self.streams.check(topic, name)
         position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
@@ -170,21 +179,6 @@ class Stream:
         self.position = self.position.at(serial, *batch.rows.last)
         await asyncio.sleep(0)  # if nothing had to be waited for, others have their turn
         return True
-
-
-def _options(request: Request) -> tuple[int, str | None]:
-    """Returns max_in_flight and consumer. Raises InvalidRequest."""
-    options = request.query
-    text = options.get("max_in_flight", str(MAX_IN_FLIGHT))
-    consumer = options.get("consumer")
-    if consumer is not None and not 1 <= len(consumer) <= CONSUMER_CHARACTERS:
-        raise InvalidRequest(
-            f"consumer has {len(consumer)} characters; it must have 1 to {CONSUMER_CHARACTERS}",
-            field="consumer",
-            value=consumer[:100],
-            bound=CONSUMER_CHARACTERS,
-        )
-    return whole_number(text, "max_in_flight", 1, LARGEST_IN_FLIGHT), consumer
 
 
 def _begin(before: EventId | None, connection: str, consumer: str | None, max_in_flight: int) -> Position:

@@ -138,16 +138,14 @@ def leased_events(batch: LeasedBatch) -> bytes:
     """Returns the events of leased messages. The id of each is that of its lease, and its number there."""
     if batch.rows.are_few:
         lease, numbered = batch.lease, batch.rows.numbered
-        events = [_event(f"{lease}.{lease_number(segment, at)}", text) for segment, at, text in numbered]
-        return "".join(events).encode()
+        return "".join(
+            f"id: {lease}.{lease_number(segment, at)}\ndata: {_LINE_END.sub(_IN_LINES, text)}\n\n"
+            for segment, at, text in numbered
+        ).encode()
     segments, offsets, texts = batch.rows.table.columns
     numbers = lease_numbers(segments, offsets)
     parts = pc.binary_join_element_wise(f"id: {batch.lease}.", numbers, "\ndata: ", _in_lines(texts), "\n\n", "")
     return bytes(joined([parts], ""))
-
-
-def _event(name: str, text: str) -> str:
-    return f"id: {name}\ndata: {_LINE_END.sub(_IN_LINES, text)}\n\n"
 
 
 def _in_lines(column: pa.StringArray) -> pa.StringArray:

@@ -155,18 +155,15 @@ class TokenLookups:
             return False
         running = self._running.get(token)
         if running is None:
-            if not self._may_begin(token):
+            now_s = self._clock.monotonic_s()
+            for known in [known for known, until_s in self._nothing.items() if until_s <= now_s]:
+                del self._nothing[known]
+            if token in self._nothing or self._bucket.take(1, now_s):
                 return False
             running = asyncio.create_task(self._read(token), name=f"lookup of token {token}")
             self._running[token] = running
             running.add_done_callback(lambda ended: self._end(token, ended))
         return await asyncio.shield(running)
-
-    def _may_begin(self, token: str) -> bool:
-        now_s = self._clock.monotonic_s()
-        for known in [known for known, until_s in self._nothing.items() if until_s <= now_s]:
-            del self._nothing[known]
-        return token not in self._nothing and self._bucket.take(1, now_s) == 0
 
     async def _read(self, token: str) -> bool:
         found = await self._read_token(token)
@@ -266,12 +263,18 @@ class Callers:
         self._held.add(held)
         self._by_token.setdefault(caller.token, set()).add(held)
         if caller.expires_us != NEVER_US:
-            self._note_expiry(held)
+            if len(self._expiring) >= FEW + 2 * len(self._held):
+                self._expiring = [one for one in self._expiring if one[2] in self._held]
+                heapify(self._expiring)
+            heappush(self._expiring, (caller.expires_us, next(self._numbers), held))
         try:
             yield
         finally:
             self._held.discard(held)
-            self._forget(caller.token, held)
+            of_token = self._by_token[caller.token]
+            of_token.discard(held)
+            if not of_token:
+                del self._by_token[caller.token]
 
     async def run(self, has_lease: Callable[[], bool]) -> None:
         """Looks for times that are over, for another admin token, and whether the broker has a lease, for ever."""
@@ -312,15 +315,3 @@ class Callers:
     def _end(self, held: _HeldRequest) -> None:
         self._held.discard(held)
         held.end()
-
-    def _note_expiry(self, held: _HeldRequest) -> None:
-        if len(self._expiring) >= FEW + 2 * len(self._held):
-            self._expiring = [one for one in self._expiring if one[2] in self._held]
-            heapify(self._expiring)
-        heappush(self._expiring, (held.caller.expires_us, next(self._numbers), held))
-
-    def _forget(self, token: str, held: _HeldRequest) -> None:
-        there = self._by_token[token]
-        there.discard(held)
-        if not there:
-            del self._by_token[token]

@@ -100,6 +100,8 @@ class Principals:
         """
         name, parent = self._for_whom(caller, wanted)
         self._check_count(name, parent is not None)
+        before_us = self._clock.now_us() - KEPT_US  # tokens over for so long go, and so all that came of them
+        expired = [Delete(keys.TOKENS.key(one)) for one in self.view.expired(before_us, SWEPT)]
         for _ in range(TRIES):
             there = await self._coordination.get(keys.PRINCIPALS.key(name))
             if there is None:
@@ -109,7 +111,7 @@ class Principals:
             issued = self._issued(caller, wanted, name, principal.record.uid, parent)
             key = keys.TOKENS.key(issued.id)
             put = Put(key, keys.TOKENS.encode(Versioned.new(issued.record)))
-            if await self._commit([*compares, Compare(key, 0)], [put, *self._expired()]):
+            if await self._commit([*compares, Compare(key, 0)], [put, *expired]):
                 return issued
         raise _busy()
 
@@ -212,11 +214,6 @@ class Principals:
         token = id_of(text)
         assert token is not None
         return IssuedToken(token, record, text)
-
-    def _expired(self) -> list[Delete]:
-        """Returns the removal of some tokens that have long been over, and so all that came of them."""
-        before_us = self._clock.now_us() - KEPT_US
-        return [Delete(keys.TOKENS.key(one)) for one in self.view.expired(before_us, SWEPT)]
 
     async def _remove(self, tokens: Sequence[str], gone: Compare) -> None:
         """Removes tokens for as long as that of which they came is gone."""

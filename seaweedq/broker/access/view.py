@@ -30,15 +30,11 @@ PREFIXES = (keys.PRINCIPALS.prefix(), keys.TOKENS.prefix())
 Touched = Collection[str] | None  # the ids of tokens that a change is about; None: of all
 
 
-def _nothing(touched: Touched) -> None:
-    pass
-
-
 class AccessView:
     """Principals by name, tokens by id. `changed` is called after each change, with the tokens that it is about;
     `loaded` says that all were read."""
 
-    def __init__(self, coordination: Coordination, changed: Callable[[Touched], None] = _nothing) -> None:
+    def __init__(self, coordination: Coordination, changed: Callable[[Touched], None] = lambda touched: None) -> None:
         self.principals: dict[str, PrincipalRecord] = {}
         self.tokens: dict[str, TokenRecord] = {}
         self.loaded = False
@@ -156,18 +152,14 @@ class AccessView:
     def _apply(self, change: Change) -> None:
         is_principal = keys.PRINCIPALS.matches(change.key)
         touched = self._apply_principal(change) if is_principal else self._apply_token(change)
-        self._forget(touched)
-        self._changed(touched)
-
-    def _forget(self, touched: Touched) -> None:
         if touched is None:
             self.found.clear()
             self._callers.clear()
-            return
-        for token in touched:
+        for token in touched or ():
             self._callers.pop(token, None)
             if record := self.tokens.get(token):
                 self.found.pop(bytes.fromhex(record.digest), None)
+        self._changed(touched)
 
     def _apply_principal(self, change: Change) -> Touched:
         (name,) = keys.PRINCIPALS.parse(change.key)
@@ -197,17 +189,14 @@ class AccessView:
         if change.value is not None:
             found = keys.TOKENS.read(Entry(change.key, change.value, change.revision))
             if not isinstance(found, Unreadable):
-                self._take_token(token, found.record)
+                record = self.tokens[token] = found.record
+                self._by_digest[bytes.fromhex(record.digest)] = token
+                self._by_principal.setdefault(record.principal, set()).add(token)
+                if record.parent is not None:
+                    self._by_parent.setdefault(record.parent, set()).add(token)
+                if record.expires_us is not None:
+                    heappush(self._expiries, (record.expires_us, token))
         return {token, *self.descendants(token)}
-
-    def _take_token(self, token: str, record: TokenRecord) -> None:
-        self.tokens[token] = record
-        self._by_digest[bytes.fromhex(record.digest)] = token
-        self._by_principal.setdefault(record.principal, set()).add(token)
-        if record.parent is not None:
-            self._by_parent.setdefault(record.parent, set()).add(token)
-        if record.expires_us is not None:
-            heappush(self._expiries, (record.expires_us, token))
 
     @property
     def _default(self) -> Limits:

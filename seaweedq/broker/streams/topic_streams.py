@@ -94,7 +94,10 @@ class TailWatches:
             seen, pause_s = topic.signal.count, LOOK_S
             try:
                 self._catalog.check(topic)
-                now = topic.moved.count, await self._ends(topic)
+                records = self._readables.records(topic)
+                numbers = [number for number, one in records.items() if one.record.state == "open"]
+                found, _ = await self._readables.available(topic, numbers)
+                now = topic.moved.count, {segment.id: segment.end for segment in found}
             except SeaweedqError:
                 now, pause_s = None, FAILED_S  # its readers find the reason themselves
             except Exception:
@@ -107,13 +110,6 @@ class TailWatches:
                 await topic.signal.wait(pause_s)
             else:
                 await asyncio.sleep(0)
-
-    async def _ends(self, topic: Topic) -> dict[int, int]:
-        records = self._readables.records(topic)
-        found, _ = await self._readables.available(
-            topic, [n for n, one in records.items() if one.record.state == "open"]
-        )
-        return {segment.id: segment.end for segment in found}
 
 
 MAX_CHARACTERS = 48 * 1024  # a client sends them back in a header, or in the query of a URL
@@ -293,14 +289,10 @@ class TopicReader:
             self._name()
         else:
             await self._catalog.reread(self.topic)
-            await self._leave_removed()
+            records = self._catalog.records(self.topic)
+            if self.at.keys() - records.keys() - self._catalog.unreadable_of(self.topic).keys():
+                self.at = resumed(self.at, records, await self._tombstones.all(self.topic))  # behind removed segments
             self._build()
-
-    async def _leave_removed(self) -> None:
-        """Goes on behind segments that retention has removed meanwhile."""
-        records = self._catalog.records(self.topic)
-        if self.at.keys() - records.keys() - self._catalog.unreadable_of(self.topic).keys():
-            self.at = resumed(self.at, records, await self._tombstones.all(self.topic))
 
     def _name(self) -> None:
         """Names those segments of which the positions consist, and forgets all others."""
@@ -364,7 +356,13 @@ class TopicStreams:
         start.check(topic.record.incarnation, records)
         for segment, offset in start.offsets.items():
             check_end(segment, offset, records[segment].record.end_offset)
-            _check_start(segment, offset, begin.get(segment, 0))
+            if offset < (first := begin.get(segment, 0)):  # the client must know that it has lost messages
+                raise BelowRetention(
+                    f"retention has removed offset {offset} of segment {segment}, which begins at {first}",
+                    offset=offset,
+                    start_offset=first,
+                    segment=segment,
+                )
         reader = self._reader(topic, start.offsets)
         await reader.check_ends()
         return reader
@@ -381,14 +379,3 @@ class TopicStreams:
         self.catalog.check_whole(topic)
         ends = {number: one.end for number, one in (await self.positions.positions(topic)).items()}
         return ends if start == "latest" else await self.readables.find(topic, ends, start.timestamp_us)
-
-
-def _check_start(segment: int, offset: int, start: int) -> None:
-    """Raises BelowRetention if a client has not read removed messages: it must know that it has lost messages."""
-    if offset < start:
-        raise BelowRetention(
-            f"retention has removed offset {offset} of segment {segment}, which begins at {start}",
-            offset=offset,
-            start_offset=start,
-            segment=segment,
-        )

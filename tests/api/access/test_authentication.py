@@ -562,9 +562,9 @@ def test_only_proven_brokers_are_exempt_from_the_bound_of_their_address() -> Non
         more = {"raw_path": b"/v1/topics", "extensions": {CONNECTION: connection}}
         return request_of("GET", "/v1/topics", *headers, **more)
 
-    assert not requests.authenticated(asked(None))
+    assert not requests.is_authenticated(asked(None))
     with pytest.raises(PeerRefused):
-        requests.authenticated(asked("wrong"))
+        requests.is_authenticated(asked("wrong"))
     assert not exempted
-    assert requests.authenticated(asked("right"))
+    assert requests.is_authenticated(asked("right"))
     assert exempted == ["right"]
