@@ -47,7 +47,7 @@ BUDGETS = {
     "publish of 100 as Arrow": Budget(48, 18),
     "pull of 5": Budget(41, 15),
     "ack by lease": Budget(48, 15),
-    "read of a topic's record": Budget(39, 17),
+    "read of a topic's record": Budget(40, 17),
 }
 
 

@@ -194,7 +194,7 @@ async def test_an_admins_token_of_any_text_is_hidden_where_it_is_sent_as_a_name(
 ) -> None:
     async with access(tmp_path) as http:
         (tmp_path / "admin").write_text(text)
-        privates.admin(inside.callers(http.together.brokers[0])).look()
+        privates.admin(inside.callers(http.together.brokers[0])).refresh()
         http.admin = text
         for name in ("tokens/{}", "topics/a{}b", f"topics/{'y' * 190}{{}}", "topics/{}"):
             for by in (None, text):

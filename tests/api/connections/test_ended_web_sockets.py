@@ -161,7 +161,7 @@ async def test_a_handshake_whose_client_has_just_gone_is_not_accepted() -> None:
 
     async def app(scope: Scope, receive: Receive, out: Send) -> None:
         await receive()
-        protocol_of(scope).abort()
+        scope["extensions"][CONNECTION].abort()
         with pytest.raises(OSError):
             await out({"type": "websocket.accept"})
         refused.set()

@@ -175,11 +175,11 @@ async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
         assert await http.status("GET", "/v1/principals", http.admin) == 200
         (tmp_path / "admin").write_text(another := draw(SystemIds()))
         callers = inside.callers(http.together.brokers[0])
-        privates.admin(callers).look()
+        privates.admin(callers).refresh()
         assert await http.status("GET", "/v1/principals", http.admin) == 401
         assert await http.status("GET", "/v1/principals", another) == 200
         (tmp_path / "admin").write_text("short")
-        privates.admin(callers).look()
+        privates.admin(callers).refresh()
         assert await http.status("GET", "/v1/principals", another) == 401
 
 
@@ -189,10 +189,10 @@ async def test_an_admin_file_that_all_may_write_is_refused_and_ends_its_token(tm
         file.chmod(0o602)
         with pytest.raises(InvalidRequest, match=r"mode 0602\): chmod o-w"):
             AdminToken(file).require()
-        assert privates.admin(callers).look()
+        assert privates.admin(callers).refresh()
         assert await http.status("GET", "/v1/principals", http.admin) == 401
         file.chmod(0o640)
-        privates.admin(callers).look()
+        privates.admin(callers).refresh()
         assert await http.status("GET", "/v1/principals", http.admin) == 200
 
 
@@ -209,7 +209,7 @@ async def test_an_admin_of_one_broker_waits_at_another_one(tmp_path: Path, monke
             await until(lambda at=at: len(privates.held(inside.callers(http.together.brokers[at]))) == 2)
             for _ in range(40):
                 await asyncio.sleep(0.01)
-                other.look()
+                other.end_revoked_requests()
             assert not [one.result().text for one in waiting if one.done()]
             for one in waiting:
                 one.cancel()

@@ -99,7 +99,7 @@ def test_a_token_that_is_issued_has_nobody_elses_found_or_judged_again(monkeypat
     caller = callers.view.find(bytes(32))
     assert caller is not None
     judged: list[Caller] = []
-    again = Callers.again
+    again = Callers.current
     monkeypatch.setattr(Callers, "current", lambda self, one, *at: judged.append(one) or again(self, one, *at))
     ended: list[str] = []
     with callers.holding(caller, Action.READ, Resource("t"), lambda: ended.append("ended")):
