@@ -16,7 +16,7 @@ from seaweedq.broker.reshape import KINDS
 from seaweedq.broker.retention import REASONS
 from seaweedq.broker.subscriptions import Stall
 from seaweedq.coordination.keys import CATALOGUE
-from seaweedq.coordination.unreadable import NOTED
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS
 
 
 def _of_each(name: str, help: str, watch: str = "") -> Family:
@@ -158,7 +158,7 @@ def cluster_metrics(broker: Broker) -> Iterator[Metric]:
     yield SEGMENTS.of(len(catalog.owned_by(membership.broker)))
     dead = (owner for owner in catalog.owners() if not roster.alive(owner))
     yield UNSERVED.of(sum(len(catalog.owned_by(owner)) for owner in dead))
-    met = NOTED.by_kind()
+    met = UNREADABLE_RECORDS.by_kind()
     yield UNREADABLE.by({kind.name: met[kind.name] for kind in CATALOGUE})
 
 

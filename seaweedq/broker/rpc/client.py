@@ -87,10 +87,10 @@ def is_refused(error: Unavailable) -> bool:
 
 
 class Transport:
-    """The connections of one broker. `trust` returns the context that checks brokers at https URLs."""
+    """The connections of one broker. `tls_context` returns the context that checks brokers at https URLs."""
 
-    def __init__(self, trust: Callable[[], ssl.SSLContext] | None) -> None:
-        self._trust = trust
+    def __init__(self, tls_context: Callable[[], ssl.SSLContext] | None) -> None:
+        self._tls_context = tls_context
         self._session: aiohttp.ClientSession | None = None
 
     async def send(
@@ -111,7 +111,7 @@ class Transport:
                 headers=headers,
                 timeout=total,
                 allow_redirects=False,  # a redirect must not lead the request elsewhere
-                ssl=secured.context if secured else self._trust() if self._trust else True,
+                ssl=secured.context if secured else self._tls_context() if self._tls_context else True,
                 server_hostname=secured.name if secured else None,
                 middlewares=() if method in _NOT_REPEATED else (_once,),
             ) as response:

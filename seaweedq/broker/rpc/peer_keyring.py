@@ -113,9 +113,9 @@ class Addresses:
 class PeerVerifier:
     """The verifier of one broker. One that `is_apart` answers brokers at the port for brokers alone."""
 
-    def __init__(self, trust: PeerKeyring, clock: Clock, ids: Ids, is_apart: bool = False) -> None:
+    def __init__(self, keyring: PeerKeyring, clock: Clock, ids: Ids, is_apart: bool = False) -> None:
         self.is_apart = is_apart
-        self._trust = trust
+        self._keyring = keyring
         self._clock = clock
         self._ids = ids
         self._made: IncomingSessions | None = None
@@ -130,7 +130,7 @@ class PeerVerifier:
 
     def _sessions(self) -> IncomingSessions:
         if self._made is None:
-            if not self._trust.me:
+            if not self._keyring.me:
                 raise NotReady("the broker is starting")
-            self._made = IncomingSessions(self._trust.keys, self._trust.me, self._clock, self._ids)
+            self._made = IncomingSessions(self._keyring.keys, self._keyring.me, self._clock, self._ids)
         return self._made
