@@ -346,57 +346,40 @@ class Body:
             raise self._reader.too_slow(self._incomplete, otherwise) from None
 
     async def _raw(self) -> bytes:
-        chunk, more = await self._next(0)
-        if more:
-            return await self._rest(chunk)
-        if len(chunk) >= SMALL_BYTES:
-            self._take_fairly(len(chunk))
-        self._reader.budget.hold(len(chunk))
-        self._held += len(chunk)
-        return chunk
-
-    async def _next(self, size: int) -> tuple[bytes, bool]:
-        """Returns the next bytes after `size` ones, and whether more come."""
-        message = await self._request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunk = message.get("body", b"")
-        if size + len(chunk) > self._limit or (chunk and self._is_untyped):
-            self._check(size + len(chunk))
-        return chunk, message.get("more_body", False)
-
-    async def _rest(self, chunk: bytes) -> bytes:
-        """Returns a body of which the first bytes have come."""
-        chunks, size, more = [chunk], len(chunk), True
-        if not self._of_peer:
-            self._incomplete = IncompleteBody(self._dismiss)
+        """Returns the body as it was sent. One of several pieces counts as incomplete until its last one."""
+        budget, size, more = self._reader.budget, 0, True
+        chunks: list[bytes] = []
         try:
-            self._arrived(len(chunk))
             while more:
-                chunk, more = await self._next(size)
-                self._arrived(len(chunk))
-                chunks.append(chunk)
+                message = await self._request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                chunk, more = message.get("body", b""), message.get("more_body", False)
                 size += len(chunk)
+                if size > self._limit or (chunk and self._is_untyped):
+                    self._check(size)
+                if more and not chunks and not self._of_peer:
+                    self._incomplete = IncompleteBody(self._dismiss)
+                if more or chunks or size >= SMALL_BYTES:
+                    self._take_fairly(len(chunk))
+                if self._incomplete is None:
+                    budget.hold(len(chunk))
+                    self._held += len(chunk)
+                else:
+                    self._reader.arrived(self._incomplete, len(chunk))
+                chunks.append(chunk)
         finally:
             if self._incomplete:
                 self._reader.bodies.release(self._incomplete)
         if self._incomplete:
-            self._reader.budget.requests += size  # it was held as an incomplete one
+            budget.requests += size  # it was held as an incomplete one
             self._held += size
-        return b"".join(chunks)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _take_fairly(self, size: int) -> None:
         if not self._of_peer:
             self._reader.fair.claim(self._request.key, size)
             self._fair += size
-
-    def _arrived(self, size: int) -> None:
-        self._take_fairly(size)
-        if self._incomplete is None:
-            self._reader.budget.hold(size)
-            self._held += size
-        else:
-            self._reader.arrived(self._incomplete, size)
 
     def _dismiss(self) -> None:
         """Ends the wait for a body that came too slowly."""

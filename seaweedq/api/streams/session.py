@@ -175,9 +175,9 @@ class StreamSession:
     transport: StreamTransport
     _interruptible: asyncio.Timeout | None = None
 
-    async def live(self, step: Callable[[], Awaitable[None]], goes: Coroutine[Any, Any, None]) -> None:
+    async def run(self, step: Callable[[], Awaitable[None]], goes: Coroutine[Any, Any, None]) -> None:
         """Repeats `step` until the stream ends, or `goes` says that its client has gone."""
-        running = asyncio.create_task(self._run(step))
+        running = asyncio.create_task(self._repeat(step))
         gone = asyncio.create_task(goes)
         leaving = asyncio.create_task(self.ended.wait())
         try:
@@ -196,7 +196,7 @@ class StreamSession:
                 task.cancel()
 
     async def unless_ended(self, work: Awaitable[T]) -> T | None:
-        """Returns the result of `work`, which a step of `live` awaits; None if the broker leaves before, then it is
+        """Returns the result of `work`, which a step of `run` awaits; None if the broker leaves before, then it is
         cancelled. It makes no task: each message of each stream comes through here."""
         interruptible = asyncio.timeout(None)
         try:
@@ -210,7 +210,7 @@ class StreamSession:
         finally:
             self._interruptible = None
 
-    async def _run(self, step: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
         try:
             while not self.ended.is_set():
                 await step()

@@ -23,7 +23,7 @@ from seaweedq.api.handlers.acks import AckRequest, Acks, ExtendRequest, NackRequ
 from seaweedq.api.handlers.pulls import MAX_PULL, check_count
 from seaweedq.api.parameters import check_name, whole_number
 from seaweedq.api.request import Request, Send
-from seaweedq.api.streams import session
+from seaweedq.api.streams import session as sessions
 from seaweedq.api.streams.session import CHUNK_BYTES, StreamMemory, StreamSession, StreamTransport
 from seaweedq.api.streams.transports import EventId, EventTransport, WebSocket, accept, check_accepted, id_at, listen
 from seaweedq.broker.streams import LeasedBatch, SubscriptionStreams
@@ -72,7 +72,7 @@ class SubscriptionStreamRoute:
         stream = await self._open(request, topic, name, transport := EventTransport(out))
         await transport.begin(id_at(stream.position))  # a client that loses the first batch goes on there
         try:
-            await stream.life.live(stream.step, request.until_gone())
+            await stream.session.run(stream.step, request.until_gone())
         finally:
             await stream.leave(free=False)
 
@@ -81,11 +81,13 @@ class SubscriptionStreamRoute:
         stream = await self._open(request, topic, name, transport := WebSocket(out))
         await accept(request, out)
         try:
-            await stream.life.live(stream.step, listen(request, transport, stream.hear))
+            await stream.session.run(stream.step, listen(request, transport, stream.hear))
         finally:
             await stream.leave(free=True)
 
-    async def _open(self, request: Request, topic_name: str, name: str, transport: StreamTransport) -> "Stream":
+    async def _open(
+        self, request: Request, topic_name: str, name: str, transport: StreamTransport
+    ) -> "SubscriptionStream":
         calls = self.acks.calls
         check_name(topic_name)
         check_name(name, "subscription")
@@ -104,31 +106,31 @@ class SubscriptionStreamRoute:
         topic = await calls.catalog.known(topic_name)
         await self.streams.check(topic, name)
         position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
-        return Stream(self, topic, name, StreamSession(self.ended, request, transport), position)
+        return SubscriptionStream(self, topic, name, StreamSession(self.ended, request, transport), position)
 
 
 @dataclass
-class Stream:
+class SubscriptionStream:
     """One connection. `needed` is the room that the next batch takes, at least: it is not leased before."""
 
     route: SubscriptionStreamRoute
     topic: Topic
     name: str
-    life: StreamSession
+    session: StreamSession
     position: Position
     needed: int = CHUNK_BYTES
 
     async def step(self) -> None:
-        """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of life."""
-        route, life = self.route, self.life
-        until_s = route.clock.monotonic_s() + session.COMMENT_S
+        """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of session."""
+        route, session = self.route, self.session
+        until_s = route.clock.monotonic_s() + sessions.COMMENT_S
         while not route.ended.is_set():
-            has_room = await route.room.wait(life.request, self.needed, until_s)
+            has_room = await route.room.wait(session.request, self.needed, until_s)
             left_s = until_s - route.clock.monotonic_s()
             if left_s <= 0:
-                await life.transport.keep_alive()
+                await session.transport.keep_alive()
                 return
-            batch = await life.unless_ended(self._next(left_s)) if has_room else None
+            batch = await session.unless_ended(self._next(left_s)) if has_room else None
             if batch and await self._send(batch):
                 return
 
@@ -152,7 +154,7 @@ class Stream:
                 raise InvalidRequest(f"the message has {sorted(named)}; it must have one of ack, nack and extend")
             ((verb, wanted),) = named.items()
             path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"
-            request = self.life.request.derived("POST", path, headers=False)
+            request = self.session.request.derived("POST", path, headers=False)
             found = await self.route.acks.answer(request, self.topic, self.name, wanted)
         return bytes(found.body) if found.status < 400 else b'{"error":%b}' % bytes(found.body)
 
@@ -160,7 +162,7 @@ class Stream:
         """Leases the next messages. A dispatcher that cannot answer is asked again: the stream lives on."""
         try:
             wanted = Pull(MAX_PULL, wait_s, self.position.consumer, position=self.position, max_bytes=CHUNK_BYTES)
-            until_us = self.life.request.caller.expires_us
+            until_us = self.session.request.caller.expires_us
             return await self.route.streams.next(self.topic, self.name, wanted, until_us)
         except Unavailable as error:
             logger.debug("the stream of %s of %s waits: %s", self.name, self.topic.name, error)
@@ -175,7 +177,7 @@ class Stream:
             return False
         self.needed = CHUNK_BYTES
         _, serial = parse_lease(batch.lease) or ("", 0)
-        await self.life.transport.leased(batch)
+        await self.session.transport.leased(batch)
         self.position = self.position.at(serial, *batch.rows.last)
         await asyncio.sleep(0)  # if nothing had to be waited for, others have their turn
         return True

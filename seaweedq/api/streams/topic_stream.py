@@ -11,7 +11,7 @@ from typing import Any
 
 from seaweedq.api.parameters import check_name, time_us
 from seaweedq.api.request import Request, Send
-from seaweedq.api.streams import session
+from seaweedq.api.streams import session as sessions
 from seaweedq.api.streams.session import CHUNK_BYTES, Chunk, Chunks, StreamMemory, StreamSession, StreamTransport
 from seaweedq.api.streams.transports import EventTransport, WebSocket, accept, check_accepted, listen, nothing_to_say
 from seaweedq.broker.streams import Positions, Start, StartTime, TailWatch, TopicReader, TopicStreams
@@ -67,27 +67,27 @@ class TopicStreamRoute:
         self, request: Request, reader: TopicReader, transport: StreamTransport, goes: Coroutine[Any, Any, None]
     ) -> None:
         watches = self.streams.watches
-        with watches.following(reader.topic) as feed:
-            stream = Stream(self, request, reader, feed, transport)
-            await StreamSession(watches.ended, request, transport).live(stream.step, goes)
+        with watches.following(reader.topic) as watch:
+            stream = TopicStream(self, request, reader, watch, transport)
+            await StreamSession(watches.ended, request, transport).run(stream.step, goes)
 
 
 @dataclass
-class Stream:
+class TopicStream:
     """The steps of one stream. `needed` is the room that the next batch takes, at least: it is not read before."""
 
     route: TopicStreamRoute
     request: Request
     reader: TopicReader
-    feed: TailWatch
+    watch: TailWatch
     transport: StreamTransport
     needed: int = CHUNK_BYTES
 
     async def step(self) -> None:
         """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of life."""
-        until_s = self.route.clock.monotonic_s() + session.COMMENT_S
+        until_s = self.route.clock.monotonic_s() + sessions.COMMENT_S
         while not self.route.streams.watches.ended.is_set():
-            seen = self.feed.signal.count
+            seen = self.watch.signal.count
             if await self.route.room.wait(self.request, self.needed, until_s):
                 if await self._send_batch():
                     await asyncio.sleep(0)  # if nothing had to be waited for, others have their turn
@@ -98,7 +98,7 @@ class Stream:
             if left_s <= 0:
                 await self.transport.keep_alive()
                 return
-            await self.feed.wait(seen, min(left_s, AGAIN_S) if self.reader.missing else left_s)
+            await self.watch.wait(seen, min(left_s, AGAIN_S) if self.reader.missing else left_s)
 
     async def _send_batch(self) -> bool:
         """Sends due messages, up to about CHUNK_BYTES. Returns whether any was read."""
