@@ -26,6 +26,16 @@ import msgspec
 
 OF_TOPICS = ("requests", "messages", "bytes_in", "bytes_out", "changes", "waiting_pulls", "open_uploads")
 RATES = ("requests", "messages", "bytes_in", "bytes_out", "changes")
+BURST_S = 1.0  # of its rate are in a full bucket
+FEW, FEW_S = 5.0, 8.0  # it holds at least so many requests, as far as so many seconds bring them
+MOST_WAIT_S = 60.0  # that a refusal states: the rate may be raised meanwhile
+SPLIT_S = 2.0
+NEXT_SHARE_S = SPLIT_S + 0.5  # after a refusal there is another share at the latest
+LAPSE_S = 6.0  # for which a share counts that is not renewed; then it is an even one
+FLOOR = 0.1  # of an even share
+SWEEP_AT = 256  # accounts, before those of former principals and topics are dropped
+NEARLY_NOTHING = 0.001  # of a limit
+MOST_REPORTED = 2_000  # limits in a report, the most wanted ones: others have an even share
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,18 +61,6 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_LIMITS = Limits()
-
-
-BURST_S = 1.0  # of its rate are in a full bucket
-FEW, FEW_S = 5.0, 8.0  # it holds at least so many requests, as far as so many seconds bring them
-MOST_WAIT_S = 60.0  # that a refusal states: the rate may be raised meanwhile
-SPLIT_S = 2.0
-NEXT_SHARE_S = SPLIT_S + 0.5  # after a refusal there is another share at the latest
-LAPSE_S = 6.0  # for which a share counts that is not renewed; then it is an even one
-FLOOR = 0.1  # of an even share
-SWEEP_AT = 256  # accounts, before those of former principals and topics are dropped
-NEARLY_NOTHING = 0.001  # of a limit
-MOST_REPORTED = 2_000  # limits in a report, the most wanted ones: others have an even share
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,11 @@ import msgspec
 
 from seaweedq.access.limits import NO_LIMITS, Limits
 
+OURS = "seaweedq."
+ANY = "*"
+DEFAULT = "*"  # the name of no principal: its limits are those of all that have none of their own
+NEVER_US = 2**63 - 1  # when a caller expires that has no end
+
 
 class Action(StrEnum):
     """The deeds that a caller may be allowed. docs/operate/security.md lists the routes of each."""
@@ -49,10 +54,6 @@ class Resource(NamedTuple):
 
 
 CLUSTER = Resource()
-
-
-OURS = "seaweedq."
-ANY = "*"
 
 
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -157,10 +158,6 @@ def _pattern_within(narrow: str, wide: str, topics: bool) -> bool:
     if not wide.endswith(ANY) or (topics and not narrow.endswith(ANY) and narrow.startswith(OURS)):
         return False
     return narrow.removesuffix(ANY).startswith(wide[:-1])
-
-
-DEFAULT = "*"  # the name of no principal: its limits are those of all that have none of their own
-NEVER_US = 2**63 - 1  # when a caller expires that has no end
 
 
 @dataclass(frozen=True, slots=True)

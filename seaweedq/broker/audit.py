@@ -62,6 +62,17 @@ COLUMNS = (  # id, name, Iceberg's type
     (14, "count", "long"),
 )
 _TYPES = {"string": pa.string(), "int": pa.int32(), "long": pa.int64()}
+PER_S = 10
+ROOM, ROOM_FOR_DENIALS = 2_000, 1_000
+SECOND_S = 1.0
+Mode = Literal["topic", "log", "none"]
+AUDIT_LOG = logging.getLogger("seaweedq.audit")
+TICK_S, PAUSE_S = 0.5, 5.0
+GIVE_UP_S = 600.0  # for a batch that the topic refuses, and that no outage keeps away
+MOST = 500  # rows of a batch
+LAST_S = 2.0  # for the rest at a stop
+WARN_S = 60.0
+logger = logging.getLogger(__name__)
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,13 +131,6 @@ def fits(layout: Layout) -> bool:
     """Returns whether a topic takes these rows: it is typed, and its columns are among ours, with their types."""
     ours = {name: _TYPES[kind] for _, name, kind in COLUMNS}
     return layout.format is Format.TYPED and all(f.nullable and ours.get(f.name) == f.type for f in layout.values)
-
-
-PER_S = 10
-ROOM, ROOM_FOR_DENIALS = 2_000, 1_000
-SECOND_S = 1.0
-Mode = Literal["topic", "log", "none"]
-AUDIT_LOG = logging.getLogger("seaweedq.audit")
 
 
 def mode_of(settings: Settings) -> Mode:
@@ -200,14 +204,6 @@ class Audit:
             self._queue.append(event)
         else:
             self.count_lost(1)
-
-
-TICK_S, PAUSE_S = 0.5, 5.0
-GIVE_UP_S = 600.0  # for a batch that the topic refuses, and that no outage keeps away
-MOST = 500  # rows of a batch
-LAST_S = 2.0  # for the rest at a stop
-WARN_S = 60.0
-logger = logging.getLogger(__name__)
 
 
 class AuditTopic(Service):

@@ -50,6 +50,16 @@ from seaweedq.errors import (
 STAMP, _HELLO = (name.lower().encode() for name in (STAMP_HEADER, HELLO_HEADER))
 PEER_PREFIX = "/internal/"
 SHOWN = 200
+CALLER_HEADER = "Seaweedq-Caller"
+_HEADER = CALLER_HEADER.lower().encode()
+REMEMBERED_BYTES = 8 * 2**20
+REMEMBERED_RIGHTS = 64  # of one token
+REMEMBERED_PATH = 256  # characters: no name is checked before authentication, so a path may be as long as a head
+TOKEN_BYTES, RIGHT_BYTES = 1_000, 400  # beside texts: the objects, and their places in sets and dicts
+T = TypeVar("T")
+SUBPROTOCOL = "bearer."
+BEARER = b"Bearer "
+REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
 
 
 class PeerRequests:
@@ -112,10 +122,6 @@ def _elsewhere() -> PeerRefused:
     return refused_peer(Refusal.PORT, "this broker answers brokers at its peer_port alone")
 
 
-CALLER_HEADER = "Seaweedq-Caller"
-_HEADER = CALLER_HEADER.lower().encode()
-
-
 class CallerHeader(msgspec.Struct, omit_defaults=True):
     """A caller in the header of a relay: its principal with the `uid`, the id of its token, and when that ends."""
 
@@ -158,12 +164,6 @@ def relayed_caller(request: Request) -> Caller:
     except msgspec.DecodeError:
         raise Forbidden(f"the header {CALLER_HEADER} of another broker cannot be read") from None
     return Caller(named.principal, named.token, (EVERYTHING,), named.expires_us, uid=named.uid)
-
-
-REMEMBERED_BYTES = 8 * 2**20
-REMEMBERED_RIGHTS = 64  # of one token
-REMEMBERED_PATH = 256  # characters: no name is checked before authentication, so a path may be as long as a head
-TOKEN_BYTES, RIGHT_BYTES = 1_000, 400  # beside texts: the objects, and their places in sets and dicts
 
 
 @dataclass(slots=True)
@@ -216,12 +216,6 @@ class ShownTokens:
         header = self._headers.pop(token, None)
         if header is not None:
             self._bytes -= self.by_header.pop(header).bytes
-
-
-T = TypeVar("T")
-SUBPROTOCOL = "bearer."
-BEARER = b"Bearer "
-REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
 
 
 class Authentication:

@@ -38,6 +38,17 @@ EXPOSED = (
     "Retry-After, Sealed, Successors"
 )
 MAX_AGE_S = 600  # for which a browser need not ask again
+INTERNAL = "/internal"
+SHOWN_PATH = 200
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+OWN_SITES = (b"same-origin", b"none")  # a page of this broker, and an address that somebody has typed
+SIGNED = "/content"  # below /v1, and GET alone: payloads with a token in their URL, to which any page may link
+CLIENT = "Seaweedq-Client"  # the header, with any value
+_CLIENT = CLIENT.lower().encode()
+PORTS = {"http": 80, "https": 443}
+REMEMBERED = 1000
+_PLACE = re.compile(r"[A-Za-z0-9._:\[\]-]+")
+SHOWN = 100  # characters of a header that an error shows
 
 
 class CorsRules:
@@ -83,10 +94,6 @@ def _normal(origin: bytes) -> bytes:
     return origin.strip().lower().rstrip(b"/")
 
 
-INTERNAL = "/internal"
-SHOWN_PATH = 200
-
-
 def check_raw_path(request: Request) -> None:
     """Raises RouteNotFound for a path with an encoded slash, and for an encoded path between brokers."""
     raw = request.raw_path
@@ -101,16 +108,7 @@ def check_raw_path(request: Request) -> None:
         raise RouteNotFound(f"there is no route {method} {path[:SHOWN_PATH]}; see /docs")
 
 
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-OWN_SITES = (b"same-origin", b"none")  # a page of this broker, and an address that somebody has typed
-SIGNED = "/content"  # below /v1, and GET alone: payloads with a token in their URL, to which any page may link
-CLIENT = "Seaweedq-Client"  # the header, with any value
-_CLIENT = CLIENT.lower().encode()
-PORTS = {"http": 80, "https": 443}
-REMEMBERED = 1000
-_PLACE = re.compile(r"[A-Za-z0-9._:\[\]-]+")
 NO_CORS = CorsRules()
-SHOWN = 100  # characters of a header that an error shows
 
 
 class HostRules:

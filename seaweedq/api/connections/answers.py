@@ -26,6 +26,13 @@ CLOSING = (b"connection", b"close")
 TERMINALS = (b"curl/", b"Wget/", b"HTTPie/")
 STORED = ("/payload", "/content")  # bytes of users, which stay as they are
 _JSON = (b"application/json", b"application/problem+json")
+RESTARTS, UNAUTHENTICATED = 1012, 4401  # why the broker closes a WebSocket
+MAX_DIGITS = 18
+SEND_BYTES = 256 * 1024  # at a time: the server holds that much more for a client that does not take it
+_RANGE = re.compile(r"bytes=\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.IGNORECASE)
+# A browser must never show an upload as a page of the broker's.
+SAFE = {"accept-ranges": "bytes", "x-content-type-options": "nosniff", "content-disposition": "attachment"}
+logger = logging.getLogger(__name__)
 
 
 class Outgoing:
@@ -133,9 +140,6 @@ def last_event(content: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": b"event: bye\ndata: %b\n\n" % content}
 
 
-RESTARTS, UNAUTHENTICATED = 1012, 4401  # why the broker closes a WebSocket
-
-
 class SocketOutgoing:
     """The way out of a request for a WebSocket. Before it has become one its answer is one of HTTP; then the answer is
     why it ends: its caller has lost the right to it, or may have. `status` is 0 until something was sent."""
@@ -172,14 +176,6 @@ class SocketOutgoing:
             headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers.items()]
             await self._send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
             await self._send({"type": "websocket.http.response.body", "body": bytes(answer.body)})
-
-
-MAX_DIGITS = 18
-SEND_BYTES = 256 * 1024  # at a time: the server holds that much more for a client that does not take it
-_RANGE = re.compile(r"bytes=\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.IGNORECASE)
-# A browser must never show an upload as a page of the broker's.
-SAFE = {"accept-ranges": "bytes", "x-content-type-options": "nosniff", "content-disposition": "attachment"}
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ from seaweedq.errors import Overloaded
 REMEMBERED = 4096
 FORWARDED = b"x-forwarded-for"
 MAX_HOPS = 50  # of the header, from its end
+PROBES = (b"/healthz", b"/readyz")
+OF_BROKERS = b"/internal/"
 
 
 def networks_of(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -140,10 +142,6 @@ def _bare(text: str) -> str:
         return str(ip_address(text))
     except ValueError:
         return ""
-
-
-PROBES = (b"/healthz", b"/readyz")
-OF_BROKERS = b"/internal/"
 
 
 class Admission(Enum):

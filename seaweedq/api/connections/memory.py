@@ -45,6 +45,16 @@ STEP_BYTES = 64 * 1024
 WINDOW_S = 5
 SLOW_BYTES_PER_S = 64 * 1024
 LOOK_S = 0.2  # how long the slow ones of the last look count: a look reads every body
+SMALL_BYTES = 64 * 1024  # of a body: smaller ones count for no share
+T = TypeVar("T")
+SAME_SIZE = 5  # copies of the body that a decoder may hold
+MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
+LINE_BYTES = 180  # of a bare value
+ARROW_SIZE = 20  # of short strings: five bytes in Arrow become columns and texts
+WINDOW_BYTES = 4 * 1024 * 1024  # of a decompressor, beside its output
+LARGE_BYTES = 64 * 1024  # smaller answers are never refused
+THREAD_BYTES = 256 * 1024  # larger ones are made in a thread: 8 MiB of JSON take the loop 15 ms
+TICK_S = 1.0
 
 
 class IncompleteBody:
@@ -163,9 +173,6 @@ class IncompleteBodies:
         return None
 
 
-SMALL_BYTES = 64 * 1024
-
-
 class FairMemory:
     """The bytes that principals hold, by their keys. `parties` returns how many principals there are."""
 
@@ -216,14 +223,6 @@ class FairMemory:
 
     def __len__(self) -> int:
         return len(self._held)
-
-
-T = TypeVar("T")
-SAME_SIZE = 5  # copies of the body that a decoder may hold
-MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
-LINE_BYTES = 180  # of a bare value
-ARROW_SIZE = 20  # of short strings: five bytes in Arrow become columns and texts
-WINDOW_BYTES = 4 * 1024 * 1024  # of a decompressor, beside its output
 
 
 def needed(media: str, content: bytes, bare: bool, limit_bytes: int) -> int:
@@ -302,13 +301,6 @@ class DecodingMemory:
         return self._budget.decoding + size <= self._budget.limit_bytes // 2 and self._budget.fits(size)
 
 
-R = TypeVar("R")
-
-LARGE_BYTES = 64 * 1024  # smaller answers are never refused
-THREAD_BYTES = 256 * 1024  # larger ones are made in a thread: 8 MiB of JSON take the loop 15 ms
-TICK_S = 1.0
-
-
 class UnreadBuffer:
     """The answers that one connection has not taken yet. `left` returns how many bytes they are, `cut` ends the
     connection."""
@@ -365,7 +357,7 @@ class UnreadAnswers:
         if not self.has_room(size):
             raise self.refusal()
 
-    async def made(self, size: int, maker: Callable[[], Awaitable[Callable[[], R]]]) -> R | None:
+    async def made(self, size: int, maker: Callable[[], Awaitable[Callable[[], T]]]) -> T | None:
         """Returns an answer of about `size` bytes, made by the function that `maker` returns; None if there is no room,
         without asking `maker`: it may sign a link for each message. Large ones are made in a thread, so that other
         requests go on, and one at a time, so that each finds the one before it counted.

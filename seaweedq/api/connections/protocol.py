@@ -36,6 +36,18 @@ from seaweedq.api.request import (
 )
 from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
+MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
+MAX_HEAD_LINES = 128
+TOO_MANY_LINES = f"the request has over {MAX_HEAD_LINES} headers"
+LINE_BYTES = 256  # of a header's line, as Python holds it, beside its text
+MAX_BESIDE_BYTES = 8 * 1024  # of a body, between two pieces of its content and behind the last one; and one read more
+PIPELINED_BYTES = 4 * 1024
+AHEAD_BYTES = 3 * 1024  # of a request that waits for its turn
+STEP_BYTES = 4 * 1024  # in which a connection holds memory for such, and for a head that has come in part
+SOCKETS = b"/stream"  # paths that may become WebSockets
+UNREADABLE = "Invalid HTTP request received."
+BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
+
 
 class UntilClosed:
     """An application whose answers are sent without chunks. uvicorn's cycle counts the rest of a stated length; here
@@ -60,19 +72,6 @@ class UntilClosed:
             await out(message)
 
         await self._app(scope, receive, send)
-
-
-MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
-MAX_HEAD_LINES = 128
-TOO_MANY_LINES = f"the request has over {MAX_HEAD_LINES} headers"
-LINE_BYTES = 256  # of a header's line, as Python holds it, beside its text
-MAX_BESIDE_BYTES = 8 * 1024  # of a body, between two pieces of its content and behind the last one; and one read more
-PIPELINED_BYTES = 4 * 1024
-AHEAD_BYTES = 3 * 1024  # of a request that waits for its turn
-STEP_BYTES = 4 * 1024  # in which a connection holds memory for such, and for a head that has come in part
-SOCKETS = b"/stream"  # paths that may become WebSockets
-UNREADABLE = "Invalid HTTP request received."
-BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
 
 
 class _Trailers(list[tuple[bytes, bytes]]):

@@ -56,6 +56,7 @@ SHOWN = 100  # characters of a value that an error shows
 _AT = re.compile(r"^(?P<reason>.*) - at `\$\.(?P<path>[^`]+)`$", re.DOTALL)
 _TEXT = re.compile(r"Expected `(float|int)\b.*, got `str`")
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
+DRAIN_BYTES, DRAIN_S = 1024 * 1024, 1.0
 
 
 def decode_request(content: bytes, stated: str | None, decoder: msgspec.json.Decoder[T]) -> T:
@@ -177,9 +178,6 @@ def _forms(schema: dict[str, Any], components: dict[str, Any]) -> Iterator[dict[
     yield schema
     for one in schema.get("anyOf", ()):
         yield from _forms(one, components)
-
-
-DRAIN_BYTES, DRAIN_S = 1024 * 1024, 1.0
 
 
 class _Nothing(msgspec.Struct, forbid_unknown_fields=True):

@@ -40,6 +40,10 @@ CHUNK_ROWS = 4096
 FILES, PEERS = 16, 64  # reads at a time, of files and of other brokers: one kind that hangs does not hold up the other
 SHARED_BYTES, SHARED_S = 4 * 1024 * 1024, 1.0
 Key = tuple[Topic, int, int]  # topic, segment, offset
+LOOK_S = 0.5  # between two looks for room
+COMMENT_S = 15.0  # between two signs of life
+BYE_S = 1.0  # for a stream to end by itself
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -105,9 +109,6 @@ class Chunks:
         self._shared_bytes -= chunk.size
 
 
-LOOK_S = 0.5  # between two looks for room
-
-
 class StreamTransport(Protocol):
     """Sends the parts of one stream."""
 
@@ -159,11 +160,6 @@ class StreamMemory:
             if self._clock.monotonic_s() >= until_s:
                 return False
             await asyncio.sleep(LOOK_S)
-
-
-COMMENT_S = 15.0  # between two signs of life
-BYE_S = 1.0  # for a stream to end by itself
-T = TypeVar("T")
 
 
 @dataclass

@@ -37,6 +37,21 @@ SEGMENT_STEP: int = 10**DIGITS
 MAX_STREAM = 44  # characters; with a serial it is the name of a lease
 SHOWN = 100
 _ID = re.compile(r"(?P<lease>[A-Za-z0-9._-]{1,64})\.(?P<n>0|[1-9][0-9]{0,35})")
+MEDIA = "text/event-stream"
+HEADERS: Mapping[str, str] = {
+    "content-type": f"{MEDIA}; charset=utf-8",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",  # nginx would keep events back
+}
+RETRY_MS = 1000
+COMMENT = b":\n\n"
+_BETWEEN = "\n\ndata: "
+_NEWLINES = b"\r\n"
+_LINE_END = re.compile(r"\r\n?|\n")
+_IN_LINES = "\ndata: "
+SUBPROTOCOL = "seaweedq.v1"
+GOES_AWAY = 1001  # why the broker closes
+Hear = Callable[[str | None], Awaitable[bytes]]  # returns the answer to a text; of bytes there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +94,6 @@ def lease_numbers(segments: pa.Array, offsets: pa.Array) -> pa.StringArray:
         return texts
     long = pc.binary_join_element_wise(segments.cast(pa.string()), pc.utf8_lpad(texts, DIGITS, "0"), "")
     return pc.if_else(pc.equal(segments, 0), texts, long)
-
-
-MEDIA = "text/event-stream"
-HEADERS: Mapping[str, str] = {
-    "content-type": f"{MEDIA}; charset=utf-8",
-    "cache-control": "no-store",
-    "x-accel-buffering": "no",  # nginx would keep events back
-}
-RETRY_MS = 1000
-COMMENT = b":\n\n"
-_BETWEEN = "\n\ndata: "
-_NEWLINES = b"\r\n"
-_LINE_END = re.compile(r"\r\n?|\n")
-_IN_LINES = "\ndata: "
 
 
 class EventTransport:
@@ -162,11 +163,6 @@ def check_accepted(request: Request) -> None:
     if not request.accepts(MEDIA):
         stated = (request.header(b"accept") or "")[:SHOWN]
         raise NotAcceptable(f"the stream is {MEDIA}, or a WebSocket; the request accepts {stated!r}", supported=[MEDIA])
-
-
-SUBPROTOCOL = "seaweedq.v1"
-GOES_AWAY = 1001  # why the broker closes
-Hear = Callable[[str | None], Awaitable[bytes]]  # returns the answer to a text; of bytes there is none
 
 
 async def accept(request: Request, out: Send) -> None:

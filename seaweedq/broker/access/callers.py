@@ -49,6 +49,9 @@ MIN_CHARACTERS, MAX_BYTES = 32, 4096
 HIDDEN = "***"
 Stamp = tuple[int, int, int]
 logger = logging.getLogger(__name__)
+RATE_S = 20.0
+NOTHING_S = 1.0
+FEW = 100  # requests that have ended may stay among those that expire, beside as many as are held
 
 
 class AdminToken:
@@ -133,10 +136,6 @@ def _read(path: Path) -> bytes:
     return content
 
 
-RATE_S = 20.0
-NOTHING_S = 1.0
-
-
 class TokenLookups:
     """The lookups of one broker."""
 
@@ -192,9 +191,6 @@ class TokenLookups:
         self._running.pop(token, None)
         if not ended.cancelled():
             ended.exception()  # its waiters have it; perhaps there are none any more
-
-
-FEW = 100  # requests that have ended may stay among those that expire, beside as many as are held
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,6 +36,10 @@ from seaweedq.segments.keyrange import KeyRange, missing_ranges
 LOOK_S = 5.0  # below LINGER_S of readable_segments: its long polls must not end
 FAILED_S = 0.2
 logger = logging.getLogger(__name__)
+MAX_CHARACTERS = 48 * 1024  # a client sends them back in a header, or in the query of a URL
+SHOWN = 100
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"
+_TEXT = re.compile(rf"(?:(?P<incarnation>{_NUMBER}):)?(?P<segments>{_NUMBER}-{_NUMBER}(?:,{_NUMBER}-{_NUMBER})*)")
 
 
 @dataclass(eq=False)
@@ -110,12 +114,6 @@ class TailWatches:
                 await topic.signal.wait(pause_s)
             else:
                 await asyncio.sleep(0)
-
-
-MAX_CHARACTERS = 48 * 1024  # a client sends them back in a header, or in the query of a URL
-SHOWN = 100
-_NUMBER = "(?:0|[1-9][0-9]{0,17})"
-_TEXT = re.compile(rf"(?:(?P<incarnation>{_NUMBER}):)?(?P<segments>{_NUMBER}-{_NUMBER}(?:,{_NUMBER}-{_NUMBER})*)")
 
 
 @dataclass(frozen=True, slots=True)
