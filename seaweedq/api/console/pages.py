@@ -118,7 +118,7 @@ async def console() -> Response:
 
 @router.api_route("/console/{name:path}", methods=SAFE, include_in_schema=False)
 async def console_file(request: RequestDep, name: str) -> Response:
-    """Returns a file of the console; leads to the page where none is named. Raises RouteNotFound."""
+    """Returns a file of the console; leads to the page if none is named. Raises RouteNotFound."""
     if not name:
         return Response(status_code=308, headers={"location": "../"})
     if name == PAGE or name not in _places():

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: what is shown, and where each value comes from."""
+"""Metrics for Prometheus: the families, and the sources of their values."""

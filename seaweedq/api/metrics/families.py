@@ -58,18 +58,18 @@ class Family:
 
 
 def counter(name: str, help: str, *labels: str, watch: str = "") -> Family:
-    """Declares what only rises."""
+    """Declares a family of values that only rise."""
     assert name.endswith("_total"), name
     return Family(name, "counter", help, labels, watch)
 
 
 def gauge(name: str, help: str, *labels: str, watch: str = "") -> Family:
-    """Declares what rises and falls."""
+    """Declares a family of values that rise and fall."""
     return Family(name, "gauge", help, labels, watch)
 
 
 def histogram(name: str, help: str, *labels: str, watch: str = "") -> Family:
-    """Declares durations."""
+    """Declares a family of durations."""
     assert name.endswith("_seconds"), name
     return Family(name, "histogram", help, labels, watch)
 
