@@ -42,12 +42,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "publish of one message": Budget(43, 17),
-    "publish of 100 as NDJSON": Budget(47, 18),
-    "publish of 100 as Arrow": Budget(48, 18),
+    "publish of one message": Budget(43, 16),
+    "publish of 100 as NDJSON": Budget(47, 17),
+    "publish of 100 as Arrow": Budget(48, 17),
     "pull of 5": Budget(41, 15),
     "ack by lease": Budget(48, 15),
-    "read of a topic's record": Budget(40, 17),
+    "read of a topic's record": Budget(39, 16),
 }
 
 
