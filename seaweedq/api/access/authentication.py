@@ -78,7 +78,7 @@ class PeerRequests:
                 request.sender = ""
                 return False
             method = "GET" if request.is_socket else request.method
-            covered = Covered.of(method, request.raw_path, request.query_string, request.headers.items())
+            covered = Covered.from_request(method, request.raw_path, request.query_string, request.headers.items())
             try:
                 if self._verifier.is_apart and not request.at_peer_port:
                     raise _elsewhere()

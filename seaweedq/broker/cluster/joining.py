@@ -30,15 +30,15 @@ from seaweedq.storage.identity import cluster_identity, known_identity, mark_lev
 from seaweedq.storage.interface import ObjectStore
 
 ASK_S = 2.0
-LOOK_S, LEASE_MARGIN_S = 0.5, 1.0  # of looks at brokers whose records prove nothing
+REREAD_S, LEASE_MARGIN_S = 0.5, 1.0  # of brokers whose records prove nothing
 NAMED = 10  # brokers in an error's text
 logger = logging.getLogger(__name__)
 
 
 async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, clock: Clock, named: str) -> str:
-    """Returns the cluster's id; both learn it where they are new. `named`: the store and coordination, for people.
+    """Returns the cluster's id; both learn it if they are new. `named`: the store and coordination, for people.
 
-    Raises UnfitStore where they are not of each other, LevelMismatch where this version does not read their level.
+    Raises UnfitStore if they are not of each other, LevelMismatch if this version does not read their level.
     """
     known = await _first_record(coordination, store, ids)
     record = known.record
@@ -61,8 +61,8 @@ async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, c
 
 
 async def _first_record(coordination: Coordination, store: ObjectStore, ids: Ids) -> Versioned[ClusterRecord]:
-    """Returns the cluster's record. Where there is none, or one that names no store yet, it gets the level of the
-    store: nobody has joined such a cluster."""
+    """Returns the cluster's record. If there is none, or it names no store yet, it gets the level of the store: nobody
+    has joined such a cluster."""
     there = await coordination.get(keys.CLUSTER.key())
     known = read_cluster(there) if there else Versioned.new(ClusterRecord.new(ids.nonce(), levels.HIGHEST))
     if known.record.store:
@@ -79,7 +79,7 @@ async def _first_record(coordination: Coordination, store: ObjectStore, ids: Ids
 
 
 async def _compare_level(store: ObjectStore, level: int) -> None:
-    """Logs where the store names a higher level: a rise was broken off early, or coordination is of an older day."""
+    """Logs if the store names a higher level: an upgrade was broken off early, or coordination is of an older day."""
     if level < levels.HIGHEST and (marked := await marked_level(store)) > level:
         logger.warning(
             "the store names level %d, coordination level %d: a rise was broken off, or coordination was restored from "
@@ -100,8 +100,8 @@ async def _record(coordination: Coordination, wanted: Versioned[ClusterRecord]) 
 
 
 async def check_secret(peers: Peers, roster: Roster) -> None:
-    """Asks the other brokers; of those that do not answer nothing is known. Raises InvalidRequest where one refuses,
-    and where the record of none proves that it has a secret of this broker.
+    """Asks the other brokers; of those that do not answer nothing is known. Raises InvalidRequest if one refuses, and
+    if the record of none proves that it has a secret of this broker.
 
     Records of brokers that were killed, and had another secret, go with their leases: this waits for them to go.
     """
@@ -121,8 +121,8 @@ async def _wait_for_strange(roster: Roster) -> None:
         if left_s <= 0:
             named = ", ".join(sorted(roster.strange)[:NAMED])
             raise _another_secret(f"the records of the other brokers ({named}) prove")
-        left_s -= LOOK_S
-        await asyncio.sleep(LOOK_S)
+        left_s -= REREAD_S
+        await asyncio.sleep(REREAD_S)
         await roster.load()
 
 
@@ -133,7 +133,8 @@ def _another_secret(who: str) -> InvalidRequest:
 
 
 class Following(Service):
-    """Follows level, brokers, topics and principals. The `guard` keeps out brokers that do not read the level."""
+    """Follows level, brokers, topics and principals: a member does from before its recovery on, until it leaves. The
+    `guard` keeps out brokers that do not read the level."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -150,5 +151,5 @@ class Following(Service):
             "roster": roster.follow(revisions[1]),
             "catalog": catalog.follow(revisions[2]),
             "principals and tokens": callers.view.follow(revisions[3]),
-            "rights of those who wait": callers.run(self._context.membership.valid),
+            "rights of waiting requests": callers.run(self._context.membership.valid),
         }

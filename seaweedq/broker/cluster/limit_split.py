@@ -1,10 +1,10 @@
-"""The leader's split of limits among the brokers, by what each of them used.
+"""The leader's split of limits among the brokers, by the use that each of them reports.
 
-Every SPLIT_S the leader asks all living brokers for what they used of which limits, splits (access/limits), and tells
-each its shares. It keeps nothing: a leader that follows goes on with the next reports, and while there is none each
-broker falls back to even shares (access/limits). This goes on beside the leader's rounds, which may wait for
-coordination. A broker that does not answer within CALL_S (it is paused, cut off, or too old to know the call) may use
-an even share, and the others split what is left. At most MOST_REPORTED limits are split, the most wanted ones.
+Every SPLIT_S the leader asks all living brokers for their use of limits, splits (access/limits), and tells each its
+shares. It keeps nothing: a leader that follows goes on with the next reports, and while there is none each broker falls
+back to even shares (access/limits). This goes on beside the leader's rounds, which may wait for coordination. A
+broker that does not answer within CALL_S (it is paused, cut off, or too old to know the call) may use an even share,
+and the others split what is left. At most MOST_REPORTED limits are split, the most wanted ones.
 """
 
 import asyncio
@@ -76,5 +76,5 @@ class LimitSplit:
         asked = (self._peers.call(url, "use", None, UseReport, CALL_S) for url in urls.values())
         answers = await asyncio.gather(*asked, return_exceptions=True)
         reports = {broker: a for broker, a in zip(urls, answers, strict=True) if isinstance(a, UseReport)}
-        reports[self._own] = UseReport.of(self._accounts, self._clock.monotonic_s())
+        reports[self._own] = UseReport.from_accounts(self._accounts, self._clock.monotonic_s())
         return reports

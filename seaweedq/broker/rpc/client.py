@@ -6,9 +6,9 @@ Unavailable, and the outcome of the request is unknown: the caller decides wheth
 sends each request once, on connections that are kept open.
 
 Brokers of several versions call each other. A message travels as an array: a version adds members at its end, which
-have a default where they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
+have a default if they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
 An error travels with the slugs of its class and of those above, and is raised as the nearest one that the receiver
-knows. Whatever an earlier version would take wrongly is sent only at a level of the cluster that all brokers read.
+knows. A message that an earlier version would misread is sent only at a level of the cluster that all brokers read.
 
 A broker has one session with each broker that it calls, begun by the first call. Calls that begin together share one
 hello, and its failure. A session is given up when it gets old, when the other side refuses it, and when another life
@@ -48,7 +48,7 @@ CONNECT_S = 2.0
 _NOT_REPEATED = {"POST", "PATCH"}  # methods that aiohttp sends once
 NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
 Headers = Mapping[str, str]
-Greet = Callable[[Address, Hello], Awaitable[Welcome]]
+SayHello = Callable[[Address, Hello], Awaitable[Welcome]]
 LOOK_S = 0.5
 HELLO_S = 5.0
 HELLO_PATH = "/internal/hello"
@@ -96,7 +96,7 @@ class Transport:
     async def send(
         self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float, secured: Secured | None = None
     ) -> Relayed:
-        """Sends a request. Raises Unavailable where no answer came."""
+        """Sends a request. Raises Unavailable if no answer came."""
         import aiohttp
         from yarl import URL
 
@@ -140,20 +140,20 @@ class Transport:
 
 
 class PeerCaller:
-    """Makes sessions; `greet` sends a hello."""
+    """Makes sessions; `say_hello` sends a hello."""
 
-    def __init__(self, keyring: PeerKeyring, addresses: Addresses, clock: Clock, ids: Ids, greet: Greet) -> None:
+    def __init__(self, keyring: PeerKeyring, addresses: Addresses, clock: Clock, ids: Ids, say_hello: SayHello) -> None:
         self._keyring = keyring
         self._addresses = addresses
         self._clock = clock
         self._ids = ids
-        self._greet = greet
+        self._say_hello = say_hello
         self._sessions: dict[str, Outgoing] = {}  # by the id of the other broker
-        self._greetings: dict[str, asyncio.Task[Outgoing]] = {}
+        self._hellos: dict[str, asyncio.Task[Outgoing]] = {}
 
-    async def session(self, url: str) -> tuple[Address, Outgoing]:
-        """Returns a session with the broker at a URL. Raises NotOwner where none is there that proves to know the
-        secret, and what `greet` raises."""
+    async def session(self, url: str, timeout_s: float) -> tuple[Address, Outgoing]:
+        """Returns a session with the broker at a URL. Raises NotOwner if none is there that proves to know the
+        secret, Unavailable if a hello gets no answer in time, and as `say_hello` does."""
         address = self._addresses.find(url)
         if address is None:
             raise NotOwner(  # nobody was asked
@@ -162,7 +162,11 @@ class PeerCaller:
         known = self._sessions.get(address.broker)
         if known is None or self._clock.monotonic_s() >= known.until_s:
             try:
-                known = await asyncio.shield(self._greeting(address))
+                async with asyncio.timeout(timeout_s):
+                    known = await asyncio.shield(self._hello_to(address))
+            except TimeoutError as error:
+                inside = f"{url} answers no hello"
+                raise Unavailable("another broker does not answer; try again", inside=inside) from error
             except SeaweedqError:
                 self._addresses.forget(url)
                 raise
@@ -176,24 +180,24 @@ class PeerCaller:
 
     async def close(self) -> None:
         """Ends the hellos that are under way."""
-        greetings = list(self._greetings.values())
-        for greeting in greetings:
-            greeting.cancel()
-        await asyncio.gather(*greetings, return_exceptions=True)
+        hellos = list(self._hellos.values())
+        for hello in hellos:
+            hello.cancel()
+        await asyncio.gather(*hellos, return_exceptions=True)
 
-    def _greeting(self, address: Address) -> asyncio.Task[Outgoing]:
+    def _hello_to(self, address: Address) -> asyncio.Task[Outgoing]:
         """Returns the hello to a broker that is under way, or begins one."""
-        found = self._greetings.get(address.broker)
+        found = self._hellos.get(address.broker)
         if found is None:
             found = asyncio.create_task(self._begin(address), name=f"hello to {address.broker}")
-            self._greetings[address.broker] = found
+            self._hellos[address.broker] = found
             found.add_done_callback(lambda ended: self._end(address.broker, ended))
         return found
 
     async def _begin(self, address: Address) -> Outgoing:
         said_s = self._clock.monotonic_s()
         hello = Hello(self._keyring.me, address.broker, self._ids.nonce()).signed(address.keys)
-        welcome = await self._greet(address, hello)
+        welcome = await self._say_hello(address, hello)
         try:
             session = accepted(hello, welcome, address.keys, said_s)
         except PeerRefused as error:
@@ -204,7 +208,7 @@ class PeerCaller:
         return session
 
     def _end(self, broker: str, ended: asyncio.Task[Outgoing]) -> None:
-        self._greetings.pop(broker, None)
+        self._hellos.pop(broker, None)
         if not ended.cancelled():
             ended.exception()  # those who wait have it; perhaps nobody does any more
 
@@ -222,8 +226,8 @@ async def ask_while(check: Callable[[], None], call: Awaitable[T], deadline: Dea
     """Returns the answer of a call to another broker, unless `check` raises meanwhile, which is called every LOOK_S:
     a broker that has gone, or hangs, does not answer.
 
-    Raises what `check` and the call do, and TimeoutError once the deadline is over. In each of these cases, and when
-    this is cancelled, the call is cancelled too.
+    Raises as `check` and the call do, and TimeoutError once the deadline is over. In each of these cases, and when this
+    is cancelled, the call is cancelled too.
     """
     asking = asyncio.ensure_future(call)
     try:
@@ -245,7 +249,7 @@ _PROBLEM, _WELCOME = msgspec.json.Decoder(_Problem), msgspec.msgpack.Decoder(Wel
 
 
 def refusal_of(found: Relayed) -> str:
-    """Returns why an answer does not take this broker for one of the cluster; empty where it does."""
+    """Returns why an answer does not take this broker for one of the cluster; empty if it does."""
     if found.status != FORBIDDEN:
         return ""
     try:
@@ -257,7 +261,7 @@ def refusal_of(found: Relayed) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to another broker, without what shows who sends it. `path` has the query, too."""
+    """A request to another broker, without its stamp. `path` has the query, too."""
 
     method: str
     path: str
@@ -266,10 +270,10 @@ class Request:
     timeout_s: float
 
     def covered(self) -> Covered:
-        """Returns what a stamp covers of it."""
+        """Returns the parts that a stamp covers."""
         path, _, query = self.path.encode().partition(b"?")
         named = ((name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items())
-        return Covered.of(self.method, path, query, named)
+        return Covered.from_request(self.method, path, query, named)
 
 
 class Peers:
@@ -282,10 +286,10 @@ class Peers:
 
     def begin(self, keyring: PeerKeyring, addresses: Addresses, clock: Clock, ids: Ids) -> None:
         """Calls brokers in sessions, from the level on that has them."""
-        self._caller = PeerCaller(keyring, addresses, clock, ids, self._greet)
+        self._caller = PeerCaller(keyring, addresses, clock, ids, self._say_hello)
 
     async def call(self, url: str, path: str, request: Any, answer: type[T], timeout_s: float) -> T:
-        """Posts a request as msgpack to `/internal/{path}`, and returns the decoded answer. Raises Unavailable where no
+        """Posts a request as msgpack to `/internal/{path}`, and returns the decoded answer. Raises Unavailable if no
         answer came, PeerTooOld for a call that is not known there, else the error that the other broker raised."""
         body = await self.post(url, path, msgspec.msgpack.encode(request), timeout_s)
         try:
@@ -308,7 +312,7 @@ class Peers:
         raise _error_of(found, f"{url}, {path}")
 
     async def refused(self, url: str, timeout_s: float) -> bool:
-        """Whether the broker at `url` has another secret. Raises Unavailable where no answer came."""
+        """Whether the broker at `url` has another secret. Raises Unavailable if no answer came."""
         try:
             await self.relay("POST", url, "/internal/status", {}, b"", timeout_s)
         except WrongSecret:
@@ -316,12 +320,12 @@ class Peers:
         return False
 
     async def relay(self, method: str, url: str, path: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
-        """Sends a request on to the broker whose record has this URL. Raises Unavailable where no answer came."""
+        """Sends a request on to the broker whose record has this URL. Raises Unavailable if no answer came."""
         request = Request(method, path, headers, body, timeout_s)
         caller = self._caller
         assert caller is not None, "a broker is called before begin"
         for _ in range(ATTEMPTS):
-            address, session = await self._session(caller, url, timeout_s)
+            address, session = await caller.session(url, timeout_s)
             stamp = {STAMP_HEADER: session.stamp(request.covered())}
             found = await self.send(address.base, request, stamp, address.secured)
             why = refusal_of(found)
@@ -334,19 +338,12 @@ class Peers:
         raise wrong_secret(url)
 
     async def send(self, base: str, request: Request, shown: Headers, secured: Secured | None = None) -> Relayed:
-        """Sends a request with the headers that show who sends it. Raises Unavailable where no answer came."""
+        """Sends a request with its stamp, or a hello. Raises Unavailable if no answer came."""
         headers, url = {**request.headers, **shown}, base + request.path
         return await self._transport.send(request.method, url, headers, request.body, request.timeout_s, secured)
 
-    async def _session(self, caller: PeerCaller, url: str, timeout_s: float) -> tuple[Address, Outgoing]:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await caller.session(url)
-        except TimeoutError as error:
-            raise Unavailable("another broker does not answer; try again", inside=f"{url} answers no hello") from error
-
-    async def _greet(self, address: Address, hello: Hello) -> Welcome:
-        """Says hello. Raises NotOwner where another life is there, WrongSecret, Unavailable."""
+    async def _say_hello(self, address: Address, hello: Hello) -> Welcome:
+        """Says hello. Raises NotOwner if another life is there, WrongSecret, Unavailable."""
         request = Request("POST", HELLO_PATH, {}, b"", HELLO_S)
         found = await self.send(address.base, request, {HELLO_HEADER: hello.encode()}, address.secured)
         if found.status == 200:
