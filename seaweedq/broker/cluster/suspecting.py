@@ -1,4 +1,13 @@
-"""Suspecting: finds brokers that seem dead, ends their leases, and tells others that this one lives.
+"""Suspecting: finds brokers that seem dead, and has their leases ended; tells others that this one lives.
+
+Each broker asks every other one (`Prober`), and answers those that ask (`Responder`). One task for each other broker
+follows the rules (broker/cluster/suspicion_rules): it asks the broker as soon as its record is seen, has it hold a
+request, and asks again when that ends. A report is a key tied to this broker's lease, which is written under the
+comparison that both brokers live. It is withdrawn when the other one answers, or does anything but refuse, and when it
+has gone. The times in answers go to `on_time`.
+
+A request that is held ends with the process, which the asking broker notices at once. An early answer says that this
+broker stops: it may refuse connections before its record says that it is gone, and must not be suspected for that.
 
 A process counts the leases that others ended while it lived, over all lives of its broker. The next lives say so, and
 are not suspected for a while: if others cannot reach this broker although it lives (a wrong URL, a rule of a firewall,
@@ -7,20 +16,164 @@ a sidecar that is not up), it would else begin a new life again and again.
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 
-from seaweedq.broker.cluster.heartbeats import Prober, Responder
 from seaweedq.broker.cluster.revoker import Revoker, SuspicionReports
-from seaweedq.broker.cluster.suspicion_rules import EXEMPT_S
+from seaweedq.broker.cluster.suspicion_rules import (
+    EXEMPT_S,
+    PeerHealth,
+    ProbeOutcome,
+    may_be_suspected,
+    reporters_needed,
+)
 from seaweedq.broker.context import Context
 from seaweedq.broker.read.reading import Reading
+from seaweedq.broker.rpc.client import Peers, is_refused
+from seaweedq.broker.rpc.messages import Heartbeat, HeartbeatCall
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.clock import Clock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.errors import CoordinationUnavailable
+from seaweedq.coordination.records import SuspicionRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import CoordinationUnavailable, SeaweedqError, Unavailable
 
+ANSWER_S = 5.0
 AGAIN_S = 1.0
 logger = logging.getLogger(__name__)
+
+
+class Responder:
+    """Answers for the broker `me`."""
+
+    def __init__(self, me: str, clock: Clock) -> None:
+        self._me = me
+        self._clock = clock
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Answers all heartbeats, also those that are held: this broker stops."""
+        self._leaving.set()
+
+    async def heartbeat(self, hold_s: float) -> Heartbeat:
+        """Returns the id of this broker, and the time, after `hold_s`, or as soon as this broker stops."""
+        if hold_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(hold_s):
+                    await self._leaving.wait()
+        return Heartbeat(self._me, self._leaving.is_set(), self._clock.now_us())
+
+
+class Prober:
+    """Asks all other brokers, and reports those that refuse connections. `suspicions` counts its reports."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        membership: Membership,
+        roster: Roster,
+        reports: SuspicionReports,
+        peers: Peers,
+        clock: Clock,
+        on_time: Callable[[str, int, float], None],
+    ) -> None:
+        self.suspicions = 0
+        self._coordination = coordination
+        self._membership = membership
+        self._roster = roster
+        self._reports = reports
+        self._peers = peers
+        self._clock = clock
+        self._on_time = on_time
+        self._wake = asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._reported: dict[str, bool] = {}  # by broker: whether the report was written for certain
+
+    def wake(self) -> None:
+        """Begins the next round: the roster has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Follows the brokers of the roster, for ever."""
+        try:
+            while True:
+                self._wake.clear()
+                for broker, known in self._roster.brokers.items():
+                    if broker != self._membership.broker and known.record.lease_s and broker not in self._tasks:
+                        work = self._follow(broker, known.record.url)
+                        self._tasks[broker] = asyncio.create_task(work, name=f"heartbeats of {broker}")
+                for broker in [broker for broker in self._tasks if broker not in self._roster.brokers]:
+                    task = self._tasks.pop(broker)
+                    task.cancel()
+                    await asyncio.wait([task])
+                    await self._withdraw(broker)
+                await self._wake.wait()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _follow(self, broker: str, url: str) -> None:
+        health = PeerHealth()
+        while True:
+            await asyncio.sleep(health.pause_s)
+            try:
+                health = health.after(await self._ask(broker, url, health.holds_s))
+                await (self._report(broker, url) if health.is_suspect else self._withdraw(broker))
+            except CoordinationUnavailable as error:
+                logger.info("could not report whether broker %s is there: %s", broker, error)
+            except Exception:  # a defect must not end the others
+                logger.exception("could not ask whether broker %s is there", broker)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _ask(self, broker: str, url: str, hold_s: float) -> ProbeOutcome:
+        since_s = self._clock.monotonic_s() + hold_s
+        try:
+            found = await self._peers.call(url, "greet", HeartbeatCall(hold_s), Heartbeat, hold_s + ANSWER_S)
+        except Unavailable as error:
+            return ProbeOutcome.REFUSED if is_refused(error) else ProbeOutcome.FAILED
+        except SeaweedqError:
+            return ProbeOutcome.FAILED
+        if found.broker != broker:  # another life, or another broker: nothing is known of this one
+            return ProbeOutcome.FAILED
+        if found.leaving:
+            return ProbeOutcome.LEAVES
+        self._on_time(broker, found.now_us, since_s)
+        return ProbeOutcome.ANSWERED
+
+    async def _report(self, broker: str, url: str) -> None:
+        known = self._roster.brokers.get(broker)
+        if known is None or self._reported.get(broker):
+            return
+        is_reported_enough = len(self._reports.by_broker.get(broker, ())) >= reporters_needed(self._roster.living)
+        if is_reported_enough or not may_be_suspected(known.record):
+            return
+        me = self._membership
+        put = Put(self._key(broker), keys.SUSPICIONS.encode(Versioned.new(SuspicionRecord(url))), me.lease)
+        self._reported[broker] = False  # also if no answer comes, it may be there
+        if await self._coordination.commit([me.compare(), self._roster.compare(broker)], [put]) is not None:
+            self._reported[broker] = True
+            self.suspicions += 1
+            logger.warning("broker %s refuses connections at %s, and is suspected to be dead", broker, url)
+
+    async def _withdraw(self, broker: str) -> None:
+        """Removes this broker's report, if there may be one, however long that takes."""
+        me = self._membership.broker
+        while broker in self._reported or me in self._reports.by_broker.get(broker, ()):
+            try:
+                await self._coordination.commit([], [Delete(self._key(broker))])
+                self._reported.pop(broker, None)
+                return
+            except CoordinationUnavailable as error:
+                logger.info("the report on broker %s is not taken back yet: %s", broker, error)
+                await asyncio.sleep(AGAIN_S)
+
+    def _key(self, broker: str) -> str:
+        return keys.SUSPICIONS.key(broker, self._membership.broker)
 
 
 class OwnRevocations:

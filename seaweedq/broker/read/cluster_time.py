@@ -9,7 +9,7 @@ A dispatcher whose clock says that a message has expired asks the other brokers 
 does not answer counts as one that nothing has expired for. One that an earlier version runs tells no time, and does not
 count.
 
-Whoever publishes asks nobody. With each greeting (broker/cluster/heartbeats), once a minute, the others tell their
+Whoever publishes asks nobody. With each greeting (broker/cluster/suspecting), once a minute, the others tell their
 times, which go on by this broker's monotonic clock; two of them become the bounds of this broker's own. What was told
 stays where those who told it have gone, until others tell. Only while others are there, and none has told its time yet,
 a message that has a lifetime waits for an answer.

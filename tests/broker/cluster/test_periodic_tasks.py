@@ -42,13 +42,13 @@ async def test_a_late_file_of_a_dead_topic_does_not_stay_in_its_namesake(tmp_pat
         late = LateFiles(catalog, topics.sweep, clock)
         for name in ("t", "other"):
             await topics.create(name, TopicConfig())
-        await late.look()
+        await late.sweep_recently_deleted()
         await inside.deletion(broker).delete(catalog.topic("t"))
         await topics.create("t", TopicConfig())
-        await late.look()
+        await late.sweep_recently_deleted()
         await together.store.create(LATE, b"as of a broker that was cut off")
         clock.now_s += LATE_S - 1
-        await late.look()
+        await late.sweep_recently_deleted()
         (left,) = await together.store.list("topics/t/")
         assert left.startswith("topics/t/segment=1/")  # the empty file of the new topic
         assert len(await together.store.list("topics/other/")) == 1
@@ -65,11 +65,11 @@ async def test_names_are_swept_for_a_while_and_only_those_whose_topic_went(tmp_p
         late = LateFiles(inside.catalog(broker), sweep, clock)
         for name in ("t", "other"):
             await inside.topic_admin(broker).create(name, TopicConfig())
-        await late.look()
+        await late.sweep_recently_deleted()
         assert not swept
         await inside.deletion(broker).delete(inside.topic(broker, "t"))
         for _ in range(3):
-            await late.look()
+            await late.sweep_recently_deleted()
             clock.now_s += LATE_S / 2
     assert swept == [["t"], ["t"]]
 

@@ -8,11 +8,11 @@ from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.audit import Audit, AuditTopic
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.balancing import Autoscaler
-from seaweedq.broker.cluster.heartbeats import Prober, Responder
 from seaweedq.broker.cluster.leader import Leader
 from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.revoker import Revoker
+from seaweedq.broker.cluster.suspecting import Prober, Responder
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.load import Histories, Loads, Reports
