@@ -14,7 +14,7 @@ from seaweedq.coordination.interface import read_all
 from seaweedq.failpoints import using
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
-from tests.support.brokers.reshaped import make, opened, records, replace
+from tests.support.brokers.reshaped import TOPIC, make, opened, records, replace
 from tests.support.brokers.retained import raise_start, retained, see_start
 from tests.support.brokers.subscribing import SUBSCRIPTION, ack, consume, create, everywhere, publish, pull
 from tests.support.http.asking import problem_of
@@ -197,6 +197,13 @@ async def test_a_pull_that_waits_gets_what_was_sought(tmp_path: Path) -> None:
         assert [message["id"] for message in await asyncio.wait_for(waiting, 15)] == ids[30:]
 
 
+async def all_readable(http: httpx.AsyncClient) -> None:
+    """Waits until the segments of a dead broker have another: until then their messages are unknown to an ack."""
+    async with asyncio.timeout(15):
+        while any(one["end_offset"] is None for one in (await http.get(f"{TOPIC}/segments")).json()["segments"]):
+            await asyncio.sleep(0.01)
+
+
 class Killed(BaseException):
     """The end of a broker at a fail point."""
 
@@ -245,6 +252,7 @@ async def test_killed_amid_a_seek_all_segments_are_sought_or_none(
         with using(killing(place)), pytest.raises(Killed):
             await seek(at_fault, "earliest")
         await together.crash(dispatcher)
+        await all_readable(left)
         late = await left.post(f"{SUBSCRIPTION}/ack", json={"ids": ids[30:35]})
         assert late.json()["acked"] == (0 if has_begun else 5), late.text
         assert sorted(await rest_of(left)) == sorted(ids if has_begun else ids[35:])
