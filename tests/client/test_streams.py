@@ -210,12 +210,12 @@ def test_tables_are_joined_within_a_batchs_bounds_not_with_dictionaries(cluster)
     assert sizes == [2, 1, 1, 1]
 
 
-def test_room_is_counted_over_all_streams(cluster, partition):
+def test_room_is_counted_over_all_streams(cluster, partition, monkeypatch):
     partition.follow(_seen(cluster))
     _send(partition, *range(CELLS))
     held = partition.pending_bytes
     assert held == sum(len(envelope(cell, key_in(cell))) + 1 for cell in range(CELLS))
-    partition._limits = Limits(max_buffer_bytes=held + 10)
+    monkeypatch.setattr(partition, "_limits", Limits(max_buffer_bytes=held + 10))
     assert partition.has_room(10)
     assert not partition.has_room(11)
     settled = partition.close_open()

@@ -61,9 +61,10 @@ def test_a_batch_goes_on_with_its_successors(monkeypatch: pytest.MonkeyPatch) ->
         read(monkeypatch, {9: 0})
 
 
-def test_a_stream_goes_on_with_its_successors() -> None:
+def test_a_stream_goes_on_with_its_successors(monkeypatch: pytest.MonkeyPatch) -> None:
     reader: Any = object.__new__(StreamReader)
-    reader._client, reader.options = client(), Options("http://test", "t", starting={0: 6})
+    monkeypatch.setattr(reader, "_client", client(), raising=False)
+    reader.options = Options("http://test", "t", starting={0: 6})
     reader.facts = FACTS
     assert reader.initialOffset() == {"0": 6, "now": CREATED["created_at"]}
     assert privates.known(reader)({0: 6}).keys() == {0, 1}

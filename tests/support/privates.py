@@ -17,6 +17,11 @@ def end_tasks(of: Any) -> list[Any]:
     return ended
 
 
+def near_the_bound(admin: Any, most: Any) -> None:
+    """Has an administration of topics take the cluster for one that may have so many."""
+    quota(admin)._most = most
+
+
 def forget_example(store: Any) -> None:
     """Has an S3 store sign its next link by botocore."""
     store._until_s = 0.0

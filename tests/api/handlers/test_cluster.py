@@ -128,14 +128,17 @@ async def test_a_broker_that_does_not_read_the_level_any_more_ends_its_life(tmp_
         await until(broker.lost.is_set)
 
 
-async def test_the_leader_ends_a_rise_that_was_broken_off(tmp_path: Path, next_level: int) -> None:
+async def test_the_leader_ends_a_rise_that_was_broken_off(
+    tmp_path: Path, next_level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with in_loop(tmp_path, 1, lease_s=1) as together:
         broker: Broker = together.brokers[0]
         key = keys.CLUSTER.key()
         there = await together.coordination.get(key)
         assert there
         record = msgspec.json.decode(there.value)
-        inside.level(broker)._levels = msgspec.structs.replace(inside.level(broker)._levels, written=1)
+        levels = msgspec.structs.replace(inside.level(broker)._levels, written=1)
+        monkeypatch.setattr(inside.level(broker), "_levels", levels)
         await together.coordination.commit([], [Put(key, msgspec.json.encode({**record, "written": 1}))])
         await inside.level_upgrade(broker).finish()
         there = await together.coordination.get(key)

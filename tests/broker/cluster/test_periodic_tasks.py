@@ -151,11 +151,11 @@ async def test_a_chore_that_fails_in_any_way_is_done_again(tmp_path: Path) -> No
         assert done.is_set()
 
 
-async def test_recoveries_are_broken_off_when_the_broker_stops(tmp_path: Path) -> None:
+async def test_recoveries_are_broken_off_when_the_broker_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with in_loop(tmp_path, 3) as together:
         here = leader(together)
         hangs = Gate()
-        inside.recovery(here)._replay_all = hangs  # type: ignore[method-assign]
+        monkeypatch.setattr(inside.recovery(here), "_replay_all", hangs)
         dead = next(broker for broker in together.brokers if broker is not here)
         await together.crash(dead)
         await hangs.reached.wait()

@@ -89,7 +89,9 @@ async def here(tmp_path: Path) -> AsyncIterator[Scene]:
         yield made
 
 
-async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: Scene) -> None:
+async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(
+    here: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both parts know no producer and have grown together: one half must not pass for the request."""
     one, two = await here.owner(0), await here.owner(1)
     assert one is not two
@@ -101,7 +103,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         await gate()
         raise NotOwner("the answer of one who has it no more")
 
-    privates.remote(inside.publisher(one))._append_at_owner = held  # type: ignore[method-assign]
+    monkeypatch.setattr(privates.remote(inside.publisher(one)), "_append_at_owner", held)
     written = inside.journal(one).append
 
     async def fails(frames: Any) -> int:

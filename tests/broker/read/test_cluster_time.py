@@ -273,12 +273,15 @@ async def test_a_segment_map_has_the_time_of_the_cluster(tmp_path: Path) -> None
 
 
 @pytest.mark.brokers
-async def test_unless_others_answer_only_messages_with_a_lifetime_wait(tmp_path: Path) -> None:
+async def test_unless_others_answer_only_messages_with_a_lifetime_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with in_loop(tmp_path, 2, publish_timeout_s=1) as together, everywhere(together) as clients:
         await make(together.brokers[0])
         owner = next(n for n, one in enumerate(together.brokers) if list(inside.catalog(one).owned_by(one.id)))
         http, time = clients[owner], inside.readables(together.brokers[owner]).time
-        time._is_told, time._told_us = False, {}  # as of one that has just started
+        for name, value in (("_is_told", False), ("_told_us", {})):  # as of one that has just started
+            monkeypatch.setattr(time, name, value)
         together.silent.add(together.brokers[1 - owner].process.url)
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
         answer = await http.post(f"{TOPIC}/messages", json={"value": 2, "expires_in_s": 60})

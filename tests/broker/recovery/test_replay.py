@@ -179,11 +179,14 @@ class Dead:
         pass
 
 
-async def test_a_journal_that_waits_for_its_turn_is_fenced_already(tmp_path: Path) -> None:
+async def test_a_journal_that_waits_for_its_turn_is_fenced_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(tmp_path) as broker:
         recovery: Any = inside.recovery(broker)
         fenced: list[int] = []
-        recovery._journals = type("Journals", (), {"open_dead": lambda _, name, record: Dead(fenced, int(name))})()
+        dead = type("Journals", (), {"open_dead": lambda _, name, record: Dead(fenced, int(name))})()
+        monkeypatch.setattr(recovery, "_journals", dead)
         journal = Versioned.new(JournalRecord("file", "elsewhere"))
         tasks = [asyncio.create_task(recovery.recover(str(number), journal)) for number in range(REPLAYS + 3)]
         await asyncio.sleep(0.05)

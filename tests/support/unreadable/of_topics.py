@@ -140,7 +140,7 @@ async def creation_broken(world: World) -> None:
 
 async def growth_broken(world: World) -> None:
     for one in world.living:
-        privates.quota(inside.topic_admin(one))._most = Counts(100, 100)  # it is near
+        privates.near_the_bound(inside.topic_admin(one), Counts(100, 100))
     await world.refuses("PUT", "/v1/topics/more", {})
 
 
