@@ -76,21 +76,25 @@ async def test_successors_are_opened_only_while_their_owners_live(
     assert {inside.ownership(one).compare(), inside.roster(one).compare(two.id)} <= seen[-1]
 
 
-async def test_a_segment_is_sealed_once_its_commits_have_ended(
+async def test_a_segment_takes_nothing_more_and_is_sealed_once_quiet(
     together: InLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = together.brokers
     await make(one)
     quiet = Gate()
-    monkeypatch.setattr(inside.group_commit(one), "quiet", quiet)
+    monkeypatch.setattr(inside.group_commit(one), "wait_until_idle", quiet)
     splitting = asyncio.create_task(replace(together, [0], 2))
     async with asyncio.timeout(10):
         await quiet.reached.wait()
-    await asyncio.sleep(0.1)
-    assert records(one)[0].state != "sealed"
-    quiet.open.set()
-    await splitting
-    assert records(one)[0].state == "sealed"
+    async with at(together, one) as http:
+        late = asyncio.create_task(http.post(f"{TOPIC}/messages", json={"value": 1}))
+        await asyncio.sleep(0.3)
+        assert not late.done(), "it is taken by a segment that is about to be sealed"
+        assert records(one)[0].state != "sealed"
+        quiet.open.set()
+        await splitting
+        assert records(one)[0].state == "sealed"
+        assert (await late).status_code == 200
 
 
 async def test_a_split_at_hashes(together: InLoop) -> None:
