@@ -1,21 +1,228 @@
-"""`seaweedq doctor`: says what is wrong with a machine, a store, a coordination or brokers, and what to do."""
+"""`seaweedq doctor`: says what is wrong with a machine, a store, a coordination or brokers, and what to do.
 
+How findings are judged is pure. The checks write little, and remove what they write: a file in the data folder, and
+below `_probe/` in the store what each start of a broker writes there. They make nothing that the first broker makes,
+which another user may run. What only brokers need is imported late, and may be missing.
+"""
+
+import asyncio
+import os
 import platform
+import shutil
+import statistics
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import seaweedq
-from seaweedq.cli import doctor_findings as findings
-from seaweedq.cli.doctor_findings import Finding, Verdict, failed
-from seaweedq.cli.shared.common import DEFAULT_URL, printable, run, say
+from seaweedq.cli.shared.common import DEFAULT_URL, counted, printable, run, say
 from seaweedq.cli.shared.output import JSON, TABLE, Output, say_json
 from seaweedq.errors import ConnectionFailed, Forbidden, SeaweedqError
 
-READY_S = 5.0
+if TYPE_CHECKING:
+    from seaweedq.clock import Clock, Ids
+    from seaweedq.concurrency.pools import Pools
+    from seaweedq.settings import Settings
+
+GIB = 1024**3
+FEW_FILES = 4_096
+LITTLE_SPACE = 2 * GIB
+SLOW_FSYNC_S, SLOW_COORDINATION_S = 0.05, 0.25
+CLOCK_S = 2.0  # stores and HTTP tell whole seconds
+FSYNCS = 5
+PACKAGES = ("pyarrow", "uvicorn", "s3fs", "botocore", "etcd3", "grpcio", "duckdb")
+CHECK_S, READY_S = 20.0, 5.0
+
+
+class Verdict(StrEnum):
+    """The weight of a finding; `FAIL` makes the exit code 1."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, and what is said of it."""
+
+    verdict: Verdict
+    what: str
+    told: str
+
+
+def judge_files(limit: int, connections: int) -> Finding:
+    """Judges the limit of open files, which lets a broker take so many connections."""
+    if limit >= FEW_FILES:
+        return Finding(Verdict.OK, "descriptors", f"{limit:,} files may be open")
+    told = f"{limit:,} files may be open, enough for {counted(connections, 'connection')}; raise the limit (nofile)"
+    return Finding(Verdict.WARN, "descriptors", told)
+
+
+def judge_space(free: int, folder: str) -> Finding:
+    """Judges the free bytes of the data folder."""
+    verdict = Verdict.OK if free >= LITTLE_SPACE else Verdict.WARN
+    return Finding(verdict, "disk", f"{free / GIB:,.1f} GiB are free at {folder}")
+
+
+def judge_fsync(took_s: float) -> Finding:
+    """Judges how long one fsync takes: each commit of the journal waits for one."""
+    told = f"an fsync takes {took_s * 1000:.1f} ms"
+    if took_s <= SLOW_FSYNC_S:
+        return Finding(Verdict.OK, "fsync", told)
+    return Finding(Verdict.WARN, "fsync", f"{told}; each commit of the journal waits for one")
+
+
+def judge_clock(where: str, ahead_s: float) -> Finding:
+    """Judges the clock here beside another one: how far this one is ahead."""
+    if abs(ahead_s) <= CLOCK_S:
+        return Finding(Verdict.OK, "clock", f"as that of {where}, to {CLOCK_S:g} s")
+    told = f"{abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} that of {where}"
+    return Finding(Verdict.WARN, "clock", f"{told}; timestamps and what expires go by it")
+
+
+def seconds_ahead(now_s: float, date: str) -> float | None:
+    """Returns how far a clock is ahead of a Date header; None for one that is none."""
+    try:
+        return now_s - parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
+
+
+def judge_coordination(where: str, took_s: float) -> Finding:
+    """Judges how long coordination takes to answer."""
+    verdict = Verdict.OK if took_s <= SLOW_COORDINATION_S else Verdict.WARN
+    return Finding(verdict, "coordination", f"{where} answers in {took_s * 1000:.0f} ms")
+
+
+def judge_cluster(facts: dict[str, Any]) -> list[Finding]:
+    """Judges what brokers say of their cluster (GET /v1/cluster)."""
+    brokers = facts["brokers"]
+    versions = sorted({one["version"] or "unknown" for one in brokers})
+    found = [Finding(Verdict.OK, "cluster", f"{counted(len(brokers), 'broker')}, level {facts['level']}")]
+    if not facts["leader"]:
+        found.append(
+            Finding(Verdict.FAIL, "leader", "no broker leads: segments that lose their owner stay without one")
+        )
+    if len(versions) > 1:
+        found.append(Finding(Verdict.NOTE, "versions", f"brokers are of several: {', '.join(versions)}"))
+    if facts["level_possible"] > facts["level"]:
+        told = f"level {facts['level_possible']} is possible: seaweedq cluster level {facts['level_possible']}"
+        found.append(Finding(Verdict.NOTE, "level", told))
+    states = [f"{one['id']} is {state}" for one in brokers for state in ("starting", "draining") if one[state]]
+    return [*found, *(Finding(Verdict.NOTE, "broker", told) for told in states)]
+
+
+def failed(what: str, error: BaseException | str) -> Finding:
+    """Returns the finding that something does not work."""
+    text = error if isinstance(error, str) else str(error) or type(error).__name__
+    return Finding(Verdict.FAIL, what, " ".join(text.split()))
+
+
+def findings_of_machine(settings: "Settings", clock: "Clock") -> Iterator[Finding]:
+    """Yields the findings of this machine for a broker with these settings."""
+    from seaweedq.cli.server.machine import check_folders, connections_of, raise_limit
+
+    limit = raise_limit()
+    yield judge_files(limit, connections_of(0, limit)[0])
+    try:
+        check_folders(settings)
+        yield judge_space(shutil.disk_usage(settings.data_dir).free, str(settings.data_dir))
+        yield judge_fsync(fsync_s(settings.data_dir, clock))
+    except OSError as error:
+        yield failed("disk", error)
+
+
+def fsync_s(folder: Path, clock: "Clock") -> float:
+    """Returns how long an fsync of a page takes, the median of some."""
+    took_s = []
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
+        for _ in range(FSYNCS):
+            file.write(bytes(4096))
+            file.flush()
+            began_s = clock.monotonic_s()
+            os.fsync(file.fileno())
+            took_s.append(clock.monotonic_s() - began_s)
+    return statistics.median(took_s)
+
+
+async def findings_of_services(settings: "Settings", clock: "Clock", ids: "Ids") -> list[Finding]:
+    """Returns the findings of the store and the coordination of a broker with these settings. A check that failed, or
+    took too long, is a finding, too."""
+    from seaweedq.concurrency.pools import Pools
+
+    pools, found = Pools(), []
+    checks = {"store": _store(settings, clock, ids, pools), "coordination": _coordination(settings, clock, pools)}
+    try:
+        for what, check in checks.items():
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    async for one in check:
+                        found.append(one)  # noqa: PERF401 - those before a failure count
+            except TimeoutError:
+                found.append(failed(what, f"no answer within {CHECK_S:g} s"))
+            except (SeaweedqError, OSError) as error:
+                found.append(failed(what, error))
+    finally:
+        pools.close()
+    return found
+
+
+def _is_new(settings: "Settings") -> bool:
+    """Tells whether the store is a folder that is not there yet."""
+    scheme, _, folder = settings.store_path.partition("://")
+    return scheme == "file" and not Path(folder).is_dir()
+
+
+async def _store(settings: "Settings", clock: "Clock", ids: "Ids", pools: "Pools") -> AsyncIterator[Finding]:
+    from seaweedq.cli.server.backends import open_store
+    from seaweedq.storage.counting import Counted
+    from seaweedq.storage.probe import probe
+
+    if _is_new(settings):
+        yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker makes")
+        return
+    opened = open_store(settings, ids, pools)
+    store = Counted(opened, clock)
+    try:
+        began_s = clock.monotonic_s()
+        await probe(store.payloads, ids)
+        took_s = clock.monotonic_s() - began_s
+        yield Finding(Verdict.OK, "store", f"{settings.store_path} does all that is asked of it, in {took_s:.1f} s")
+        name = f"_probe/{ids.nonce()}"
+        await store.create(name, b"clock")
+        try:
+            listed = await store.listed(name)
+            yield judge_clock("the store", (clock.now_us() - listed[0].modified_us) / 1e6)
+        finally:
+            await store.delete(name)
+    finally:
+        await opened.close()
+
+
+async def _coordination(settings: "Settings", clock: "Clock", pools: "Pools") -> AsyncIterator[Finding]:
+    from seaweedq.cli.server.backends import open_coordination
+
+    if settings.coordination == "embedded" and not (settings.data_dir / "coordination.db").exists():
+        yield Finding(Verdict.OK, "coordination", "embedded, in a file that the first broker makes")
+        return
+    coordination = open_coordination(settings, clock, pools)
+    try:
+        began_s = clock.monotonic_s()
+        await coordination.get("doctor")
+        yield judge_coordination(settings.coordination, clock.monotonic_s() - began_s)
+    finally:
+        await coordination.close()
 
 
 def findings_of_brokers(url: str, named: bool) -> Iterator[Finding]:
@@ -26,7 +233,7 @@ def findings_of_brokers(url: str, named: bool) -> Iterator[Finding]:
         facts: dict[str, Any] = run(url, call("GET", "/v1/cluster"))
     except ConnectionFailed as error:
         if named:
-            yield findings.failed("brokers", error)
+            yield failed("brokers", error)
         else:
             yield Finding(Verdict.NOTE, "brokers", f"none answers at {url}; name one with --url")
         return
@@ -34,9 +241,9 @@ def findings_of_brokers(url: str, named: bool) -> Iterator[Finding]:
         yield Finding(Verdict.NOTE, "brokers", f"the cluster was not looked at: {error}")
         return
     except SeaweedqError as error:
-        yield findings.failed("brokers", error)
+        yield failed("brokers", error)
         return
-    yield from findings.cluster(facts)
+    yield from judge_cluster(facts)
     for one in facts["brokers"]:
         yield from _broker(one)
     known = {one["url"].rstrip("/") for one in facts["brokers"]}
@@ -51,15 +258,15 @@ def _broker(one: dict[str, Any]) -> Iterator[Finding]:
     try:
         answer = httpx.get(f"{one['url']}/readyz", timeout=READY_S)
     except httpx.HTTPError as error:
-        yield findings.failed(one["id"], f"{one['url']} does not answer from here: {error}")
+        yield failed(one["id"], f"{one['url']} does not answer from here: {error}")
         return
     if answer.status_code == 200:
         yield Finding(Verdict.OK, one["id"], f"ready at {one['url']}, version {one['version'] or 'unknown'}")
     else:
-        yield findings.failed(one["id"], f"not ready: {answer.text[:300]}")
-    ahead_s = findings.ahead_s(time.time(), answer.headers.get("date", ""))
-    if ahead_s is not None and abs(ahead_s) > findings.CLOCK_S:
-        yield findings.clock(one["id"], ahead_s)
+        yield failed(one["id"], f"not ready: {answer.text[:300]}")
+    ahead_s = seconds_ahead(time.time(), answer.headers.get("date", ""))
+    if ahead_s is not None and abs(ahead_s) > CLOCK_S:
+        yield judge_clock(one["id"], ahead_s)
 
 
 def _named(address: str) -> Iterator[Finding]:
@@ -70,11 +277,8 @@ def _named(address: str) -> Iterator[Finding]:
     try:
         httpx.get(f"{address}/healthz", timeout=READY_S)
     except httpx.HTTPError as error:
-        yield findings.failed("brokers", f"{address} does not answer from here: {error}")
+        yield failed("brokers", f"{address} does not answer from here: {error}")
 
-
-if TYPE_CHECKING:
-    from seaweedq.settings import Settings
 
 EXAMPLES = """Examples: seaweedq doctor · seaweedq doctor --config broker.toml · seaweedq doctor -o json ·
 seaweedq doctor --url http://broker-1:8080,http://broker-2:8080"""
@@ -98,58 +302,48 @@ def doctor(
     The settings are those that `seaweedq serve` would take from the environment and the file. The exit code is 1 if
     something fails.
     """
-    worst = False
+    is_failed = False
     for finding in _findings(config, data_dir, url):
-        worst |= finding.verdict is Verdict.FAIL
-        _print(finding, output)
-    raise typer.Exit(int(worst))
+        is_failed |= finding.verdict is Verdict.FAIL
+        if output == JSON:
+            say_json(finding)
+        else:
+            say(printable(f"{finding.verdict:<5} {finding.what:<13} {finding.told}"))
+    raise typer.Exit(int(is_failed))
 
 
 def _findings(config: Path | None, data_dir: Path | None, url: str | None) -> Iterator[Finding]:
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
     yield Finding(Verdict.OK, "seaweedq", f"{seaweedq.__version__}, {machine}")
-    yield from _here(config, data_dir)
-    yield from findings_of_brokers(url or DEFAULT_URL, url is not None)
-
-
-def _here(config: Path | None, data_dir: Path | None) -> Iterator[Finding]:
-    """Yields the findings of this machine."""
     try:
-        yield from _of_broker(config, data_dir)
+        yield from _findings_of_broker(config, data_dir)
     except ModuleNotFoundError as error:
         told = f"this machine was not looked at: {error.name} is missing, which brokers need"
         yield Finding(Verdict.NOTE, "broker", told)
+    yield from findings_of_brokers(url or DEFAULT_URL, url is not None)
 
 
-def _of_broker(config: Path | None, data_dir: Path | None) -> Iterator[Finding]:
+def _findings_of_broker(config: Path | None, data_dir: Path | None) -> Iterator[Finding]:
     """Yields the findings of the broker's machine; without a data folder it is not one of a broker."""
-    import os
-
-    from seaweedq.cli import doctor_machine as machine
     from seaweedq.cli.server.given_settings import settings_of, unknown_variables
     from seaweedq.clock import SystemClock, SystemIds
 
-    yield machine.installed()
+    found = []
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    yield Finding(Verdict.OK, "packages", ", ".join(found))
     try:
-        settings: Settings = settings_of(config, {"data_dir": data_dir})
+        settings = settings_of(config, {"data_dir": data_dir})
     except SeaweedqError as error:
         yield failed("settings", error)
         return
     yield from (Finding(Verdict.WARN, "settings", warning) for warning in unknown_variables(os.environ))
-    if machine.has_folder(settings):
-        from seaweedq.cli import doctor_services as services  # takes longer than all other looks
-
-        yield from machine.findings_of_machine(settings, SystemClock())
-        yield from services.looked_at(settings, SystemClock(), SystemIds())
+    if settings.data_dir.is_dir():
+        yield from findings_of_machine(settings, SystemClock())
+        yield from asyncio.run(findings_of_services(settings, SystemClock(), SystemIds()))
     else:
         told = (
             f"no data folder at {settings.data_dir}, so store and coordination were not looked at; --data-dir names one"
         )
         yield Finding(Verdict.FAIL if data_dir or config else Verdict.NOTE, "broker", told)
-
-
-def _print(finding: Finding, output: str) -> None:
-    if output == JSON:
-        say_json(finding)
-    else:
-        say(printable(f"{finding.verdict:<5} {finding.what:<13} {finding.told}"))

@@ -1,5 +1,8 @@
 """The command line: its commands and their exit codes. A command's module is imported when the command is called; until
-then the command is only listed, so that help and other commands wait for nothing that they do not need."""
+then the command is only listed, so that help and other commands wait for nothing that they do not need.
+
+`seaweedq help` shows a page, which is Markdown in the folder `pages`, the list of pages, or the help of a command.
+"""
 
 import gc
 import os
@@ -12,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import seaweedq
-from seaweedq.cli.shared.common import complain, one_line
+from seaweedq.cli.shared.common import complain, one_line, say
 from seaweedq.cli.shared.process import ending_quietly, open_streams, raise_when_loaded
 from seaweedq.cli.shared.usage import OneLineErrors, in_plain_words, naming_options
 from seaweedq.errors import MissingExtra, SeaweedqError
@@ -20,9 +23,9 @@ from seaweedq.extras import needs
 
 
 class _Listed(NamedTuple):
-    """A command that is not loaded yet: the module that has it (a function, or the Typer `app` of its subcommands), the
-    name there, its line in the list of commands, the name of its epilog, and its exit code where the reader of its
-    output has closed the pipe: not 0 where that says more than that all is printed."""
+    """A command that is not loaded yet: the module that has it (a function, or the Typer app of its subcommands), the
+    name there, its line in the list of commands, the name of its epilog, and its exit code if the reader of its output
+    has closed the pipe: not 0 if the exit code says more than that all is printed."""
 
     module: str
     attribute: str
@@ -34,15 +37,13 @@ class _Listed(NamedTuple):
 _COMMANDS = {
     "Start here": {
         "serve": _Listed("server.serve", "serve", "Run a broker.", cut_off=1),
-        "demo": _Listed(
-            "demo.demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1
-        ),
-        "help": _Listed("manual", "manual", "Show a page about the queue, or a command's help."),
+        "demo": _Listed("demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1),
+        "help": _Listed("main", "manual", "Show a page about the queue, or a command's help.", "MANUAL"),
     },
     "Brokers": {
         "cluster": _Listed("cluster", "app", "Show the brokers; show and raise the cluster's level."),
         "doctor": _Listed("doctor", "doctor", "Look at what a broker needs, and at brokers that run.", cut_off=1),
-        "bench": _Listed("demo.bench", "bench", "Measure publishing, and delivery to consumers."),
+        "bench": _Listed("bench", "bench", "Measure publishing, and delivery to consumers."),
     },
     "Topics": {
         "topic": _Listed("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
@@ -60,9 +61,9 @@ _COMMANDS = {
         "verify": _Listed("verify", "verify", "Audit a topic's files.", cut_off=1),
     },
     "Access": {
-        "principal": _Listed("principal", "app", "Create, show, list and remove principals."),
-        "token": _Listed("token", "app", "Issue, list and revoke tokens."),
-        "whoami": _Listed("token", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
+        "principal": _Listed("access", "principals", "Create, show, list and remove principals."),
+        "token": _Listed("access", "tokens", "Issue, list and revoke tokens."),
+        "whoami": _Listed("access", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
     },
 }
 LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}
@@ -119,6 +120,43 @@ def root(
 ) -> None:
     """A message queue whose storage is a directory of Parquet files. Start with `seaweedq serve`, watch everything
     work with `seaweedq demo`, or read `seaweedq help`."""
+
+
+MANUAL = "Examples: seaweedq help · seaweedq help topics · seaweedq help publish"
+WIDE = 88
+
+
+def manual(
+    page: Annotated[list[str] | None, typer.Argument(help="A page, or a command; none: the list of pages.")] = None,
+) -> None:
+    """Show a page about the queue, such as `seaweedq help topics`, or the help of a command."""
+    texts = manual_pages()
+    if not page:
+        say("Pages, each by `seaweedq help PAGE`:\n")
+        for name, text in texts.items():
+            say(f"  {name:<15} {text.splitlines()[0].partition(': ')[2]}")
+        say("\nThe help of a command: `seaweedq help COMMAND`, or `seaweedq COMMAND --help`.")
+    elif len(page) > 1 or page[0] not in texts:
+        app(args=[*page, "--help"], prog_name="seaweedq")
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        os.environ.setdefault("LESS", "FRX")  # as git does: else `less` shows the escapes of styled text
+        console = Console()
+        console.width = min(console.width, WIDE)
+        with console.pager(styles=True):
+            console.print(Markdown(texts[page[0]]))
+    else:
+        say(texts[page[0]].rstrip())
+
+
+def manual_pages() -> dict[str, str]:
+    """Returns the pages by their names, as Markdown."""
+    from importlib.resources import files
+
+    there = sorted(files("seaweedq.cli").joinpath("pages").iterdir(), key=lambda one: one.name)
+    return {one.name.removesuffix(".md"): one.read_text("utf-8") for one in there}
 
 
 def _is_text(argument: str) -> bool:

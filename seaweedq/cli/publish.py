@@ -1,10 +1,17 @@
-"""`seaweedq publish`: publishes a message, the records of a file, or those of stdin; or whole files."""
+"""`seaweedq publish`: publishes a message, the records of a file, or those of stdin; or whole files.
+
+A record is accepted, refused or skipped, and named by its file and line unless it is accepted; a file is one message by
+reference. Stderr says if no broker accepts anything for long.
+"""
 
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -12,16 +19,211 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted
+from seaweedq.cli.records import BadRecord, InputFormat, checked, envelope, format_of, key_of, records
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted, one_line
 from seaweedq.cli.shared.output import TABLE, Output, say_done
-from seaweedq.errors import SeaweedqError, TopicNotFound
+from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError, TopicNotFound, UnreadableBody
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from seaweedq.cli.records import InputFormat
     from seaweedq.client import Client
-    from seaweedq.client.sync.producer import Producer
+    from seaweedq.client.sync.producer import Producer, Receipt
+
+# More bars than this, and those that are full go.
+_BARS = 8
+
+
+def publish_files(
+    topic: str, files: Sequence[Path], key: str | None, content_type: str | None, output: str, url: str
+) -> None:
+    """Publishes each file, in this order, and prints `id path` for each. A failed file prints its error and ends the
+    command with exit code 1; then the files after it may not have been sent. Raises errors that are not those of one
+    file."""
+    sent: list[tuple[Path, Receipt]] = []
+    failed = False
+    with connect(url) as client, ExitStack() as stack:
+        bar = transfer_bar(stack)
+        try:
+            with client.producer(topic) as producer:
+                _send(producer, files, key, content_type, bar, sent)
+                for path, receipt in sent:
+                    failed = not _tell(output, path, receipt) or failed
+        except (SeaweedqError, OSError):
+            if not failed:
+                raise
+    if left := [str(path) for path in files[len(sent) :]]:
+        complain(f"not sent: {', '.join(left)}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def transfer_bar(stack: ExitStack) -> "Progress | None":
+    """Returns a progress bar for bytes, if there is a terminal to show it."""
+    if not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    name = TextColumn("{task.description}", markup=False)
+    columns: tuple[Any, ...] = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    return stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+
+
+def _send(
+    producer: "Producer",
+    files: Sequence[Path],
+    key: str | None,
+    content_type: str | None,
+    bar: "Progress | None",
+    sent: "list[tuple[Path, Receipt]]",
+) -> None:
+    try:
+        for path in files:
+            sent.append((path, producer.send_file(path, key, None, content_type, show(bar, path.name))))
+    except SeaweedqError:
+        if not sent:
+            raise
+        # It is that of a file before, whose receipt says so.
+
+
+def _tell(output: str, path: Path, receipt: "Receipt") -> bool:
+    if error := receipt.exception():
+        complain(f"{path}: {one_line(error)}")
+        return False
+    say_done(output, f"{receipt.result()} {path}", id=str(receipt.result()), path=str(path))
+    return True
+
+
+def show(bar: "Progress | None", name: str) -> Callable[[int, int], None] | None:
+    """Returns the progress callback of one file."""
+    if bar is None:
+        return None
+    task = bar.add_task(name, total=None, visible=False)
+
+    def told(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total, visible=done < total or len(bar.tasks) <= _BARS)
+
+    return told
+
+
+DELIVERY_S = 120.0  # the client's default: so long a message is tried
+SILENT_S = 2.0
+LOOK_S = 0.25
+NAMED = 100  # so many messages of a request a broker names at most
+REFUSED = (InvalidMessages, MessageTooLarge)
+
+
+class Publication:
+    """Sends records, and accounts for each. With `skip_invalid` those that are no messages are named, and left out."""
+
+    def __init__(self, producer: "Producer", source: str, skip_invalid: bool) -> None:
+        self._producer, self._source, self._skip = producer, source, skip_invalid
+        self._sent: deque[tuple[int, Receipt]] = deque()
+        self.skipped = 0
+
+    @property
+    def taken(self) -> int:
+        """Returns how many messages brokers have acknowledged."""
+        return self._producer.acknowledged
+
+    @property
+    def waiting(self) -> int:
+        """Returns how many messages no broker has answered yet."""
+        return sum(not receipt.done() for _, receipt in self._sent.copy())  # another thread may ask, and send
+
+    def send(self, place: int, arguments: Callable[[], dict[str, Any]]) -> None:
+        """Sends the record at a place of the source. Raises UnreadableBody for one that is no message, and the error of
+        a record that was refused; with `skip_invalid` neither."""
+        try:
+            found = arguments()
+        except BadRecord as bad:
+            self._name(place, str(bad))
+            return
+        while True:
+            try:
+                receipt = self._producer.send(**found)
+                break
+            except (TypeError, ValueError) as error:
+                self._name(place, str(error))
+                return
+            except REFUSED:  # of an earlier record: this one was not sent
+                self._settle()
+        self._sent.append((place, receipt))
+        self._settle()
+
+    def flush(self) -> None:
+        """Returns once each record is taken or named. Raises as `send` does."""
+        while True:
+            try:
+                self._producer.flush()
+                break
+            except REFUSED:
+                self._settle()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Names the records that were refused, among those whose outcome is known."""
+        while self._sent and self._sent[0][1].done():
+            place, receipt = self._sent.popleft()
+            error = receipt.exception()
+            if isinstance(error, REFUSED):
+                self._name(place, _reason(error))
+            elif error is not None:
+                raise error
+
+    def _name(self, place: int, reason: str) -> None:
+        told = f"{self._source}:{place}: {reason}"
+        if not self._skip:
+            raise UnreadableBody(told)
+        complain(told)
+        self.skipped += 1
+
+
+def _reason(error: Exception) -> str:
+    rows = getattr(error, "fields", {}).get("errors") or [{"reason": str(error)}]
+    return str(rows[0]["reason"])
+
+
+@contextmanager
+def watched(publication: Publication, show: Callable[[int], None]) -> Iterator[None]:
+    """Shows how many messages are taken, and says it if none is for SILENT_S though some wait, and when that ends."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_watch, args=(publication, show, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        show(publication.taken)
+
+
+def _watch(publication: Publication, show: Callable[[int], None], ended: threading.Event) -> None:
+    taken, since_s, told = publication.taken, time.monotonic(), False
+    while not ended.wait(LOOK_S):
+        now_s = time.monotonic()
+        if publication.taken != taken or not publication.waiting:
+            if told:
+                _note(f"brokers take messages again, after {now_s - since_s:.0f} s")
+            taken, since_s, told = publication.taken, now_s, False
+            show(taken)
+        elif not told and now_s - since_s >= SILENT_S:
+            until = datetime.now().astimezone() + timedelta(seconds=DELIVERY_S - (now_s - since_s))
+            _note(f"no broker has taken a message for {SILENT_S:g} s; trying until {until:%H:%M:%S}")
+            told = True
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201
+
 
 EXAMPLES = """Examples: seaweedq publish events '{"n": 1}' · seaweedq publish events events.ndjson ·
 seaweedq publish flights flights.csv --key-field carrier ·
@@ -67,8 +269,6 @@ class _How:
 
     def arguments(self, record: Any) -> dict[str, Any]:
         """Returns the arguments of `send` for a record. Raises BadRecord."""
-        from seaweedq.cli.records import checked, envelope, key_of
-
         if self.envelope:
             return envelope(record)
         value = {"value": checked(record)}
@@ -95,16 +295,12 @@ def publish(
 
     With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them.
     """
-    from seaweedq.cli.records import InputFormat
-
     if files:
         of_records = {"FILE": file, "--input-format": input_format, "--key-field": key_field, "--batch": batch}
         _refuse(
             {**of_records, "--envelope": envelope or None, "--skip-invalid": skip_invalid or None},
             "the option is only for records, but --file sends whole files",
         )
-        from seaweedq.cli.publication import publish_files
-
         publish_files(topic, files, key, content_type, output, url)
         return
     _refuse(
@@ -133,8 +329,6 @@ def _message(given: str | None) -> bytes | None:
         return None
     import msgspec
 
-    from seaweedq.cli.records import BadRecord, checked
-
     try:
         checked(msgspec.Raw(given.encode()))
     except BadRecord as error:
@@ -162,10 +356,8 @@ def _existing(given: str | None) -> Path | None:
     return file
 
 
-def _input_format(named: str | None, path: Path | None) -> "InputFormat":
+def _input_format(named: str | None, path: Path | None) -> InputFormat:
     """Returns the format that was named, or that of the file's suffix."""
-    from seaweedq.cli.records import InputFormat, format_of
-
     if named is not None and named not in list(InputFormat):
         raise typer.BadParameter(f"{named!r} is not one of {', '.join(InputFormat)}", param_hint="--input-format")
     return InputFormat(named) if named else format_of(path)
@@ -174,16 +366,13 @@ def _input_format(named: str | None, path: Path | None) -> "InputFormat":
 def _publish_records(
     topic: str,
     source: Path | bytes | None,
-    format: "InputFormat",
+    format: InputFormat,
     how: _How,
     batch: int | None,
     output: str,
     url: str,
 ) -> None:
     """Publishes the records of a file, of a text (bytes), or of stdin (None)."""
-    from seaweedq.cli.publication import NAMED, Publication, watched
-    from seaweedq.cli.records import records
-
     started_s = time.monotonic()
     with ExitStack() as stack:
         name, opened = _opened(source, stack)
@@ -245,14 +434,10 @@ def _shown(stack: ExitStack) -> Callable[[int], None]:
     """Returns a function that shows how many messages are acknowledged, where there is a terminal for it."""
     if not sys.stderr.isatty():
         return lambda taken: None
-    progress = stack.enter_context(_bar())
-    task = progress.add_task("acknowledged", total=None)
-    return lambda taken: progress.update(task, completed=taken)
-
-
-def _bar() -> "Progress":
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,.0f}"), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    progress = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+    task = progress.add_task("acknowledged", total=None)
+    return lambda taken: progress.update(task, completed=taken)

@@ -155,7 +155,7 @@ def _downloaded(
     """Yields each message once its payload is downloaded; the file's name has nothing that a publisher chose."""
     import msgspec
 
-    from seaweedq.cli.publication import show, transfer_bar
+    from seaweedq.cli.publish import show, transfer_bar
 
     folder.mkdir(parents=True, exist_ok=True)
     bar = transfer_bar(stack)

@@ -1,22 +1,193 @@
-"""`seaweedq sql`: runs SQL over topics, complete to the last acknowledged message."""
+"""`seaweedq sql`: runs SQL over topics, complete to the last acknowledged message.
 
+The rows that a statement finds are a table for people, or CSV, JSON or Parquet, which DuckDB writes itself. Neither
+holds the whole result: a table shows its first rows alone, and the others are written as they come. To stdout they go
+through a named pipe, since DuckDB writes to paths. JSON has no NaN and no infinity: such floats become null, as they do
+in messages; DuckDB would write them as they are, and no strict reader accepts that.
+"""
+
+import os
+import shutil
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, calling, complain, duration, one_line, say
-from seaweedq.cli.shared.output import JSON, TABLE, WIDE, drawing, layout, output_option, say_table, terminal_width
+from seaweedq.cli.shared.output import (
+    JSON,
+    TABLE,
+    WIDE,
+    Column,
+    drawing,
+    layout,
+    output_option,
+    say_table,
+    terminal_width,
+)
+from seaweedq.cli.sql_database import Database, explained, literal, of_store, opened, refused, unquoted
 from seaweedq.errors import ConnectionFailed, FileMissing, TopicNotFound, Unavailable
 from seaweedq.extras import hidden
 
 if TYPE_CHECKING:
+    import duckdb
     from rich.console import RenderableType
 
-    from seaweedq.cli.sql_database import Database
+_FLOATS = ("float", "double")
+_NESTED = ("list", "array", "struct", "map")
+
+
+def finite(connection: "duckdb.DuckDBPyConnection", statement: str) -> str:
+    """Returns the statement with null for each float that is not finite; as it is where it finds no floats."""
+    columns = connection.execute(f"SELECT * FROM ({statement}\n) LIMIT 0").description or []
+    if not any(_holds_floats(kind) for _, kind, *_ in columns):
+        return statement
+    names = [f"c{number}" for number in range(len(columns))]
+    shown = [
+        f"{_finite(name, kind)} AS {_quoted(column[0])}"
+        for name, column in zip(names, columns, strict=True)
+        for kind in [column[1]]
+    ]
+    return f"SELECT {', '.join(shown)} FROM ({statement}\n) AS found({', '.join(names)})"
+
+
+def _holds_floats(kind: Any) -> bool:
+    if kind.id not in _NESTED:
+        return kind.id in _FLOATS
+    return any(_holds_floats(child) for _, child in kind.children if not isinstance(child, int))
+
+
+def _finite(value: str, kind: Any, depth: int = 0) -> str:
+    """Returns the expression of a value without NaN and infinity."""
+    if not _holds_floats(kind):
+        return value
+    if kind.id in _FLOATS:
+        return f"CASE WHEN isfinite({value}) THEN {value} END"
+    children = dict(kind.children)
+    each = f"e{depth}"
+    if kind.id == "struct":
+        fields = (
+            f"{_quoted(name)} := {_finite(f'{value}.{_quoted(name)}', child, depth)}"
+            for name, child in children.items()
+        )
+        return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(fields)}) END"
+    if kind.id == "map":
+        values = f"list_transform(map_values({value}), lambda {each}: {_finite(each, children['value'], depth + 1)})"
+        return f"CASE WHEN {value} IS NOT NULL THEN map(map_keys({value}), {values}) END"
+    return f"list_transform({value}, lambda {each}: {_finite(each, children['child'], depth + 1)})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+R = TypeVar("R")
+_NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL")
+
+
+def interruptible(connection: "duckdb.DuckDBPyConnection", work: Callable[[], R]) -> R:
+    """Returns what `work` does with the connection, in a thread: amid a call of DuckDB a signal would wait for its end.
+    An interrupt ends the statement."""
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(work)
+        try:
+            return working.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+
+
+class Shown(NamedTuple):
+    """The first rows that a statement finds, and whether there are more."""
+
+    head: list[Column]
+    rows: list[list[str]]
+    more: bool
+
+
+def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> Shown:
+    """Returns the first rows. DuckDB makes the texts: for a time of Python's it needs pytz, which no extra has, and
+    Python has none for `infinity`."""
+    import duckdb
+
+    try:
+        found = connection.sql(statement)
+    except duckdb.Error:
+        connection.execute(statement)  # whose error has the line and the place in it
+        raise
+    head = [
+        Column(name, number=any(number in str(kind) for number in _NUMBERS))
+        for name, kind in zip(found.columns, found.types, strict=True)
+    ]
+    rows = found.limit(most + 1).project("CAST(COLUMNS(*) AS VARCHAR)").fetchall()
+    return Shown(head, [[value or "" for value in row] for row in rows[:most]], len(rows) > most)
+
+
+def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, path: Path) -> None:
+    """Writes all rows to a file, which is there only when it is whole."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        connection.execute(_copy(connection, statement, format, draft))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str) -> None:
+    """Writes all rows to stdout. Raises OSError where it takes no more."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as folder:
+        pipe = Path(folder) / "pipe"
+        os.mkfifo(pipe)
+        copying = _Copying(pipe)
+        copying.start()
+        try:
+            connection.execute(_copy(connection, statement, format, pipe))
+        except duckdb.Error:
+            if copying.failure is None:
+                raise
+        finally:
+            copying.end()
+        if copying.failure is not None:
+            raise copying.failure
+
+
+class _Copying(threading.Thread):
+    """Copies what comes through a named pipe to stdout."""
+
+    def __init__(self, pipe: Path) -> None:
+        super().__init__(daemon=True)
+        self._pipe = pipe
+        self.failure: OSError | None = None
+
+    def run(self) -> None:
+        """Copies until the writer closes the pipe, or stdout takes no more."""
+        with self._pipe.open("rb") as source:
+            try:
+                shutil.copyfileobj(source, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+            except OSError as error:
+                self.failure = error
+
+    def end(self) -> None:
+        """Waits for what was written; where DuckDB never opened the pipe, opens it in its place."""
+        os.close(os.open(self._pipe, os.O_RDWR))
+        self.join()
+
+
+def _copy(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, path: Path) -> str:
+    if format == "json":
+        statement = finite(connection, statement)
+    options = ", HEADER" if format == "csv" else ""
+    return f"COPY (FROM ({statement}\n)) TO {literal(str(path))} (FORMAT {format}{options}, USE_TMP_FILE false)"
+
 
 EXAMPLES = """Examples: seaweedq sql "SELECT count(*) FROM flights" ·
 seaweedq sql "SELECT value->>'carrier' AS carrier, count(*) FROM flights GROUP BY 1 ORDER BY 2 DESC" --watch ·
@@ -53,8 +224,6 @@ def sql(
     Names with dots or dashes are in double quotes. DuckDB reads the Parquet files of the store itself, on S3 with the
     credentials in the environment; what is in no file yet comes from the brokers.
     """
-    from seaweedq.cli.sql_database import opened
-
     kind = _format(output, output_file, watch)
     text = sys.stdin.read() if statement == "-" else statement
     # Arrow would import numpy, which takes as long as all of DuckDB.
@@ -87,11 +256,9 @@ def _format(named: str | None, file: Path | None, watch: bool) -> str:
     return kind
 
 
-def _repeated(database: "Database", statement: str, act: Any) -> None:
+def _repeated(database: Database, statement: str, act: Any) -> None:
     """Acts, and acts again with a new plan where a file was gone before anything was read of it."""
     import duckdb
-
-    from seaweedq.cli.sql_database import of_store, refused, unquoted
 
     for left in reversed(range(PLANS)):
         try:
@@ -108,9 +275,7 @@ def _repeated(database: "Database", statement: str, act: Any) -> None:
                 raise FileMissing(f"not all Parquet files are visible from this machine: {reason}") from None
 
 
-def _once(database: "Database", statement: str, kind: str, file: Path | None, rows: int) -> None:
-    from seaweedq.cli.sql_outputs import interruptible, stream, table, write
-
+def _once(database: Database, statement: str, kind: str, file: Path | None, rows: int) -> None:
     with database.over(statement) as (connection, _):
         if file:
             interruptible(connection, lambda: write(connection, statement, kind, file))
@@ -123,9 +288,7 @@ def _once(database: "Database", statement: str, kind: str, file: Path | None, ro
                 complain(f"these are the first {rows:,} rows; --rows shows more, -o csv all")
 
 
-def _explain(database: "Database", statement: str) -> None:
-    from seaweedq.cli.sql_database import explained
-
+def _explain(database: Database, statement: str) -> None:
     with database.over(statement, tails=False) as (connection, reads):
         for read in reads:
             for line in explained(read):
@@ -135,7 +298,7 @@ def _explain(database: "Database", statement: str) -> None:
             say(plan.rstrip())
 
 
-def _watch(database: "Database", statement: str, rows: int, every_s: float, wide: bool) -> None:
+def _watch(database: Database, statement: str, rows: int, every_s: float, wide: bool) -> None:
     from rich.live import Live
 
     from seaweedq.cli.shared.process import Interrupts
@@ -154,12 +317,10 @@ def _watch(database: "Database", statement: str, rows: int, every_s: float, wide
             console.print(shown)
 
 
-def repeat(database: "Database", statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
+def _looks(database: Database, statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
     """Yields a table again and again, or the error of a look that may be repeated."""
     from rich.console import Group
     from rich.text import Text
-
-    from seaweedq.cli.sql_outputs import table
 
     found: list[RenderableType] = []
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, counted, duration, one_line, printable
 from seaweedq.cli.shared.output import JSON, TABLE, Output, cut, drawing, say_json, with_whole_numbers
 from seaweedq.cli.topic.lineage import Segment, share
-from seaweedq.cli.topic.watch_bar import colour, short
+from seaweedq.cli.topic.watch_picture import colour, short
 from seaweedq.errors import ConnectionFailed, TopicNotFound, Unavailable
 
 LOOKS = 100  # topics in a round
@@ -37,7 +37,7 @@ class TopicLoad:
     def of(name: str, answer: Iterable[Mapping[str, Any]]) -> "TopicLoad":
         """Returns the load of a topic, given its segments as a broker lists them."""
         listed = list(answer)
-        found = [one for one in map(Segment.of, listed) if one.is_open]
+        found = [one for one in map(Segment.from_answer, listed) if one.is_open]
         return TopicLoad(name, sum(one["end_offset"] - one["start_offset"] for one in listed), found)
 
     def rate(self, minutes: bool = False) -> float:

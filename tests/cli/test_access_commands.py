@@ -9,9 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from seaweedq import Client
-from seaweedq.cli import principal, token
+from seaweedq.cli import access
+from seaweedq.cli.access import grant_of, limit_of, limits_in_words, words_of
 from seaweedq.cli.main import app
-from seaweedq.cli.principal import grant_of, limit_of, limits_in_words, words_of
 from seaweedq.cli.shared.common import complain
 from seaweedq.cli.topic import tail
 from seaweedq.client.core.calls import access_path
@@ -79,7 +79,7 @@ def test_texts_of_brokers_are_shown_without_what_a_terminal_obeys(monkeypatch: p
         {"id": "0", "principal": "p", "expires_at": None, "counts": True, "note": "a\x1b[2Jb\nc\x9b\u202ed é\u2066 "},
         {"id": "1", "principal": "p", "expires_at": None, "counts": True, "note": ""},
     ]
-    monkeypatch.setattr(token, "run", lambda url, steps: listed)
+    monkeypatch.setattr(access, "run", lambda url, steps: listed)
     ended = CliRunner().invoke(app, ["token", "list"])
     assert ended.stdout.split("\n") == [
         "id  principal  state   until    note",
@@ -87,7 +87,7 @@ def test_texts_of_brokers_are_shown_without_what_a_terminal_obeys(monkeypatch: p
         "1   p          counts  revoked",
         "",
     ]
-    monkeypatch.setattr(principal, "run", lambda url, steps: {"name": "a\x9b\x1b", "grants": []})
+    monkeypatch.setattr(access, "run", lambda url, steps: {"name": "a\x9b\x1b", "grants": []})
     ended = CliRunner().invoke(app, ["principal", "show", "p", "-o", "json"])
     assert msgspec.json.decode(ended.stdout) == {"name": "a\x9b\x1b", "grants": []}
     assert ended.stdout.replace("\n", "").isprintable()

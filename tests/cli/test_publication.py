@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from seaweedq.cli import publication
+from seaweedq.cli import publish
 from seaweedq.cli.main import main
-from seaweedq.cli.publication import Publication, watched
+from seaweedq.cli.publish import Publication, watched
 from seaweedq.client.core.delivery import Outcome
 from seaweedq.client.core.wire import Published
 from seaweedq.client.sync.producer import Delivery, Receipt
@@ -40,8 +40,8 @@ class Silent:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publication, "SILENT_S", 0.05)
-    monkeypatch.setattr(publication, "LOOK_S", 0.01)
+    monkeypatch.setattr(publish, "SILENT_S", 0.05)
+    monkeypatch.setattr(publish, "LOOK_S", 0.01)
 
 
 def _said(capsys: pytest.CaptureFixture[str], text: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seaweedq.cli.server.credentials import draw_admin_token
-from seaweedq.cli.shared.shell_hints import header_of, lines, server_lines
+from seaweedq.cli.shared.common import header_of, lines, server_lines
 from seaweedq.settings import Settings
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served

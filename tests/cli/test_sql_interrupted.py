@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.cli.sql_outputs import interruptible, write
+from seaweedq.cli.sql import interruptible, write
 
 duckdb = pytest.importorskip("duckdb")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.cli.sql_database import of_store
-from seaweedq.cli.sql_outputs import (
+from seaweedq.cli.sql import (
     table,
     write,
 )
+from seaweedq.cli.sql_database import of_store
 
 duckdb = pytest.importorskip("duckdb")
 

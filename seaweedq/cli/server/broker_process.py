@@ -23,13 +23,12 @@ from seaweedq.broker.broker import Broker, ProcessContext
 from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.cli.server.backends import open_coordination, open_store
+from seaweedq.cli.server.backends import journal_setup, open_coordination, open_store
 from seaweedq.cli.server.credentials import certificate_of, cluster_secret, draw_admin_token, trust_of
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
-from seaweedq.cli.server.journals import journal_setup
 from seaweedq.cli.server.machine import check_folders, keep_others_out
 from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, tell_what_hangs
-from seaweedq.cli.shared import shell_hints as paste
+from seaweedq.cli.shared.common import server_lines
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
@@ -222,5 +221,5 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
 
 def _greet(settings: Settings, broker: Broker) -> None:
     typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {settings.store_path}")
-    for line in paste.server_lines(settings, broker.process.url, "events"):
+    for line in server_lines(settings, broker.process.url, "events"):
         typer.echo(f"  {line}")

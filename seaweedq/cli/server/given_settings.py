@@ -187,6 +187,35 @@ def check_peer_port(settings: Settings) -> None:
         )
 
 
+def check_members(settings: Settings) -> None:
+    """Raises InvalidRequest for settings that several brokers on a machine, or one of them, cannot have."""
+    if settings.member > (settings.brokers if settings.brokers > 1 else 0):
+        raise InvalidRequest(
+            f"setting member={settings.member}: brokers is {settings.brokers}; leave member out, the parent of several "
+            "brokers sets it",
+            field="member",
+        )
+    if settings.brokers == 1:
+        return
+    if settings.coordination != "embedded":
+        raise InvalidRequest(
+            f"setting brokers={settings.brokers}: with etcd each broker is started by itself; leave brokers out",
+            field="brokers",
+        )
+    for name, url in (("advertise_url", settings.advertise_url), ("advertise_peer_url", settings.advertise_peer_url)):
+        if url:
+            raise InvalidRequest(
+                f"setting {name}={url!r}: {settings.brokers} brokers cannot share one URL; each says the address that "
+                "it listens on",
+                field=name,
+            )
+    for name, port in (("port", settings.port), ("peer_port", settings.peer_port)):
+        if port and not settings.member and port + settings.brokers - 1 > 65_535:
+            raise InvalidRequest(
+                f"setting {name}={port}: {settings.brokers} brokers need as many ports, up to 65535", field=name
+            )
+
+
 def is_loopback(host: str) -> bool:
     """Tells whether a host is this machine by its name or address. No name is looked up."""
     try:

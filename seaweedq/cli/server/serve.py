@@ -100,8 +100,7 @@ def serve(
 def _run(settings: Settings) -> None:
     """Runs a broker, or the parent of several. Only here is imported what help and wrong settings do not need."""
     gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
-    from seaweedq.cli.server.given_settings import check_advertised, check_auth, check_peer_port
-    from seaweedq.cli.server.members import check_members
+    from seaweedq.cli.server.given_settings import check_advertised, check_auth, check_members, check_peer_port
     from seaweedq.cli.server.stop_signals import end_with_parent
 
     check_auth(settings)

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from seaweedq.cli.server.backends import open_coordination, open_store
 from seaweedq.cli.server.credentials import cluster_secret
+from seaweedq.cli.server.given_settings import check_members
 from seaweedq.cli.server.machine import check_folders, keep_others_out
-from seaweedq.cli.server.member_process import Member
-from seaweedq.cli.server.members import check_folder, check_members, homes, member_command, own_program
+from seaweedq.cli.server.member_process import Member, check_folder, homes, member_command, own_program
 from seaweedq.cli.shared.common import counted
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools

@@ -1,18 +1,222 @@
-"""`seaweedq topic history`: shows all segments that a topic has had, as a table or as a picture."""
+"""`seaweedq topic history`: shows all segments that a topic has had, as a table or as a picture: a rectangle per
+segment, key ranges over time, coloured by its mean rate.
+"""
 
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, one_line, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, one_line, say
 from seaweedq.cli.shared.output import JSON, TABLE, WIDE, Column, Output, say_done, say_json, say_table, terminal_width
+from seaweedq.cli.topic.lineage import KEY_SPACE, Cell, LastHour, Segment, changes, share
+from seaweedq.cli.topic.watch_picture import short
 from seaweedq.errors import RouteNotFound, Unavailable
 from seaweedq.extras import needs
 
+HOUR_HEAD = ("last hour", "highest", "hot key")  # of the rates that the leader has recorded
+HEAD = ("segment", "keys", "from", "to", "after", "before", "messages", "messages/s")
+COARSE = timedelta(days=1)  # times of a longer history are told with their days
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A segment in the plane: times on x, shares of the key space, from 0 to 1, on y."""
+
+    segment: int
+    begin: datetime
+    end: datetime
+    low: float
+    high: float
+    rate: float
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The boxes, and a time span that contains all of them, with some room; and the cells of the last hour, which are
+    drawn over them."""
+
+    boxes: tuple[Box, ...]
+    begin: datetime
+    end: datetime
+    title: str
+    cells: tuple[Box, ...] = ()
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Returns the ends of the colour scale: from the least to the largest rate, but one to four decades."""
+        rates = [box.rate for box in (*self.boxes, *self.cells) if box.rate > 0] or [1.0]
+        most = max(rates)
+        return min(max(min(rates), most / 10_000), most / 10), most
+
+    def has_room(self, box: Box, width: float, height: float) -> bool:
+        """Tells whether a text of that share of the picture's width and height fits in a box."""
+        span = (self.end - self.begin) / timedelta(seconds=1)
+        return (box.end - box.begin).total_seconds() >= width * span and box.high - box.low >= height
+
+
+def lay_out(topic: str, segments: Sequence[Segment], now: datetime, hour: LastHour | None = None) -> Layout:
+    """Returns the layout of a topic's segments, from their creation to their seal, or until now. Raises ValueError for
+    none."""
+    if not segments:
+        raise ValueError(f"topic {topic} has no segments")
+    begin = min(segment.created_at for segment in segments)
+    end = max([now, *(segment.sealed_at for segment in segments if segment.sealed_at)])
+    boxes = (
+        Box(
+            segment=segment.id,
+            begin=segment.created_at,
+            end=segment.sealed_at or end,
+            low=segment.low / KEY_SPACE,
+            high=segment.high / KEY_SPACE,
+            rate=segment.mean_rate(end),
+            is_open=segment.is_open,
+        )
+        for segment in sorted(segments, key=lambda segment: segment.id)
+    )
+    cells = tuple(_box(cell) for cell in hour.cells) if hour else ()
+    return Layout(tuple(boxes), begin, max(end, begin + timedelta(seconds=1)), title(topic, segments), cells)
+
+
+def _box(cell: Cell) -> Box:
+    return Box(-1, cell.begin, cell.end, cell.low / KEY_SPACE, cell.high / KEY_SPACE, cell.rate, is_open=False)
+
+
+def title(topic: str, segments: Sequence[Segment]) -> str:
+    """Returns the numbers of segments and messages, and of each kind of change."""
+    counts: dict[str, int] = {}
+    for change in changes(segments):
+        counts[change.kind] = counts.get(change.kind, 0) + 1
+    told = [counted(count, kind) for kind, count in sorted(counts.items(), reverse=True)]
+    opened = sum(segment.is_open for segment in segments)
+    messages = sum(segment.end_offset for segment in segments)
+    held = [counted(messages, "message"), counted(len(segments), "segment"), f"{opened:,} open"]
+    return f"{topic}: {', '.join([*held, *told])}"
+
+
+def rows(segments: Iterable[Segment], now: datetime, hour: LastHour | None = None) -> list[tuple[str, ...]]:
+    """Returns the table's cells, a row per segment by id; times are UTC. With the last hour each row has its columns,
+    too."""
+    known = sorted(segments, key=lambda segment: segment.id)
+    days = bool(known) and now - min(segment.created_at for segment in known) >= COARSE
+    return [
+        (
+            str(segment.id),
+            f"{share(segment.low)} - {share(segment.high)}",
+            moment(segment.created_at, days),
+            moment(segment.sealed_at, days) if segment.sealed_at else "",
+            " ".join(map(str, segment.predecessors)),
+            " ".join(map(str, segment.successors)),
+            f"{segment.end_offset:,}",
+            short(segment.mean_rate(now)),
+            *(_took(hour, segment, now) if hour else ()),
+        )
+        for segment in known
+    ]
+
+
+def _took(hour: LastHour, segment: Segment, now: datetime) -> tuple[str, str, str]:
+    took = hour.took(segment, now)
+    if took is None:
+        return "", "", ""
+    hot = f"hash {took.hot_key[0]}: {took.hot_key[1]:.0%}" if took.hot_key else ""
+    return short(took.mean), short(took.highest), hot
+
+
+def moment(at: datetime, days: bool) -> str:
+    """Returns a time, with its date if there are several days."""
+    return f"{at:%Y-%m-%d %H:%M:%S}" if days else f"{at:%H:%M:%S}"
+
+
+IDLE = "#e4e4e4"
+SIZE, DPI = (11, 6), 130
+LETTER, LINE = 0.012, 0.04  # of the picture's width and height
+FORMATS = ["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S"]  # of ticks that are years, months, ... seconds apart
+DARK = 0.55  # of the colour scale: from there on letters are dark
+
+
+def save(layout: Layout, path: Path) -> None:
+    """Draws the picture; the suffix names the format. Raises ValueError for a suffix that is not an image format,
+    OSError."""
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    scale = ScalarMappable(LogNorm(*layout.rates), colormaps["viridis"])
+    _boxes(axes, layout, scale)
+    _cells(axes, layout, scale)
+    _labels(axes, layout, scale)
+    _axes(axes, layout)
+    axes.set_title(layout.title, fontsize=11)
+    ticks, words = LogLocator(subs=(1, 2, 5)), FuncFormatter(lambda rate, _: short(rate))
+    bar = figure.colorbar(scale, ax=axes, pad=0.01, ticks=ticks, format=words)
+    bar.ax.minorticks_off()
+    whole = "mean over the segment's life"
+    bar.set_label(f"messages/s: of the last hour, before it the {whole}" if layout.cells else f"messages/s, {whole}")
+    figure.savefig(path, dpi=DPI)
+
+
+def _boxes(axes: Any, layout: Layout, scale: Any) -> None:
+    for box in layout.boxes:
+        middle, height = (box.low + box.high) / 2, box.high - box.low
+        face = scale.to_rgba(box.rate) if box.rate > 0 else IDLE
+        axes.barh(middle, box.end - box.begin, height, left=box.begin, color=face, edgecolor="white", linewidth=1)
+
+
+def _cells(axes: Any, layout: Layout, scale: Any) -> None:
+    """Draws what the leader has recorded over the means, and the edges of segments anew."""
+    for box in (box for box in layout.cells if box.rate > 0):
+        middle, height = (box.low + box.high) / 2, box.high - box.low
+        axes.barh(middle, box.end - box.begin, height, left=box.begin, color=scale.to_rgba(box.rate), linewidth=0)
+    for box in layout.boxes if layout.cells else ():
+        middle, height = (box.low + box.high) / 2, box.high - box.low
+        edges = {"left": box.begin, "fill": False, "edgecolor": "white", "linewidth": 1}
+        axes.barh(middle, box.end - box.begin, height, **edges)
+
+
+def _labels(axes: Any, layout: Layout, scale: Any) -> None:
+    for box in layout.boxes:
+        middle = (box.low + box.high) / 2
+        light = box.rate > 0 and scale.norm(box.rate) < DARK
+        at, colour = box.begin + (box.end - box.begin) / 2, "white" if light else "black"
+        axes.text(at, middle, _label(layout, box), ha="center", va="center", fontsize=9, color=colour)
+
+
+def _label(layout: Layout, box: Box) -> str:
+    """Returns the id, and the rate below it, as far as there is room."""
+    whole = (str(box.segment), f"{short(box.rate)}/s")
+    fits = [n for n in (1, 2) if layout.has_room(box, LETTER * (1 + max(map(len, whole[:n]))), LINE * n)]
+    return "\n".join(whole[: max(fits, default=0)])
+
+
+def _axes(axes: Any, layout: Layout) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.ticker import MultipleLocator, PercentFormatter
+
+    axes.set_xlim(layout.begin, layout.end)
+    axes.set_ylim(0, 1)
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, formats=FORMATS))  # type: ignore[no-untyped-call]
+    axes.yaxis.set_major_locator(MultipleLocator(0.25))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel("time, UTC")
+    axes.set_ylabel("key space")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
 if TYPE_CHECKING:
-    from seaweedq.cli.topic.lineage import LastHour
     from seaweedq.client import Client
 
 CELLS = 10_000
@@ -32,9 +236,6 @@ def history(
 ) -> None:
     """Show all segments that a topic has had: their ranges, times, predecessors, successors and mean rates;
     and the rates and hot keys of the last hour, as far as the leader has recorded them."""
-    from seaweedq.cli.topic import history_layout
-    from seaweedq.cli.topic.lineage import Segment
-
     if plot:
         _check(plot)
     room = terminal_width()
@@ -45,25 +246,23 @@ def history(
             for answer in answers:
                 say_json(answer)
             return
-        hour = load_last_hour(client, topic) if plot or has_room else None
-    segments = [Segment.of(answer) for answer in answers]
+        hour = _last_hour(client, topic) if plot or has_room else None
+    segments = [Segment.from_answer(answer) for answer in answers]
     now = datetime.now(UTC)
     if plot:
-        layout = history_layout.lay_out(topic, segments, now, hour)
-        history_layout.save(layout, plot)
+        layout = lay_out(topic, segments, now, hour)
+        save(layout, plot)
         say_done(output, f"{layout.title}; drawn into {plot}", topic=topic, file=str(plot))
         return
-    names = (*history_layout.HEAD, *(history_layout.HOUR_HEAD if hour else ()))
-    say_table(output, [Column(name, name in _NUMBERS) for name in names], history_layout.rows(segments, now, hour))
+    names = (*HEAD, *(HOUR_HEAD if hour else ()))
+    say_table(output, [Column(name, name in _NUMBERS) for name in names], rows(segments, now, hour))
     say("times are UTC; " + ("last hour and highest are messages/s" if hour else "rates are means of a life"))
 
 
 def load_last_hour(client: "Client", topic: str) -> "LastHour | None":
     """Returns what the leader has recorded; None, and says why, where nobody tells it."""
-    from seaweedq.cli.topic.lineage import LastHour
-
     try:
-        return LastHour.of(client.history(topic, cells=CELLS))
+        return LastHour.from_answer(client.history(topic, cells=CELLS))
     except (Unavailable, RouteNotFound) as error:
         typer.echo(f"the rates of the last hour are left out: {one_line(error)}", err=True)
         return None

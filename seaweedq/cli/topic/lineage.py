@@ -20,7 +20,7 @@ class NextSplit:
     held_by: str | None
 
     @staticmethod
-    def of(answer: Mapping[str, Any]) -> "NextSplit":
+    def from_answer(answer: Mapping[str, Any]) -> "NextSplit":
         """Parses that of one of the answer's segments."""
         return NextSplit(*(answer[name] for name in ("measure", "window_s", "splits_at", "now", "held_by")))
 
@@ -60,7 +60,7 @@ class Segment:
     next_split: NextSplit | None = None
 
     @staticmethod
-    def of(answer: Mapping[str, Any]) -> "Segment":
+    def from_answer(answer: Mapping[str, Any]) -> "Segment":
         """Parses one of the answer's segments. Raises KeyError for a broker that is older than this command."""
         rates, hot = answer.get("rates") or {}, answer.get("hot_key")
         sealed_at = answer["sealed_at"]
@@ -78,7 +78,7 @@ class Segment:
             messages_per_s=tuple(rates.get("messages_per_s") or ()),
             bytes_per_s=tuple(rates.get("bytes_per_s") or ()),
             hot_key=(hot["hash"], hot["share"]) if hot else None,
-            next_split=NextSplit.of(split) if (split := answer.get("next_split")) else None,
+            next_split=NextSplit.from_answer(split) if (split := answer.get("next_split")) else None,
         )
 
     def lived_s(self, now: datetime) -> float:
@@ -188,7 +188,7 @@ class LastHour:
     cells: tuple[Cell, ...]
 
     @staticmethod
-    def of(answer: Mapping[str, Any]) -> "LastHour":
+    def from_answer(answer: Mapping[str, Any]) -> "LastHour":
         """Parses an answer."""
         return LastHour(datetime.fromisoformat(answer["from"]), tuple(map(_cell, answer["cells"])))
 

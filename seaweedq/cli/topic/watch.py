@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from seaweedq.cli.topic.lineage import LastHour
-    from seaweedq.cli.topic.watch_picture import Look, Watched
+    from seaweedq.cli.topic.watch_picture import Snapshot, WatchHistory
     from seaweedq.client import Client
 
 EXAMPLES = "Examples: seaweedq topic watch flights · seaweedq topic watch flights --once"
 EVERY_S = 1.0
-HISTORY = 10  # looks, at one of which the leader is asked for the last minutes
+HISTORY = 10  # snapshots, at one of which the leader is asked for the last minutes
 
 
 def watch(
@@ -38,83 +38,83 @@ def watch(
     Runs until Ctrl-C. Without a terminal it prints one picture, then a line for each change.
     """
     from seaweedq.cli.shared.process import Interrupts
-    from seaweedq.cli.topic.watch_picture import Watched
+    from seaweedq.cli.topic.watch_picture import WatchHistory
 
     console = drawing()
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))
-        watched = Watched(_look(client, topic, history=output != JSON))
-        looks = stack.enter_context(Interrupts()).until_stopped(_looks(client, topic))
+        watched = WatchHistory(_snapshot(client, topic, history=output != JSON))
+        snapshots = stack.enter_context(Interrupts()).until_stopped(_snapshots(client, topic))
         if output == JSON:
-            _objects(topic, chain([watched.now], looks), once)
+            _objects(topic, chain([watched.now], snapshots), once)
         elif once:
             if not all(segment.messages_per_s for segment in watched.now.segments.values() if segment.is_open):
-                _see(watched, next(looks, ""))  # rates need a second look
+                _add(watched, next(snapshots, ""))  # rates need a second look
             console.print(_picture(topic, watched, console, None))
         elif console.is_terminal:
-            _live(topic, watched, looks, console)
+            _live(topic, watched, snapshots, console)
         else:
             console.print(_picture(topic, watched, console, None))
-            _lines(watched, looks)
+            _lines(watched, snapshots)
 
 
-def _objects(topic: str, looks: "Iterable[Look | str]", once: bool) -> None:
-    """Prints an object for each look, with all segments."""
-    for look in looks:
-        if isinstance(look, str):
-            complain(look)
+def _objects(topic: str, snapshots: "Iterable[Snapshot | str]", once: bool) -> None:
+    """Prints an object for each snapshot, with all segments."""
+    for snapshot in snapshots:
+        if isinstance(snapshot, str):
+            complain(snapshot)
         else:
-            say_json({"time": look.at, "topic": topic, "segments": list(look.segments.values())})
+            say_json({"time": snapshot.at, "topic": topic, "segments": list(snapshot.segments.values())})
         if once:
             break
 
 
-def _live(topic: str, watched: "Watched", looks: "Iterator[Look | str]", console: "Console") -> None:
+def _live(topic: str, watched: "WatchHistory", snapshots: "Iterator[Snapshot | str]", console: "Console") -> None:
     from rich.live import Live
 
     with Live(console=console, screen=True, auto_refresh=False) as live:
         live.update(_picture(topic, watched, console, console.height), refresh=True)
-        for look in looks:
-            trouble = _see(watched, look)
+        for snapshot in snapshots:
+            trouble = _add(watched, snapshot)
             live.update(_picture(topic, watched, console, console.height, trouble), refresh=True)
     console.print(_picture(topic, watched, console, console.height))
 
 
-def _lines(watched: "Watched", looks: "Iterator[Look | str]") -> None:
+def _lines(watched: "WatchHistory", snapshots: "Iterator[Snapshot | str]") -> None:
     told = set(watched.log())
-    for look in looks:
-        _see(watched, look)
+    for snapshot in snapshots:
+        _add(watched, snapshot)
         for at, said in watched.log():
             if (at, said) not in told:
                 say(f"{at:%H:%M:%S}  {said}")
         told.update(watched.log())
 
 
-def _see(watched: "Watched", look: "Look | str") -> str:
+def _add(watched: "WatchHistory", snapshot: "Snapshot | str") -> str:
     """Adds a snapshot of the map. Returns the error if there is none."""
-    if isinstance(look, str):
-        return look
-    watched.see(look)
+    if isinstance(snapshot, str):
+        return snapshot
+    watched.add(snapshot)
     return ""
 
 
-def _looks(client: "Client", topic: str) -> "Iterator[Look | str]":
+def _snapshots(client: "Client", topic: str) -> "Iterator[Snapshot | str]":
     """Yields a snapshot each second, or the error of a failed attempt that may be repeated."""
     for number in count(1):
         time.sleep(EVERY_S)
         try:
-            yield _look(client, topic, history=number % HISTORY == 0)
+            yield _snapshot(client, topic, history=number % HISTORY == 0)
         except (Unavailable, ConnectionFailed) as error:
             yield one_line(error)
 
 
-def _look(client: "Client", topic: str, history: bool) -> "Look":
+def _snapshot(client: "Client", topic: str, history: bool) -> "Snapshot":
     from seaweedq.cli.topic.lineage import Segment
-    from seaweedq.cli.topic.watch_picture import Look
+    from seaweedq.cli.topic.watch_picture import Snapshot
 
-    segments, now = map(Segment.of, client.segments(topic)), datetime.now(UTC)
-    hour = load_last_minutes(client, topic, now) if history else None
-    return Look(time.monotonic(), now, {segment.id: segment for segment in segments}, hour)
+    segments, now = map(Segment.from_answer, client.segments(topic)), datetime.now(UTC)
+    hour = _last_minutes(client, topic, now) if history else None
+    return Snapshot(time.monotonic(), now, {segment.id: segment for segment in segments}, hour)
 
 
 def load_last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
@@ -123,13 +123,13 @@ def load_last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour 
     from seaweedq.cli.topic.watch_picture import PAST
 
     try:
-        return LastHour.of(client.history(topic, since=now - PAST))
+        return LastHour.from_answer(client.history(topic, since=now - PAST))
     except (Unavailable, ConnectionFailed, RouteNotFound):
         return None
 
 
 def _picture(
-    topic: str, watched: "Watched", console: "Console", lines: int | None, trouble: str = ""
+    topic: str, watched: "WatchHistory", console: "Console", lines: int | None, trouble: str = ""
 ) -> "RenderableType":
     from seaweedq.cli.topic.watch_picture import Frame, picture
 

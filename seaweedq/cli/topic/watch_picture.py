@@ -1,6 +1,10 @@
 """The picture of `topic watch`: head, bar, table and log as rich renderables; and its observations: moves, and rates
-from the differences of snapshots if the map has none. Pure: data and times are passed in."""
+from the differences of snapshots if the map has none. Pure: data and times are passed in.
 
+The bar is the key space as cells of the terminal.
+"""
+
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +16,122 @@ from rich.table import Table
 from rich.text import Text
 
 from seaweedq.cli.shared.output import with_whole_numbers
-from seaweedq.cli.topic.lineage import LastHour, Segment, by_range, changes, share
-from seaweedq.cli.topic.watch_bar import Block, blocks, colour, legend, shade, short, short_names
+from seaweedq.cli.topic.lineage import KEY_SPACE, LastHour, Segment, by_range, changes, share
+
+# Colours of 0 (and below 1), 1, 10, 100, ... messages/s; between them they are mixed.
+_COLOURS = ("#4a4f63", "#3b6fb6", "#2fa4c7", "#4cc38a", "#c9d64f", "#f2a83b", "#e2543a", "#c22f7d")
+_SHADES = ((1, "·"), (100, "░"), (10_000, "▒"), (100_000, "▓"), (math.inf, "█"))  # below each rate
+DIGITS = 2  # of the number in a broker's id are shown at least
+_UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+COLOUR_LEGEND = ("0", "1", "10", "100", "1k", "10k", "100k", "1M")
+SHADE_LEGEND = ("0", "1+", "100+", "10k+", "100k+")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Adjacent cells of the bar, and the segments that they stand for: one, or several that are too small to be
+    seen."""
+
+    first: int
+    cells: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def label(self) -> str:
+        """Returns the id, or the first and last ids."""
+        ids = [segment.id for segment in self.segments]
+        return str(ids[0]) if len(ids) == 1 else f"{ids[0]}..{ids[-1]}"
+
+    @property
+    def owner(self) -> str | None:
+        """Returns the owner of the segments; None if there is none, or several."""
+        owners = {segment.owner for segment in self.segments}
+        return owners.pop() if len(owners) == 1 else None
+
+    def rate(self, rates: Mapping[int, float | None]) -> float:
+        """Returns messages per second of its hottest segment."""
+        return max((rates.get(segment.id) or 0.0 for segment in self.segments), default=0.0)
+
+
+def blocks(segments: Sequence[Segment], width: int) -> list[Block]:
+    """Returns the bar of `width` cells for segments in the order of their ranges: each as wide as its range, to the
+    nearest cell. A segment too small for a cell shares those of the next one that has some, or of the last."""
+    found: list[Block] = []
+    waiting: list[Segment] = []
+    for segment in segments:
+        waiting.append(segment)
+        begin, end = _cell(waiting[0].low, width), _cell(segment.high, width)
+        if end > begin:
+            found.append(Block(begin, end - begin, tuple(waiting)))
+            waiting = []
+    if waiting and found:
+        last = found.pop()
+        found.append(Block(last.first, last.cells, (*last.segments, *waiting)))
+    return found
+
+
+def _cell(key_hash: int, width: int) -> int:
+    return (2 * key_hash * width + KEY_SPACE) // (2 * KEY_SPACE)
+
+
+def colour(rate: float) -> str:
+    """Returns the colour of a rate in messages/s, as #rrggbb: by its logarithm."""
+    at = 0.0 if rate < 1 else min(1 + math.log10(rate), len(_COLOURS) - 1.0)
+    low = min(int(at), len(_COLOURS) - 2)
+    pairs = zip(_parts(_COLOURS[low]), _parts(_COLOURS[low + 1]), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * (at - low)):02x}" for a, b in pairs)
+
+
+def shade(rate: float) -> str:
+    """Returns a character for a rate in messages/s, for output without colours."""
+    return next(character for below, character in _SHADES if rate < below)
+
+
+def legend(colours: bool) -> list[tuple[str, str, str]]:
+    """Returns the meaning of the bar's colours or characters: character, colour, rate."""
+    if colours:
+        return [("█", colour, rate) for colour, rate in zip(_COLOURS, COLOUR_LEGEND, strict=True)]
+    return [(character, "", rate) for (_, character), rate in zip(_SHADES, SHADE_LEGEND, strict=True)]
+
+
+def short(value: float) -> str:
+    """Returns a figure in at most five characters: 950, 1.2k, 34.5M."""
+    for unit, letter in _UNITS:
+        if value >= unit * 0.9995:
+            return f"{value / unit:.0f}{letter}" if value >= 99.95 * unit else f"{value / unit:.1f}{letter}"
+    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"
+
+
+def short_names(brokers: Sequence[str]) -> dict[str, str]:
+    """Returns the given name of each broker, with as many digits of its random number as distinguish it from the
+    others."""
+    named: dict[str, list[str]] = {}
+    for broker in brokers:
+        named.setdefault(broker.rpartition(".")[0], []).append(broker)
+    return {
+        broker: name or broker if len(same) == 1 else _told(broker, same)
+        for name, same in named.items()
+        for broker in same
+    }
+
+
+def _told(broker: str, same: Sequence[str]) -> str:
+    for length in range(broker.rfind(".") + 1 + DIGITS, len(broker)):
+        if sum(other.startswith(broker[:length]) for other in same) == 1:
+            return broker[:length]
+    return broker
+
+
+def _parts(colour: str) -> list[int]:
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+
 
 WINDOW_S = 10.0
 MOVES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """The segment map by id at one moment, by the monotonic clock and as a date; and what the leader has recorded,
     where it was asked for that."""
 
@@ -30,26 +141,26 @@ class Look:
     hour: LastHour | None = None
 
 
-class Watched:
+class WatchHistory:
     """The snapshots of the last seconds, the newest last, and all observed moves."""
 
-    def __init__(self, first: Look) -> None:
+    def __init__(self, first: Snapshot) -> None:
         self.hour = first.hour
-        self._looks = deque([first])
+        self._snapshots = deque([first])
         self._moves: deque[tuple[datetime, str]] = deque(maxlen=MOVES)
 
     @property
-    def now(self) -> Look:
+    def now(self) -> Snapshot:
         """Returns the newest snapshot."""
-        return self._looks[-1]
+        return self._snapshots[-1]
 
-    def see(self, look: Look) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """Adds a snapshot."""
-        self.hour = look.hour or self.hour
-        self._moves.extend((look.at, said) for said in moves(self.now.segments, look.segments))
-        self._looks.append(look)
-        while look.monotonic_s - self._looks[0].monotonic_s > WINDOW_S and len(self._looks) > 2:
-            self._looks.popleft()
+        self.hour = snapshot.hour or self.hour
+        self._moves.extend((snapshot.at, said) for said in moves(self.now.segments, snapshot.segments))
+        self._snapshots.append(snapshot)
+        while snapshot.monotonic_s - self._snapshots[0].monotonic_s > WINDOW_S and len(self._snapshots) > 2:
+            self._snapshots.popleft()
 
     def rates(self) -> dict[int, float | None]:
         """Returns messages per second of each open segment over the last seconds; None if that is not known yet."""
@@ -63,14 +174,14 @@ class Watched:
     def _rate(self, segment: Segment) -> float | None:
         if segment.messages_per_s:
             return segment.messages_per_s[0]
-        for look in self._looks:
-            passed_s = self.now.monotonic_s - look.monotonic_s
-            then = look.segments.get(segment.id)
+        for one in self._snapshots:
+            passed_s = self.now.monotonic_s - one.monotonic_s
+            then = one.segments.get(segment.id)
             if then and passed_s > 0:
                 return max(0, segment.end_offset - then.end_offset) / passed_s
-        if len(self._looks) == 1:
+        if len(self._snapshots) == 1:
             return None
-        return segment.end_offset / (self.now.monotonic_s - self._looks[-2].monotonic_s)  # it is new
+        return segment.end_offset / (self.now.monotonic_s - self._snapshots[-2].monotonic_s)  # it is new
 
 
 def moves(before: Mapping[int, Segment], after: Mapping[int, Segment]) -> list[str]:
@@ -102,7 +213,7 @@ class Frame:
     colours: bool
 
 
-def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> RenderableType:
+def picture(topic: str, watched: WatchHistory, frame: Frame, trouble: str = "") -> RenderableType:
     """Returns the picture of a topic. `trouble` is why there is no newer snapshot."""
     segments = by_range(watched.now.segments.values())
     rates = watched.rates()
@@ -140,7 +251,7 @@ def _hottest(segments: Sequence[Segment], rates: dict[int, float | None], most: 
 
 
 def _head(
-    topic: str, watched: Watched, segments: Sequence[Segment], rates: dict[int, float | None], brokers: int
+    topic: str, watched: WatchHistory, segments: Sequence[Segment], rates: dict[int, float | None], brokers: int
 ) -> Text:
     known = [rate for rate in rates.values() if rate is not None]
     everything = watched.now.segments.values()
@@ -155,7 +266,7 @@ def _head(
     return Text.assemble((topic, "bold"), (when, "dim"), " · ".join(facts), no_wrap=True, overflow="ellipsis")
 
 
-def _past(watched: Watched, frame: Frame) -> list[RenderableType]:
+def _past(watched: WatchHistory, frame: Frame) -> list[RenderableType]:
     """Returns the rates of the last minutes, the newest below, where the leader tells them and there is room."""
     if watched.hour is None or (frame.lines or 0) < ROOMY:
         return []
@@ -216,7 +327,11 @@ def _legend(colours: bool) -> Text:
 
 
 def _table(
-    segments: Sequence[Segment], watched: Watched, rates: dict[int, float | None], styles: dict[str, str], frame: Frame
+    segments: Sequence[Segment],
+    watched: WatchHistory,
+    rates: dict[int, float | None],
+    styles: dict[str, str],
+    frame: Frame,
 ) -> Table:
     wide, widest = frame.columns >= WIDE, frame.columns >= WIDEST
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

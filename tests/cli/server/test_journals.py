@@ -5,7 +5,7 @@ import logging
 import pytest
 from pydantic import ValidationError
 
-from seaweedq.cli.server.journals import CHARGED_PER_S, journal_setup, object_pace
+from seaweedq.cli.server.backends import CHARGED_PER_S, journal_setup, object_pace
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.settings import Settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from seaweedq.cli.topic.history_layout import Layout, lay_out, rows, save
+from seaweedq.cli.topic.history import Layout, lay_out, rows, save
 from tests.support.cli.some_segments import after, segment, split_and_merged
 
 

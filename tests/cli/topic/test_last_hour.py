@@ -10,9 +10,9 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from seaweedq.cli.topic import history, watch
-from seaweedq.cli.topic.history_layout import lay_out, rows, save
+from seaweedq.cli.topic.history import lay_out, rows, save
 from seaweedq.cli.topic.lineage import KEY_SPACE, LastHour
-from seaweedq.cli.topic.watch_picture import PAST_LINES, Frame, Look, Watched, picture
+from seaweedq.cli.topic.watch_picture import PAST_LINES, Frame, Snapshot, WatchHistory, picture
 from seaweedq.errors import RouteNotFound, Unavailable
 from tests.support.cli.some_segments import after, by_id, split_and_merged
 
@@ -35,7 +35,7 @@ ANSWER = {
 
 
 def test_a_row_tells_what_its_segment_took_while_the_leader_recorded() -> None:
-    found = rows(split_and_merged(), after(50), LastHour.of(ANSWER))
+    found = rows(split_and_merged(), after(50), LastHour.from_answer(ANSWER))
     assert [row[8:] for row in found] == [
         ("300", "300", "hash 7: 80%"),
         ("10", "10", ""),
@@ -44,12 +44,12 @@ def test_a_row_tells_what_its_segment_took_while_the_leader_recorded() -> None:
         ("0", "0", ""),
         ("0", "0", ""),
     ]
-    late = LastHour.of({"from": after(25).isoformat(), "cells": []})
+    late = LastHour.from_answer({"from": after(25).isoformat(), "cells": []})
     assert next(row[8:] for row in rows(split_and_merged(), after(50), late)) == ("", "", "")
 
 
 def test_the_picture_has_the_cells_over_the_means(tmp_path: Path) -> None:
-    layout = lay_out("flights", split_and_merged(), after(50), LastHour.of(ANSWER))
+    layout = lay_out("flights", split_and_merged(), after(50), LastHour.from_answer(ANSWER))
     assert [(box.begin, box.rate) for box in layout.cells][:2] == [(after(5), 300), (after(10), 10)]
     assert layout.rates[1] == 100_000
     save(layout, tmp_path / "a.png")
@@ -59,7 +59,7 @@ def test_the_picture_has_the_cells_over_the_means(tmp_path: Path) -> None:
 
 
 def test_rates_lie_where_their_time_and_keys_are() -> None:
-    hour = LastHour.of(ANSWER)
+    hour = LastHour.from_answer(ANSWER)
     assert hour.rates(after(0), after(50), 5, 4) == [
         [300] * 4,
         [10, 0, 100_000, 100_000],
@@ -71,9 +71,9 @@ def test_rates_lie_where_their_time_and_keys_are() -> None:
 
 
 def test_the_watch_shows_the_last_minutes_above_its_bar_if_there_is_room() -> None:
-    hour = LastHour.of({**ANSWER, "cells": [cell(0, 49, 0, 0.5, 1, 5)]})
-    watched = Watched(Look(0, after(50), by_id(*split_and_merged()), hour))
-    watched.see(Look(1, after(51), by_id(*split_and_merged())))  # which did not ask for the history
+    hour = LastHour.from_answer({**ANSWER, "cells": [cell(0, 49, 0, 0.5, 1, 5)]})
+    watched = WatchHistory(Snapshot(0, after(50), by_id(*split_and_merged()), hour))
+    watched.add(Snapshot(1, after(51), by_id(*split_and_merged())))  # which did not ask for the history
     lines = drawn(watched, 60)
     assert lines[2] == "the last 10 min, the newest below"
     assert lines[3:8] == ["·" * 40] * (PAST_LINES - 1) + ["░" * 20 + "·" * 20]
@@ -81,7 +81,7 @@ def test_the_watch_shows_the_last_minutes_above_its_bar_if_there_is_room() -> No
     assert len(drawn(watched, 40)) <= 40
 
 
-def drawn(watched: Watched, lines: int) -> list[str]:
+def drawn(watched: WatchHistory, lines: int) -> list[str]:
     out = io.StringIO()
     console = Console(width=40, file=out, color_system=None)
     console.print(picture("flights", watched, Frame(40, lines, colours=False)))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from seaweedq.cli.topic.lineage import Segment, by_range, changes, share
-from seaweedq.cli.topic.watch_picture import Look, Watched, moves
+from seaweedq.cli.topic.watch_picture import Snapshot, WatchHistory, moves
 from tests.support.cli.some_segments import after, by_id, segment, split_and_merged
 
 ANSWER = {
@@ -18,13 +18,13 @@ ANSWER = {
 def test_a_segment_of_the_answer() -> None:
     created = datetime(2026, 1, 31, 12, 0, 0, 500_000, UTC)
     plain = Segment(3, 5, 9, True, "b.1", 70, created, None, (1,))
-    assert Segment.of(ANSWER) == plain
+    assert Segment.from_answer(ANSWER) == plain
     rates = {"messages_per_s": [1.0, 2.0, 3.0, 4.0], "bytes_per_s": [10.0, 20.0, 30.0, 40.0]}
-    rated = Segment.of({**ANSWER, "rates": rates})
+    rated = Segment.from_answer({**ANSWER, "rates": rates})
     assert (rated.messages_per_s, rated.bytes_per_s) == ((1.0, 2.0, 3.0, 4.0), (10.0, 20.0, 30.0, 40.0))
-    assert Segment.of({**ANSWER, "rates": None, "hot_key": None}) == plain
-    assert Segment.of({**ANSWER, "hot_key": {"hash": 7, "share": 0.5}}).hot_key == (7, 0.5)
-    sealed = Segment.of({**ANSWER, "state": "sealed", "owner": None, "sealed_at": "2026-01-31T12:00:10.5Z"})
+    assert Segment.from_answer({**ANSWER, "rates": None, "hot_key": None}) == plain
+    assert Segment.from_answer({**ANSWER, "hot_key": {"hash": 7, "share": 0.5}}).hot_key == (7, 0.5)
+    sealed = Segment.from_answer({**ANSWER, "state": "sealed", "owner": None, "sealed_at": "2026-01-31T12:00:10.5Z"})
     assert (sealed.is_open, sealed.lived_s(after(99)), sealed.mean_rate(after(99))) == (False, 10, 7)
 
 
@@ -71,50 +71,50 @@ def test_open_ones_by_range() -> None:
     assert (share(0), share(2**30), share(2**31 - 1)) == ("0.0%", "50.0%", "100.0%")
 
 
-def look(at_s: float, *segments: Segment) -> Look:
-    return Look(100 + at_s, after(at_s), by_id(*segments))
+def look(at_s: float, *segments: Segment) -> Snapshot:
+    return Snapshot(100 + at_s, after(at_s), by_id(*segments))
 
 
 def test_rates_are_the_differences_of_end_offsets_over_the_last_seconds() -> None:
-    watched = Watched(look(0, segment(0, end_offset=100)))
+    watched = WatchHistory(look(0, segment(0, end_offset=100)))
     assert watched.rates() == {0: None}
-    watched.see(look(1, segment(0, end_offset=150)))
+    watched.add(look(1, segment(0, end_offset=150)))
     assert watched.rates() == {0: 50}
-    watched.see(look(2, segment(0, end_offset=350)))
+    watched.add(look(2, segment(0, end_offset=350)))
     assert watched.rates() == {0: 125}
     for second in range(3, 13):
-        watched.see(look(second, segment(0, end_offset=350 + 10 * (second - 2))))
+        watched.add(look(second, segment(0, end_offset=350 + 10 * (second - 2))))
     assert watched.rates() == {0: 10}
 
 
 def test_looks_that_are_far_apart_have_rates_too() -> None:
-    watched = Watched(look(0, segment(0, end_offset=0)))
+    watched = WatchHistory(look(0, segment(0, end_offset=0)))
     for second in (60, 120):
-        watched.see(look(second, segment(0, end_offset=second * 3)))
+        watched.add(look(second, segment(0, end_offset=second * 3)))
     assert watched.rates() == {0: 3}
 
 
 def test_a_new_segment_began_at_offset_0_since_the_look_before() -> None:
-    watched = Watched(look(0, segment(0)))
-    watched.see(look(2, segment(0, sealed=1, successors=(1,)), segment(1, created=1, end_offset=10)))
+    watched = WatchHistory(look(0, segment(0)))
+    watched.add(look(2, segment(0, sealed=1, successors=(1,)), segment(1, created=1, end_offset=10)))
     assert watched.rates() == {1: 5}
 
 
 def test_a_segment_that_lost_unacknowledged_rows_has_no_negative_rate() -> None:
-    watched = Watched(look(0, segment(0, end_offset=9)))
-    watched.see(look(1, segment(0, end_offset=4)))
+    watched = WatchHistory(look(0, segment(0, end_offset=9)))
+    watched.add(look(1, segment(0, end_offset=4)))
     assert watched.rates() == {0: 0}
 
 
 def test_the_broker_knows_better() -> None:
-    watched = Watched(look(0, segment(0, end_offset=9, messages_per_s=(7.0, 6.0, 5.0, 4.0))))
+    watched = WatchHistory(look(0, segment(0, end_offset=9, messages_per_s=(7.0, 6.0, 5.0, 4.0))))
     assert watched.rates() == {0: 7}
 
 
 @pytest.mark.parametrize("owner", ["broker.bb22", None])
 def test_moves_are_told_in_the_log_beside_replacements(owner: str | None) -> None:
-    watched = Watched(look(10, *split_and_merged()[:1], segment(1), segment(2, owner=None)))
-    watched.see(look(15, *split_and_merged()[:1], segment(1, owner=owner), segment(2, owner="broker.cc33")))
+    watched = WatchHistory(look(10, *split_and_merged()[:1], segment(1), segment(2, owner=None)))
+    watched.add(look(15, *split_and_merged()[:1], segment(1, owner=owner), segment(2, owner="broker.cc33")))
     assert watched.log() == [
         (after(10), "split 0 → 1, 2, 3"),
         (after(15), f"move 1: broker.aa11 → {owner or 'nobody'}"),

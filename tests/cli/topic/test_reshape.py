@@ -2,7 +2,7 @@
 
 import pytest
 
-from seaweedq.cli.topic.reshape import until_merged
+from seaweedq.cli.topic.configure import until_merged
 
 POLICY = {"enabled": True, "min_segments": 1, "cool_down_s": 600.0}
 

@@ -9,8 +9,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from seaweedq.cli.topic.lineage import KEY_SPACE, NextSplit, Segment
-from seaweedq.cli.topic.watch_bar import blocks, colour, legend, shade, short, short_names
-from seaweedq.cli.topic.watch_picture import FIXED, Frame, Look, Watched, picture
+from seaweedq.cli.topic.watch_picture import (
+    FIXED,
+    Frame,
+    Snapshot,
+    WatchHistory,
+    blocks,
+    colour,
+    legend,
+    picture,
+    shade,
+    short,
+    short_names,
+)
 from tests.support.cli.some_segments import after, by_id, segment, split_and_merged
 
 
@@ -79,15 +90,15 @@ def test_brokers_are_named_as_short_as_tells_them_apart() -> None:
     assert short_names([]) == {}
 
 
-def watched(*segments: Segment) -> Watched:
-    found = Watched(Look(0, after(60), by_id(*segments)))
+def watched(*segments: Segment) -> WatchHistory:
+    found = WatchHistory(Snapshot(0, after(60), by_id(*segments)))
     grown = [s if not s.is_open else segment(s.id, s.low / KEY_SPACE, s.high / KEY_SPACE, owner=s.owner,
              end_offset=s.end_offset + 250, predecessors=s.predecessors, created=20) for s in segments]  # fmt: skip
-    found.see(Look(1, after(61), by_id(*grown)))
+    found.add(Snapshot(1, after(61), by_id(*grown)))
     return found
 
 
-def drawn(of: Watched, columns: int, lines: int | None = None, trouble: str = "") -> list[str]:
+def drawn(of: WatchHistory, columns: int, lines: int | None = None, trouble: str = "") -> list[str]:
     out = io.StringIO()
     console = Console(width=columns, file=out, color_system=None)
     console.print(picture("flights", of, Frame(columns, lines, colours=False), trouble))
@@ -126,7 +137,7 @@ def test_no_line_is_longer_than_the_terminal(columns: int) -> None:
 def test_a_wide_terminal_shows_the_nearest_split_bytes_age_and_hashes() -> None:
     nearest = NextSplit("messages_per_s", 600, 20_000, 9_999.9, None)
     rates = {"messages_per_s": (1e4, 2e4, 3e4, 4e4), "bytes_per_s": (5e6, 1, 1, 1)}
-    found = Watched(Look(0, after(3_700), by_id(segment(0, end_offset=5, next_split=nearest, **rates))))
+    found = WatchHistory(Snapshot(0, after(3_700), by_id(segment(0, end_offset=5, next_split=nearest, **rates))))
     (row,) = [line for line in drawn(found, 150) if line.startswith("      0")]
     words = "0 0.0% - 100.0% 10.0k 5.00 splits at 20,000, now 9,999 (10 min) 5 1 h"
     assert " ".join(row.split()) == f"{words} 0 - 2147483647 broker.aa11"
@@ -140,7 +151,7 @@ def test_a_narrow_terminal_names_the_segments_that_are_nearest_to_a_split() -> N
     many = [segment(n, n / 8, (n + 1) / 8, next_split=one) for n, one in enumerate(near)]
     many.append(segment(4, 4 / 8, 5 / 8, next_split=NextSplit("bytes_per_s", 10, 5e6, 4.9e6, None)))
     many.append(segment(5, 5 / 8, 1, next_split=NextSplit("messages_per_s", 60, 800, 900, "max_segments")))
-    shown = drawn(Watched(Look(0, after(60), by_id(*many))), 80)
+    shown = drawn(WatchHistory(Snapshot(0, after(60), by_id(*many))), 80)
     assert shown[-3:] == [
         "segment 5 splits at 800, now 900 (1 min), held by max_segments",
         "segment 4 splits at 5.0 MB/s, now 4.9 (10 s)",
@@ -151,7 +162,7 @@ def test_a_narrow_terminal_names_the_segments_that_are_nearest_to_a_split() -> N
 @pytest.mark.parametrize("lines", [12, 14, 20, 24, 50])
 def test_what_there_is_no_room_for_is_left_out_the_hottest_stay(lines: int) -> None:
     many = [segment(n, n / 100, (n + 1) / 100, messages_per_s=(float(n),)) for n in range(100)]
-    found = Watched(Look(0, after(60), by_id(*many, segment(100, sealed=5, successors=(0,)))))
+    found = WatchHistory(Snapshot(0, after(60), by_id(*many, segment(100, sealed=5, successors=(0,)))))
     shown = drawn(found, 100, lines)
     assert len(shown) <= max(lines, FIXED + 2)
     (rest,) = [line for line in shown if line.endswith("less busy segments")]
@@ -162,7 +173,7 @@ def test_what_there_is_no_room_for_is_left_out_the_hottest_stay(lines: int) -> N
 
 def test_few_rows_leave_the_room_to_the_log() -> None:
     long = [segment(n, sealed=n + 1, created=n, successors=(n + 1,)) for n in range(60)]
-    shown = drawn(Watched(Look(0, after(60), by_id(*long, segment(60, created=60)))), 80, 30)
+    shown = drawn(WatchHistory(Snapshot(0, after(60), by_id(*long, segment(60, created=60)))), 80, 30)
     assert len(shown) <= 30
     told = [line for line in shown if "roll" in line]
     assert (len(told), told[-1]) == (30 - FIXED - 1, "12:01:00  roll 59 → 60")
@@ -171,13 +182,15 @@ def test_few_rows_leave_the_room_to_the_log() -> None:
 def test_a_hot_key_is_said_and_stays_when_the_log_is_long() -> None:
     log = [segment(n, sealed=n, created=0, successors=(n + 1,)) for n in range(9)]
     hot = segment(9, 0, 0.5, hot_key=(1234, 0.625))
-    shown = drawn(Watched(Look(0, after(60), by_id(*log, hot, segment(10, 0.5)))), 80, FIXED + 4)
+    shown = drawn(WatchHistory(Snapshot(0, after(60), by_id(*log, hot, segment(10, 0.5)))), 80, FIXED + 4)
     assert shown[-1] == "segment 9 is not split: key hash 1234 has 62% of its messages"
     assert shown[-2] == "12:00:08  roll 8 → 9"
 
 
 def test_nobody_owns_it_and_nobody_answers() -> None:
-    shown = drawn(Watched(Look(0, after(60), by_id(segment(0, owner=None)))), 80, trouble="no answer from http://x")
+    shown = drawn(
+        WatchHistory(Snapshot(0, after(60), by_id(segment(0, owner=None)))), 80, trouble="no answer from http://x"
+    )
     assert shown[1] == "no answer from http://x"
     assert any(line.endswith("nobody") for line in shown)
     assert shown[5].strip() == "-"

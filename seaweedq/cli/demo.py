@@ -1,11 +1,16 @@
 """`seaweedq demo`: the main job end to end, on real data (the flights that left New York City in 2013), with a broker
 killed on the way.
 
-Publish, kill, start again, pull, ack, and read the same directory with Spark and DuckDB: four counts that must agree.
+Publish, kill, start again, pull, ack, and read the same directory with Spark and DuckDB, which know nothing of the
+queue: four counts that must agree.
 """
 
 import math
+import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,13 +24,114 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from seaweedq.cli.demo import demo_tables
-from seaweedq.cli.demo.child_process import Broker, end_on_signals, free_port
-from seaweedq.cli.shared import shell_hints as paste
-from seaweedq.cli.shared.common import complain
+from seaweedq.cli.child_process import Broker, end_on_signals, free_port
+from seaweedq.cli.shared.common import complain, lines, location
 from seaweedq.client import Client
 from seaweedq.errors import ClientError, ServerProblem
-from seaweedq.extras import needs
+from seaweedq.extras import install_command, needs
+
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+_LEAST_JAVA = 17
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The result of a reader: rows, and the mean arr_delay by carrier."""
+
+    rows: int
+    delays: dict[str, float]
+
+
+def missing_for_spark() -> str:
+    """Returns what Spark lacks here; empty if it can run."""
+    java = _java_version()
+    if java < _LEAST_JAVA:
+        return f"it needs Java {_LEAST_JAVA} or newer, and {f'this is Java {java}' if java else 'no Java was found'}"
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return f"pyspark is not installed ({install_command('spark')})"
+    return ""
+
+
+def _java_version() -> int:
+    """Returns the major version of the Java that pyspark would use; 0 for none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return 0
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else 0
+
+
+def with_spark(directory: str, scratch: Path) -> Reading:
+    """Reads the directory with Spark; its own files and its output are below `scratch`."""
+    from pyspark.sql import SparkSession
+
+    with _quiet(scratch / "spark.log"):
+        builder = SparkSession.builder.master("local[2]").appName("seaweedq demo")
+        for name, value in {**_LOCAL, "spark.sql.warehouse.dir": str(scratch / "warehouse")}.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        try:
+            spark.sparkContext.setLogLevel("ERROR")
+            flights = spark.read.parquet(directory)
+            delays = flights.groupBy("carrier").avg("arr_delay").collect()
+            return Reading(flights.count(), {row[0]: row[1] for row in delays if row[1] is not None})
+        finally:
+            spark.stop()
+            _end_java()
+
+
+def _end_java() -> None:
+    # pyspark leaves its JVM running for the next session; this process has none.
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(20)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def with_duckdb(directory: str) -> Reading:
+    """Reads the directory with DuckDB."""
+    import duckdb
+
+    files = f"{directory}/**/*.parquet".replace("'", "''")
+    source = f"read_parquet('{files}', hive_partitioning = true)"
+    with duckdb.connect() as database:
+        count = database.execute(f"SELECT count(*) FROM {source}").fetchone()
+        delays = database.execute(f"SELECT carrier, avg(arr_delay) FROM {source} GROUP BY carrier").fetchall()
+    return Reading(count[0] if count else 0, {carrier: mean for carrier, mean in delays if mean is not None})
+
+
+@contextmanager
+def _quiet(log: Path) -> Iterator[None]:
+    """Redirects the stderr of this process and its children to a file: the JVM prints warnings before any setting can
+    stop it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
 
 _TEXT = ("carrier", "tailnum", "origin", "dest")
 
@@ -118,7 +224,7 @@ class DemoRun:
             }
             client.flush(_TOPIC)
             self.path = client.topic(_TOPIC)["path"]
-        readings = self._read(paste.location(self.path))
+        readings = self._read(location(self.path))
         counts |= {name: reading.rows for name, reading in readings.items()}
         self._report(counts, readings)
         save(readings["duckdb"].delays, counts["duckdb"], self.picture)
@@ -128,7 +234,7 @@ class DemoRun:
     def wait_for_interrupt(self) -> None:
         """Leaves the broker running, with commands to paste, until Ctrl-C."""
         self.console.print("\nThe broker runs until Ctrl-C. Commands to paste into another terminal:\n", style="bold")
-        for line in paste.lines(self.broker.url, _TOPIC, self.path, value=""):
+        for line in lines(self.broker.url, _TOPIC, self.path, value=""):
             self.console.print(f"  {line}", markup=False)
         try:
             signal.pause()
@@ -187,18 +293,18 @@ class DemoRun:
                     break
         return len(ids)
 
-    def _read(self, directory: str) -> dict[str, demo_tables.Reading]:
+    def _read(self, directory: str) -> dict[str, Reading]:
         readings = {}
-        missing = demo_tables.missing_for_spark() if self.spark else "--no-spark was given"
+        missing = missing_for_spark() if self.spark else "--no-spark was given"
         if missing:
             self._say("spark", f"skipped: {missing}")
         else:
             self._say("spark", f'spark.read.parquet("{directory}").groupBy("carrier").avg("arr_delay")')
-            readings["spark"] = demo_tables.with_spark(directory, self.scratch)
-        readings["duckdb"] = demo_tables.with_duckdb(directory)
+            readings["spark"] = with_spark(directory, self.scratch)
+        readings["duckdb"] = with_duckdb(directory)
         return readings
 
-    def _report(self, counts: dict[str, int], readings: dict[str, demo_tables.Reading]) -> None:
+    def _report(self, counts: dict[str, int], readings: dict[str, Reading]) -> None:
         self.console.print()
         for name, count in counts.items():
             self.console.print(f"{name} {count}", style="bold")
@@ -217,9 +323,7 @@ class DemoRun:
             yield progress
 
 
-def agree(
-    rows: int, delays: dict[str, float], counts: dict[str, int], readings: dict[str, demo_tables.Reading]
-) -> bool:
+def agree(rows: int, delays: dict[str, float], counts: dict[str, int], readings: dict[str, Reading]) -> bool:
     """Tells whether every count is `rows`, and every reader's delays are those of the source."""
     return all(count == rows for count in counts.values()) and all(
         reading.delays.keys() == delays.keys()

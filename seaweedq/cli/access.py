@@ -1,4 +1,6 @@
-"""`seaweedq principal`: creates, shows, lists and removes principals; grants and limits as words."""
+"""`seaweedq principal`: creates, shows, lists and removes principals; `token`: issues, lists and revokes tokens;
+`whoami`. Grants and limits are words.
+"""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,10 +9,13 @@ import typer
 
 from seaweedq.access.limits import RATES, Limits
 from seaweedq.access.rights import Action
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, printable, run
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, duration, printable, run
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
 from seaweedq.errors import PrincipalNotFound
 from seaweedq.units import bytes_of
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.effects import Steps
 
 GRANT = "`actions:topics:subscriptions`, each a list with commas, as `describe,publish:flights*`; may be repeated."
 LIMIT = (
@@ -61,15 +66,14 @@ def limits_in_words(limits: dict[str, float | None]) -> str:
     )
 
 
-if TYPE_CHECKING:
-    from seaweedq.client.core.effects import Steps
-
-app = typer.Typer(no_args_is_help=True, help="Create, change, show, list and remove principals.")
-_LISTED = columns("name, state, grants, limits")
+principals = typer.Typer(no_args_is_help=True, help="Create, change, show, list and remove principals.")
+_PRINCIPALS = columns("name, state, grants, limits")
 Name = Annotated[str, typer.Argument(help="Name of the principal.", show_default=False)]
 
 
-@app.command(epilog="Example: seaweedq principal put importer --grant 'describe,publish:flights*' --limit requests=100")
+@principals.command(
+    epilog="Example: seaweedq principal put importer --grant 'describe,publish:flights*' --limit requests=100"
+)
 def put(
     name: Name,
     grant: Annotated[list[str] | None, typer.Option(help=GRANT, show_default=False)] = None,
@@ -110,7 +114,7 @@ def _changed(
     return (yield from call("PUT", path, body))
 
 
-@app.command(epilog="Example: seaweedq principal show importer")
+@principals.command(epilog="Example: seaweedq principal show importer")
 def show(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Show a principal: its grants and limits."""
     from seaweedq.client.core.calls import access_path, call
@@ -119,10 +123,10 @@ def show(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     if output == JSON:
         say_json(found)
     else:
-        say_page(zip((column.name for column in _LISTED), _row(found), strict=True))
+        say_page(zip((column.name for column in _PRINCIPALS), _row(found), strict=True))
 
 
-@app.command("list", epilog="Example: seaweedq principal list")
+@principals.command("list", epilog="Example: seaweedq principal list")
 def list_principals(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """List all principals with their grants and limits."""
     from seaweedq.client.core.calls import pages
@@ -132,10 +136,10 @@ def list_principals(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
         for one in found:
             say_json(one)
     else:
-        say_table(output, _LISTED, map(_row, found), "no principal yet; seaweedq principal put NAME makes one")
+        say_table(output, _PRINCIPALS, map(_row, found), "no principal yet; seaweedq principal put NAME makes one")
 
 
-@app.command(epilog="Example: seaweedq principal remove importer")
+@principals.command(epilog="Example: seaweedq principal remove importer")
 def remove(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """Remove a principal; all its tokens end with it."""
     from seaweedq.client.core.calls import access_path, call
@@ -153,3 +157,84 @@ def _words(found: dict[str, Any]) -> str:
     """Returns what a principal may do, and how much."""
     limits = limits_in_words(found["limits"])
     return (words_of(found["grants"]) or "do nothing") + (f", at most {limits}" if limits else "")
+
+
+WHOAMI = "Example: SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"
+_TOKENS = columns("id, principal, state, until, note")
+tokens = typer.Typer(no_args_is_help=True, help="Issue, list and revoke tokens.")
+
+
+@tokens.command(epilog="Example: seaweedq token create importer --expires 30d --note 'nightly run'")
+def create(
+    principal: Annotated[
+        str | None,
+        typer.Argument(
+            help="Principal that the token is for; without one the token comes from the caller's own.",
+            show_default=False,
+        ),
+    ] = None,
+    expires: Annotated[float | None, duration("Time after which the token ends.")] = None,
+    grant: Annotated[list[str] | None, typer.Option(help=f"Narrows it: {GRANT}", show_default=False)] = None,
+    note: Annotated[str, typer.Option(help="A text for people.")] = "",
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Issue a token, and print it: it is shown once."""
+    from seaweedq.client.core.calls import call
+
+    body: dict[str, Any] = {"note": note}
+    if principal is not None:
+        body["principal"] = principal
+    if expires is not None:
+        body["expires_s"] = expires
+    if grant:
+        body["grants"] = [grant_of(one) for one in grant]
+    issued = run(url, call("POST", "/v1/tokens", body))
+    say_done(output, issued["token"], **issued)
+
+
+@tokens.command("list", epilog="Example: seaweedq token list")
+def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """List tokens by id: all with the right to access, else the caller's own and those that came of it."""
+    from seaweedq.client.core.calls import pages
+
+    found = run(url, pages("/v1/tokens", "tokens"))
+    if output == JSON:
+        for one in found:
+            say_json(one)
+        return
+    rows = (
+        (one["id"], one["principal"], "counts" if one["counts"] else "does not count", _until(one), one["note"])
+        for one in found
+    )
+    say_table(output, _TOKENS, rows, "no token")
+
+
+@tokens.command(epilog="Example: seaweedq token revoke 5f2b8a6c90d1e2f3")
+def revoke(
+    token: Annotated[str, typer.Argument(help="Its id, which is not secret.", show_default=False)],
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """End a token, and all that came of it."""
+    from seaweedq.client.core.calls import access_path, call
+
+    run(url, call("DELETE", access_path("tokens", token)))
+    say_done(output, f"revoked {token}", id=token, revoked=True)
+
+
+def whoami(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """Print who the caller is, and what it may do."""
+    from seaweedq.client.core.calls import call
+
+    found = run(url, call("GET", "/v1/whoami"))
+    if output == JSON:
+        say_json(found)
+        return
+    token = [("token", f"{found['token']}, until {_until(found)}")] if found["token"] else []
+    grants = [("may", words_of(grants) or "do nothing") for grants in found["grants"]]
+    say_page([("principal", found["principal"] or "(anonymous)"), *token, *grants])
+
+
+def _until(token: dict[str, Any]) -> str:
+    return str(token["expires_at"] or "revoked")

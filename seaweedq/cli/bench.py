@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from seaweedq.cli.demo.child_process import Broker, end_on_signals, free_port
+from seaweedq.cli.child_process import Broker, end_on_signals, free_port
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, duration
 from seaweedq.cli.shared.common import size as sized
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table

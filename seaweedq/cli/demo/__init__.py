@@ -1,1 +1,0 @@
-"""`seaweedq demo` and `seaweedq bench`."""
