@@ -146,10 +146,10 @@ def advance(offsets: Offsets, known: Known, most: int | None = None, target: Off
         read = ancestors(known, {*at, *forgotten})
         rest = known.keys() - at.keys() - read - descendants(known, at)
         at |= {number: 0 for number in _roots(known, rest) if _is_in(target, number)}
-    at = _behind(at, known, losses)
-    at = _behind(_replaced(at, known, target), known, losses)
+    at = _skip_lost(at, known, losses)
+    at = _skip_lost(_replace_read(at, known, target), known, losses)
     ends = {number: _end(number, offset, known, target) for number, offset in at.items()}
-    return Step(_sorted(_shared(at, ends, most)), tuple(losses))
+    return Step(_sorted(_apportion(at, ends, most)), tuple(losses))
 
 
 def ranges(start: Offsets, end: Offsets) -> dict[int, tuple[int, int]]:
@@ -209,7 +209,7 @@ def _roots(known: Known, among: Collection[int]) -> list[int]:
     return [number for number in sorted(among) if not any(one in among for one in known[number].predecessors)]
 
 
-def _behind(at: Offsets, known: Known, losses: list[Loss]) -> dict[int, int]:
+def _skip_lost(at: Offsets, known: Known, losses: list[Loss]) -> dict[int, int]:
     """Returns the offsets behind what is gone, which it adds to the losses."""
     found = dict(at)
     for number, offset in at.items():
@@ -223,7 +223,7 @@ def _behind(at: Offsets, known: Known, losses: list[Loss]) -> dict[int, int]:
     return found
 
 
-def _replaced(at: Offsets, known: Known, target: Offsets | None) -> dict[int, int]:
+def _replace_read(at: Offsets, known: Known, target: Offsets | None) -> dict[int, int]:
     """Returns the map after all groups of segments that are read to their ends were replaced by their successors. One
     of a group that is not in the map was read before, or removed before the stream began, unless it waits."""
     found = dict(at)
@@ -259,7 +259,7 @@ def _end(number: int, offset: int, known: Known, target: Offsets | None) -> int:
     return max(end, offset)
 
 
-def _shared(at: Offsets, ends: Offsets, most: int | None) -> dict[int, int]:
+def _apportion(at: Offsets, ends: Offsets, most: int | None) -> dict[int, int]:
     """Returns how far each segment is read: `most` rows together, each by its share of what there is."""
     left = {number: ends[number] - offset for number, offset in at.items()}
     total = sum(left.values())

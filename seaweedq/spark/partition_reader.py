@@ -4,9 +4,9 @@ rows that are in no file from brokers, which they ask by `Client.run`: a query s
 Files are cut at row groups, which all have ROW_GROUP_ROWS rows but a file's last, so that no footer is read for it.
 Small parts share a partition.
 
-Between planning and reading retention may take rows. If rows are missed, a broker says whether it has: then they are a
-loss, which fails the query or is logged, as the option failOnDataLoss has it. A file that is missing for another reason
-is always an error.
+Between planning and reading retention may delete rows. If rows are missed, a broker says whether it has deleted them:
+then they are a loss, which fails the query or is logged, as the option failOnDataLoss has it. A file that is missing for
+another reason is always an error.
 """
 
 import logging
@@ -23,7 +23,7 @@ from seaweedq.client.core.table import FilePart, Rows, TableRead, table_schema
 from seaweedq.client.sync.client import Client
 from seaweedq.errors import BelowRetention, ClientError, FileMissing, SegmentNotFound
 from seaweedq.segments.entry import ROW_GROUP_ROWS
-from seaweedq.spark.columns import arrow_schema, check_columns
+from seaweedq.spark.compat import arrow_schema, check_columns
 from seaweedq.spark.offsets import Loss
 from seaweedq.spark.options import Options
 
@@ -32,21 +32,23 @@ OPEN_BYTES = 1024 * 1024  # what it costs to open a file, as bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The share of one task."""
+class TaskShare:
+    """The rows that one task reads."""
 
     files: tuple[FilePart, ...] = ()
     tail: tuple[Rows, ...] = ()
 
 
-def divided(parts: Sequence[FilePart], tail: Sequence[Rows], most_bytes: int, least: int | None = None) -> list[Work]:
-    """Returns the work of tasks that read about `most_bytes` of files at most, and at least `least` of them where there
-    is as much to cut."""
+def divide(
+    parts: Sequence[FilePart], tail: Sequence[Rows], most_bytes: int, least: int | None = None
+) -> list[TaskShare]:
+    """Returns the shares of tasks that read about `most_bytes` of files at most, and at least `least` tasks if there is
+    as much to cut."""
     if least:
         most_bytes = max(1, min(most_bytes, sum(map(_bytes, parts)) // least))
     cut = [piece for part in parts for piece in _cut(part, most_bytes)]
-    found = [Work(files=files) for files in _shared(cut, most_bytes, least or 1)]
-    return found + [Work(tail=(piece,)) for rows in tail for piece in rows.cut(TASK_ROWS)]
+    found = [TaskShare(files=files) for files in _pack(cut, most_bytes, least or 1)]
+    return found + [TaskShare(tail=(piece,)) for rows in tail for piece in rows.cut(TASK_ROWS)]
 
 
 def _bytes(part: FilePart) -> int:
@@ -65,7 +67,7 @@ def _cut(part: FilePart, most_bytes: int) -> Iterator[FilePart]:
         at = behind
 
 
-def _shared(parts: Sequence[FilePart], most_bytes: int, least: int) -> Iterator[tuple[FilePart, ...]]:
+def _pack(parts: Sequence[FilePart], most_bytes: int, least: int) -> Iterator[tuple[FilePart, ...]]:
     """Shares parts among as few tasks as there must be, all alike: the last one would get what the others could not
     take. A task has half a part more or less than its share of what is left."""
     costs = [_bytes(part) + min(OPEN_BYTES, most_bytes // 4) for part in parts]
@@ -100,7 +102,7 @@ class TopicFacts:
     created_at: str
 
     @staticmethod
-    def of(client: Client, topic: str) -> "TopicFacts":
+    def fetch(client: Client, topic: str) -> "TopicFacts":
         """Asks a broker."""
         facts = client.run(call("GET", topic_path(topic)))
         return TopicFacts(table_schema(facts), facts["path"], facts["created_at"])
@@ -116,12 +118,12 @@ class TopicFacts:
 
 
 class TopicPartition(InputPartition):
-    """The work of one task, and what it needs to know of the topic and the plan: readers are made anew for executors.
+    """The share of one task, and what it needs to know of the topic and the plan: readers are made anew for executors.
     What has expired at `as_of` is left out."""
 
-    def __init__(self, work: Work, facts: TopicFacts, as_of: datetime | None = None) -> None:
-        super().__init__(work)
-        self.work = work
+    def __init__(self, share: TaskShare, facts: TopicFacts, as_of: datetime | None = None) -> None:
+        super().__init__(share)
+        self.share = share
         self.facts = facts
         self.as_of = as_of
 
@@ -137,7 +139,7 @@ class PartitionReader:
     def describe(self, client: Client) -> TopicFacts:
         """Returns the facts of the topic, asked for once. Raises ValueError for a column that it does not have."""
         if self.facts is None:
-            facts = TopicFacts.of(client, self.options.topic)
+            facts = TopicFacts.fetch(client, self.options.topic)
             check_columns(facts.schema, arrow_schema(self.schema))
             self.facts = facts
         return self.facts
@@ -146,14 +148,14 @@ class PartitionReader:
         """Yields the rows of a partition."""
         if not isinstance(partition, TopicPartition):
             return
-        work, facts = partition.work, partition.facts
+        share, facts = partition.share, partition.facts
         read = TableRead(
             self.options.topic,
             facts.schema,
             arrow_schema(self.schema),
             facts.folder,
-            work.files,
-            work.tail,
+            share.files,
+            share.tail,
             partition.as_of,
             self.options.storage,
             alone=False,
@@ -161,14 +163,14 @@ class PartitionReader:
         if not read.columns.names and not read.as_of:
             yield from read.empty_batches()
             return
-        yield from self._of_files(read, facts)
-        if work.tail:
+        yield from self._read_files(read, facts)
+        if share.tail:
             with Client(self.options.url) as client:
-                for rows in work.tail:
-                    yield from self._of_tail(client, read, rows, facts)
+                for rows in share.tail:
+                    yield from self._read_tail(client, read, rows, facts)
 
     def lose(self, losses: Sequence[Loss]) -> None:
-        """Raises ClientError for lost rows, or logs them where the query is to go on."""
+        """Raises ClientError for lost rows, or logs them if the query is to go on."""
         if not losses:
             return
         said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} others" if len(losses) > 10 else "")
@@ -177,21 +179,21 @@ class PartitionReader:
             raise ClientError(f"{detail}. With the option failOnDataLoss=false the query goes on behind them")
         logger.warning("%s; the query goes on behind them", detail)
 
-    def _of_files(self, read: TableRead, facts: TopicFacts) -> Iterator[pa.RecordBatch]:
+    def _read_files(self, read: TableRead, facts: TopicFacts) -> Iterator[pa.RecordBatch]:
         def is_gone(part: FilePart) -> bool:
             with Client(self.options.url) as client:
-                taken = self._taken(client, facts, [_rows(part)])
-            self.lose(taken)
-            return [loss.end for loss in taken] == [part.end]
+                gone = self._losses(client, facts, [_rows(part)])
+            self.lose(gone)
+            return [loss.end for loss in gone] == [part.end]
 
         try:
             yield from read.file_batches(None if self.options.fail_on_data_loss else is_gone)
         except FileMissing:
             with Client(self.options.url) as client:
-                self.lose(self._taken(client, facts, [_rows(part) for part in read.files]))
+                self.lose(self._losses(client, facts, [_rows(part) for part in read.files]))
             raise
 
-    def _of_tail(self, client: Client, read: TableRead, rows: Rows, facts: TopicFacts) -> Iterator[pa.RecordBatch]:
+    def _read_tail(self, client: Client, read: TableRead, rows: Rows, facts: TopicFacts) -> Iterator[pa.RecordBatch]:
         at = rows.start
         while at < rows.end:
             try:
@@ -201,14 +203,14 @@ class PartitionReader:
                         yield read.conform(batch)
                 return
             except (BelowRetention, SegmentNotFound):
-                taken = self._taken(client, facts, [Rows(rows.segment, at, rows.end)])
-                if not taken:
+                gone = self._losses(client, facts, [Rows(rows.segment, at, rows.end)])
+                if not gone:
                     raise
-                self.lose(taken)
-                at = taken[0].end or rows.end
+                self.lose(gone)
+                at = gone[0].end or rows.end
 
-    def _taken(self, client: Client, facts: TopicFacts, wanted: Sequence[Rows]) -> list[Loss]:
-        """Asks which of these rows retention has taken. Raises ClientError where the topic was created anew."""
+    def _losses(self, client: Client, facts: TopicFacts, wanted: Sequence[Rows]) -> list[Loss]:
+        """Asks which of these rows retention has deleted. Raises ClientError if the topic was created anew."""
         there = client.run(segments(self.options.topic))
         facts.check_same(there)
         known = client.run(with_removed(self.options.topic, there, {rows.segment for rows in wanted}))
@@ -217,7 +219,7 @@ class PartitionReader:
         return [Loss(rows.segment, rows.start, start) for rows, start in behind if start > rows.start]
 
 
-def lost(rows: Rows) -> Loss:
+def loss_of(rows: Rows) -> Loss:
     """Returns rows as a loss."""
     return Loss(rows.segment, rows.start, rows.end)
 

@@ -12,11 +12,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from seaweedq.client.core.calls import segment_map, topic_files, with_removed
 from seaweedq.client.core.table import bounds_by_segment, cover_rows, expiry_time, plan
 from seaweedq.client.sync.client import Client
-from seaweedq.spark.columns import spark_schema_of
+from seaweedq.spark.compat import check_stream_version, check_version, spark_schema_of
 from seaweedq.spark.offsets import Loss, initial, segments_of, starts
 from seaweedq.spark.options import BATCH_ONLY, STREAM_ONLY, Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, Work, divided, lost
-from seaweedq.spark.session import check_stream_version, check_version
+from seaweedq.spark.partition_reader import PartitionReader, TaskShare, TopicFacts, TopicPartition, divide, loss_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
@@ -34,7 +33,7 @@ class Source:
     def schema(self) -> "StructType":
         """Returns the columns that are read: those of the files, with `segment` at the end."""
         with Client(self.options.url) as client:
-            self._facts = TopicFacts.of(client, self.options.topic)
+            self._facts = TopicFacts.fetch(client, self.options.topic)
         return spark_schema_of(self._facts.schema, self.options.columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
@@ -70,11 +69,11 @@ class BatchReader(PartitionReader, DataSourceReader):
             files = client.run(topic_files(options.topic)) if planned.files else []
             found = client.run(cover_rows(options.topic, files, planned.files))
         if isinstance(options.starting, Mapping):
-            self.lose([lost(rows) for rows in found.gone])
+            self.lose([loss_of(rows) for rows in found.gone])
         tail = (*found.unlisted, *planned.tail)
-        work = divided(found.files, tail, options.max_bytes_per_partition, options.min_partitions)
+        shares = divide(found.files, tail, options.max_bytes_per_partition, options.min_partitions)
         as_of = expiry_time(answer, options.expired)
-        return [TopicPartition(each, facts, as_of) for each in work or [Work()]]
+        return [TopicPartition(each, facts, as_of) for each in shares or [TaskShare()]]
 
     def _starting(self, client: Client, known: Sequence[Mapping[str, Any]]) -> Mapping[int, int] | None:
         bound = self.options.starting

@@ -1,4 +1,4 @@
-"""The reader of a stream: asks brokers where a topic is, and has `offsets` decide what a batch has.
+"""The reader of a stream: asks brokers for the ends of a topic, and has `offsets` decide what a batch has.
 
 All state that matters is in Spark's checkpoint: the offsets before and after a batch. The reader remembers files that
 it has listed, so that a trigger costs the map, and a request for each segment with new files; a restart lists anew.
@@ -37,7 +37,7 @@ from seaweedq.spark.offsets import (
     segments_of,
 )
 from seaweedq.spark.options import Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, Work, divided, lost
+from seaweedq.spark.partition_reader import PartitionReader, TaskShare, TopicFacts, TopicPartition, divide, loss_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -52,9 +52,10 @@ class ListedFiles:
     def __init__(self) -> None:
         self._files: dict[int, list[TopicFile]] = {}
 
-    def of(self, client: Client, topic: str, wanted: Mapping[int, int]) -> list[TopicFile]:
+    def up_to(self, client: Client, topic: str, wanted: Mapping[int, int]) -> list[TopicFile]:
         """Returns the files of segments up to these ends, which the brokers have said to be in files."""
-        missing = [number for number, end in wanted.items() if self._end(number) < end]
+        ends = {number: held[-1].next_offset for number, held in self._files.items() if held}
+        missing = [number for number, end in wanted.items() if ends.get(number, 0) < end]
         if len(missing) > ALL_AT_ONCE:
             listed: dict[int, list[TopicFile]] = {}
             for file in client.run(topic_files(topic)):
@@ -74,10 +75,6 @@ class ListedFiles:
             if number in offsets
         }
 
-    def _end(self, number: int) -> int:
-        held = self._files.get(number)
-        return held[-1].next_offset if held else 0
-
 
 class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a topic as it grows."""
@@ -90,7 +87,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         self._clock = SystemClock()
         self._last_s = self._clock.monotonic_s()
         self._newest: dict[str, int] | None = None
-        self._now = ""  # the cluster's time at the last look at the map
+        self._now = ""  # the cluster's time when the map was last asked for
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "schema": self.schema, "facts": self.facts}
@@ -100,7 +97,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         bound = self.options.starting
         known = self._known(bound) if isinstance(bound, Mapping) else self._map()
         if isinstance(bound, datetime):
-            return self._stated(from_time(known, self._at().run(offsets_at(self.options.topic, bound))))
+            return self._with_time(from_time(known, self._connected().run(offsets_at(self.options.topic, bound))))
         if isinstance(bound, Mapping):
             for number, offset in bound.items():
                 if number not in known or offset > known[number].end:
@@ -108,8 +105,8 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
                         f"startingOffsets has offset {offset} of segment {number}; "
                         + (f"its end is {known[number].end}" if number in known else f"there are {sorted(known)[:10]}")
                     )
-            return self._stated(initial(known, bound))
-        return self._stated(initial(known, {}) if bound == "earliest" else latest(known))
+            return self._with_time(initial(known, bound))
+        return self._with_time(initial(known, {}) if bound == "earliest" else latest(known))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns the limit of the options."""
@@ -122,7 +119,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         self._target = {number: one.end for number, one in self._map().items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the end of the batch that begins at `start`: `start` itself where there is none, as time alone, by
+        """Returns the end of the batch that begins at `start`: `start` itself if there is none, as time alone, by
         which the batch's rows expire, makes no batch."""
         at = _numbers(start)
         known = self._known(at)
@@ -135,7 +132,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         self.lose(step.losses)
         self._last_s = self._clock.monotonic_s()
         self._newest["backlog"] = backlog(step.offsets, known, self._target)
-        return start if step.offsets == at else self._stated(step.offsets)
+        return start if step.offsets == at else self._with_time(step.offsets)
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         """Returns the ends of the open segments as of the last trigger, and the rows that its batch has left."""
@@ -145,11 +142,11 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         """Plans a batch. The rows are told by the two offsets alone, so that a repeated batch has the same, however
         many have expired since."""
         wanted = ranges(_numbers(start), _numbers(end))
-        client = self._at()
+        client = self._connected()
         facts = self.describe(client)
-        work = self._work(client, wanted) if wanted else []
+        shares = self._shares(client, wanted) if wanted else []
         as_of = expiry_time(end, self.options.expired)
-        return [TopicPartition(each, facts, as_of) for each in work or [Work()]]
+        return [TopicPartition(each, facts, as_of) for each in shares or [TaskShare()]]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forgets what is read."""
@@ -161,7 +158,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             self._client.close()
             self._client = None
 
-    def _work(self, client: Client, wanted: Mapping[int, tuple[int, int]]) -> list[Work]:
+    def _shares(self, client: Client, wanted: Mapping[int, tuple[int, int]]) -> list[TaskShare]:
         there = {each["id"]: each for each in self._segments()}
         losses: list[Loss] = []
         files: list[Rows] = []
@@ -174,10 +171,10 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             cut = min(max(flushed, first), last)
             files += [Rows(number, first, cut)] if first < cut else []
             tail += [Rows(number, cut, last)] if cut < last else []
-        listed = self._listed.of(client, self.options.topic, {rows.segment: rows.end for rows in files})
+        listed = self._listed.up_to(client, self.options.topic, {rows.segment: rows.end for rows in files})
         found = client.run(cover_rows(self.options.topic, listed, files))
-        self.lose([*losses, *map(lost, found.gone)])
-        return divided(
+        self.lose([*losses, *map(loss_of, found.gone)])
+        return divide(
             found.files, [*found.unlisted, *tail], self.options.max_bytes_per_partition, self.options.min_partitions
         )
 
@@ -186,7 +183,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         and of one that nobody remembers all rows are gone."""
         if number in there:
             return there[number]["start_offset"], there[number]["flushed_offset"]
-        one = self._one(number)
+        one = self._ask_segment(number)
         return (one.start, 0) if one else (2**63 - 1, 0)
 
     def _waits(self, ahead: int) -> bool:
@@ -201,15 +198,15 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         while missing := needed(at, known) - asked:
             for number in missing:
                 asked.add(number)
-                one = self._one(number)
+                one = self._ask_segment(number)
                 if one and (one.ended or self.options.include_tail):  # nothing tells where the files of others end
                     known[number] = one
         return known
 
-    def _one(self, number: int) -> Segment | None:
+    def _ask_segment(self, number: int) -> Segment | None:
         path = f"{topic_path(self.options.topic)}/segments/{number}"
         try:
-            found = self._at().run(call("GET", path))
+            found = self._connected().run(call("GET", path))
         except SegmentNotFound:
             return None
         lineage = tuple(found["predecessors"]), tuple(found["successors"])
@@ -220,17 +217,17 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
 
     def _segments(self) -> Sequence[Mapping[str, Any]]:
         """Returns the map, which is of the topic that the query began with."""
-        answer = self._at().run(segment_map(self.options.topic))
+        answer = self._connected().run(segment_map(self.options.topic))
         there: Sequence[Mapping[str, Any]] = answer["segments"]
-        self.describe(self._at()).check_same(there)
+        self.describe(self._connected()).check_same(there)
         self._now = answer[NOW]
         return there
 
-    def _stated(self, offsets: Mapping[int, int]) -> dict[str, Any]:
-        """Returns offsets as Spark keeps them: with the time at which the map was looked at."""
+    def _with_time(self, offsets: Mapping[int, int]) -> dict[str, Any]:
+        """Returns offsets as Spark keeps them: with the time at which the map was asked for."""
         return {**_text(offsets), NOW: self._now}
 
-    def _at(self) -> Client:
+    def _connected(self) -> Client:
         if self._client is None:
             self._client = Client(self.options.url)
         return self._client

@@ -1,23 +1,40 @@
 """A topic as a DataFrame: Spark's own Parquet reader over its files, and the rows that are not in files yet.
 
-The order: the brokers state starts, ends and pins (`client.core.table_plan`), then Spark lists the files, then
-the rows behind the pins are fetched from brokers, some through the driver and the others by executors. Executors need
-seaweedq and a way to the brokers; files are read by Spark alone.
+The order: the brokers state starts, ends and pins (`client.core.table`), then Spark lists the files, then the rows
+behind the pins are fetched from brokers, some through the driver and the others by executors. Executors need seaweedq
+and a way to the brokers; files are read by Spark alone.
 
 Spark's list has files below the starts, too, which retention deletes at any moment: they are left out by their names.
 A start that is raised after it was stated leaves its files there for the grace, so for that long from the call on no
 file goes that is read. The rows and files that a read has are conditions in Spark's SQL.
+
+A read from the store alone, without a broker, is planned from a listing of the topic's folder, which has the chain of
+each segment. The footer of a chain's last entry states its end, up to which all rows are in files: the segment's pin.
+Files that appear later are behind the pins. Segments are listed one after the other, and brokers write their files
+independently of each other, so rows of a segment may be there while the last ones of a predecessor are in no file yet.
+
+Objects of somebody else are left out, as brokers do it, and Spark, which is told the names of entries. A folder of
+somebody else is an error: Spark reads no others beside those of segments.
+
+The chain must be whole from its first entry that is there. What stands before a gap may be left over from retention, or
+the gap may be damage: brokers know that, a listing does not.
 """
 
+import logging
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
+from pyarrow.fs import FileSelector, FileSystem, FileType
 
-from seaweedq.client.core.calls import Expired, describe_topic, flush, with_removed
+from seaweedq.client.core.calls import Expired, describe_topic, flush, topic_path, with_removed
 from seaweedq.client.core.table import (
+    SEGMENT,
     Bounds,
     Rows,
     TablePlan,
@@ -25,20 +42,23 @@ from seaweedq.client.core.table import (
     check_expired,
     check_order,
     expiry_time,
+    opened,
     plan,
     table_schema,
 )
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
-from seaweedq.segments.entry import ENTRIES
-from seaweedq.spark.columns import spark_schema_of
-from seaweedq.spark.session import check_version
-from seaweedq.spark.store_plan import plan_of_store, topic_folder
+from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
+from seaweedq.segments.entry import ENTRIES, EntryMetadata, EntryName, open_entry
+from seaweedq.spark.compat import check_version, spark_schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+logger = logging.getLogger(__name__)
+_SEGMENT = re.compile(r"segment=(0|[1-9][0-9]*)")
+FOOTERS = 8  # that are read at a time
 MIB = 1024 * 1024
 DRIVER_BYTES = 32 * MIB  # of rows that are in no file, through the driver; the others come by executors
 TASK_ROWS = 200_000  # of those that one task fetches
@@ -82,7 +102,11 @@ def read_topic(
     check_expired(expired)
     check_order(starting, ending)
     if store is not None:
-        frame = _of_store(spark, topic_folder(store, topic), tail, _offsets(starting, ending), segments, storage or {})
+        folder = topic_folder(store, topic)
+        if tail != "skip":
+            detail = "with a store it must be 'skip', since only brokers have rows in no file"
+            raise ValueError(f"tail is {tail!r}; {detail}")
+        frame = _frame_of_store(spark, folder, starting, ending, segments, storage or {})
         now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
         return frame if expired == "keep" else frame.where(unexpired(now))
     where = url or os.environ.get("SEAWEEDQ_URL")
@@ -100,33 +124,27 @@ def read_topic(
         first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
         frame = _files(spark, facts["path"], schema, chosen, first)
         fetch = Fetch(where, topic, dict(headers or {}))
-        held, rest = _held(client, topic, chosen.tail)
-    if held:
-        frame = frame.unionByName(_local(spark, held, schema))
+        batches, rest = _fetch_tail(client, topic, chosen.tail)
+    if batches:
+        frame = frame.unionByName(spark.createDataFrame(pa.Table.from_batches(batches), schema))
     if rest:
         frame = frame.unionByName(_by_executors(spark, fetch, rest, schema))
     as_of = expiry_time(answer, expired)
     return frame.where(unexpired(as_of)) if as_of else frame
 
 
-def _of_store(
+def _frame_of_store(
     spark: "SparkSession",
     folder: str,
-    tail: Tail,
-    bounds: tuple[Mapping[int, int] | None, Mapping[int, int] | None],
+    starting: Bounds,
+    ending: Bounds,
     segments: Collection[int] | None,
     storage: Mapping[str, Any],
 ) -> "DataFrame":
-    if tail != "skip":
-        raise ValueError(f"tail is {tail!r}; with a store it must be 'skip', since only brokers have rows in no file")
-    chosen, schema = plan_of_store(folder, storage, *bounds, segments)
-    return _files(spark, folder, spark_schema_of(schema), chosen, {})
-
-
-def _offsets(starting: Bounds, ending: Bounds) -> tuple[Mapping[int, int] | None, Mapping[int, int] | None]:
     if isinstance(starting, datetime) or isinstance(ending, datetime):
         raise ValueError("starting and ending are offsets with a store; brokers find the offsets of a time")
-    return starting, ending
+    chosen, schema = plan_of_store(folder, storage, starting, ending, segments)
+    return _files(spark, folder, spark_schema_of(schema), chosen, {})
 
 
 def _files(
@@ -154,7 +172,7 @@ class Fetch:
             for batch in ranges:
                 for each in batch.to_pylist():
                     for rows in client.read_segment(self._topic, each["segment"], each["start"], each["end"], "keep"):
-                        yield _conformed(rows)
+                        yield _plain(rows)
 
 
 def s3a(path: str) -> str:
@@ -162,7 +180,7 @@ def s3a(path: str) -> str:
     return "s3a://" + path.removeprefix("s3://") if path.startswith("s3://") else path
 
 
-def _held(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.RecordBatch], list[Rows]]:
+def _fetch_tail(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.RecordBatch], list[Rows]]:
     """Fetches rows until they have DRIVER_BYTES, and returns them with the ranges that are left."""
     held: list[pa.RecordBatch] = []
     rest: list[Rows] = []
@@ -172,7 +190,7 @@ def _held(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.Rec
             rest.append(rows)
             continue
         for batch in client.read_segment(topic, rows.segment, rows.start, rows.end, "keep"):
-            held.append(_conformed(batch))
+            held.append(_plain(batch))
             size += batch.nbytes
             at = batch.column("_offset")[-1].as_py() + 1
             if size >= DRIVER_BYTES:
@@ -181,14 +199,10 @@ def _held(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.Rec
     return held, rest
 
 
-def _conformed(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns rows as Spark takes them: without the marks of a field's type, and fixed binary as plain."""
     columns = [each.cast(pa.binary()) if pa.types.is_fixed_size_binary(each.type) else each for each in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def _local(spark: "SparkSession", held: Sequence[pa.RecordBatch], schema: "StructType") -> "DataFrame":
-    return spark.createDataFrame(pa.Table.from_batches(held), schema)
 
 
 def _by_executors(spark: "SparkSession", fetch: Fetch, rest: Iterable[Rows], schema: "StructType") -> "DataFrame":
@@ -256,3 +270,90 @@ def _numbers(files: Sequence[Rows]) -> Sequence[int]:
 
 def _array(numbers: Sequence[int]) -> str:
     return f"array({', '.join(f'{number}L' for number in numbers)})"
+
+
+def topic_folder(store: str, topic: str) -> str:
+    """Returns the URL of a topic's folder in a store. Raises InvalidName."""
+    topic_path(topic)
+    return f"{store.rstrip('/')}/topics/{topic}"
+
+
+def plan_of_store(
+    folder: str,
+    storage: Mapping[str, Any],
+    starting: Mapping[int, int] | None,
+    ending: Mapping[int, int] | None,
+    only: Collection[int] | None,
+) -> tuple[TablePlan, pa.Schema]:
+    """Returns the rows of a topic that are in files, and its columns, with `segment` at the end.
+
+    Raises TopicNotFound where there are no files, ChainDamaged for a chain with a gap, ValueError as `plan`.
+    """
+    store, root = opened(folder, storage)
+    chains = _chains(_listed(store, root), folder)
+    paths = [f"{root}/segment={number}/{names[-1]}" for number, names in chains.items()]
+    with ThreadPoolExecutor(min(FOOTERS, len(paths))) as pool:
+        last = list(pool.map(lambda path: _footer(store, path), paths))
+    known = [
+        {
+            "id": number,
+            "start_offset": names[0].first_offset,
+            "flushed_offset": metadata.next_offset,
+            "end_offset": metadata.next_offset,
+        }
+        for (number, names), (metadata, _) in zip(chains.items(), last, strict=True)
+    ]
+    schema = last[-1][1].append(SEGMENT).remove_metadata()
+    return plan(known, starting, ending, only, tail=False), schema
+
+
+def _listed(store: FileSystem, root: str) -> list[str]:
+    """Returns the places of files below a topic's folder."""
+    try:
+        infos = store.get_file_info(FileSelector(root, recursive=True))
+    except FileNotFoundError:
+        return []
+    return [info.path.removeprefix(root).lstrip("/") for info in infos if info.type == FileType.File]
+
+
+def _chains(places: Iterable[str], topic: str) -> dict[int, Sequence[EntryName]]:
+    """Returns the entries of each segment, in their order, by the segments' numbers."""
+    found: dict[int, list[EntryName]] = {}
+    others: list[str] = []
+    for place in places:
+        folder, _, name = place.rpartition("/")
+        segment, entry = _SEGMENT.fullmatch(folder), EntryName.of(name)
+        if folder and not segment and not _is_hidden(folder):
+            detail = f"{place!r} at {topic} is in a folder that is none of a segment; Spark reads no topic beside it"
+            raise ClientError(detail, name=place)
+        if segment and entry:
+            found.setdefault(int(segment[1]), []).append(entry)
+        else:
+            others.append(place)
+    if not found:
+        raise TopicNotFound(f"there are no files of a topic at {topic}", url=topic)
+    if others:
+        logger.warning("%s has objects of somebody else, which are left out: %s", topic, sorted(others)[:3])
+    return {number: _whole(number, sorted(names)) for number, names in sorted(found.items())}
+
+
+def _is_hidden(folder: str) -> bool:
+    """Tells whether Spark reads nothing below a folder."""
+    return any(part.startswith((".", "_")) and "=" not in part for part in folder.split("/"))
+
+
+def _whole(number: int, names: Sequence[EntryName]) -> Sequence[EntryName]:
+    for one, following in pairwise(names):
+        if following.sequence != one.sequence + 1:
+            raise ChainDamaged(
+                f"segment {number} has the entries {one} and {following}, and none between. If retention has taken "
+                f"those before, brokers know it: read the topic with a url instead of the store",
+                name=str(following),
+            )
+    return names
+
+
+def _footer(store: FileSystem, path: str) -> tuple[EntryMetadata, pa.Schema]:
+    with store.open_input_file(path) as file:
+        parquet, metadata = open_entry(file, path)
+        return metadata, parquet.schema_arrow

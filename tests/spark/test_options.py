@@ -13,10 +13,9 @@ from seaweedq.client.core.calls import TopicFile
 from seaweedq.client.core.table import FilePart, Rows
 from seaweedq.errors import ClientError
 from seaweedq.segments.entry import ROW_GROUP_ROWS
-from seaweedq.spark.columns import check_columns
+from seaweedq.spark.compat import check_columns, check_stream_version
 from seaweedq.spark.options import MIB, Options
-from seaweedq.spark.partition_reader import divided
-from seaweedq.spark.session import check_stream_version
+from seaweedq.spark.partition_reader import divide
 from seaweedq.spark.source import Source
 
 GIVEN = {"url": "http://nowhere", "topic": "t"}
@@ -124,7 +123,7 @@ def test_each_row_is_the_work_of_one_task(files: Any, most: int, least: int | No
         parts.append(FilePart(file, first, data.draw(st.integers(first + 1, at + rows))))
         at += rows
     tail = [Rows(0, at, at + 450_000)]
-    works = divided(parts, tail, most, least)
+    works = divide(parts, tail, most, least)
     pieces = [piece for work in works for piece in work.files]
     for part in parts:
         of_it = [piece for piece in pieces if piece.file is part.file]
@@ -140,5 +139,5 @@ def test_each_row_is_the_work_of_one_task(files: Any, most: int, least: int | No
 def test_tasks_read_alike() -> None:
     """Of 153 MiB one task had 128, and the other one what was left."""
     files = [TopicFile(n, "name", 0, 600_000, 17 * MIB, None, None) for n in range(9)]
-    works = divided([FilePart(file, 0, 600_000) for file in files], [], 128 * MIB)
+    works = divide([FilePart(file, 0, 600_000) for file in files], [], 128 * MIB)
     assert [len(work.files) for work in works] in ([4, 5], [5, 4])

@@ -16,9 +16,9 @@ from seaweedq.client.core.calls import TopicFile
 from seaweedq.client.core.table import FilePart, Rows
 from seaweedq.errors import ClientError, FileMissing
 from seaweedq.spark import partition_reader
-from seaweedq.spark.columns import spark_schema_of
+from seaweedq.spark.compat import spark_schema_of
 from seaweedq.spark.options import Options
-from seaweedq.spark.partition_reader import PartitionReader, TopicFacts, TopicPartition, Work
+from seaweedq.spark.partition_reader import PartitionReader, TaskShare, TopicFacts, TopicPartition
 
 CREATED = "2026-01-01T00:00:00Z"
 
@@ -93,7 +93,7 @@ def files(tmp_path: Path) -> list[FilePart]:
 def read(tmp_path: Path) -> Callable[..., list[tuple[int, int]]]:
     """Reads work as an executor does: (segment, offset) of its rows."""
 
-    def rows(work: Work, as_of: datetime | None = None, **options: str) -> list[tuple[int, int]]:
+    def rows(work: TaskShare, as_of: datetime | None = None, **options: str) -> list[tuple[int, int]]:
         schema = spark_schema_of(SCHEMA, ["_offset", "segment"])
         reader = PartitionReader(Options.parse({"url": "http://b", "topic": "t", **options}), schema)
         facts = TopicFacts(SCHEMA, f"file://{tmp_path}", CREATED)
@@ -111,7 +111,7 @@ def test_a_file_that_retention_took_is_a_loss(brokers: Brokers, files: Any, read
     remove(tmp_path, files[0])
     brokers.starts[0] = 27
     with pytest.raises(ClientError, match="are gone before they were read: segment 0, offsets 0 to 27"):
-        read(Work(files=tuple(files)))
+        read(TaskShare(files=tuple(files)))
 
 
 @pytest.mark.parametrize("part", [(0, 27), (5, 20)], ids=["whole", "a part"])
@@ -123,7 +123,7 @@ def test_the_others_are_read_where_losses_do_not_fail(
     brokers.starts[0] = 27
     some = (FilePart(files[0].file, *part), files[1])
     with caplog.at_level(logging.WARNING):
-        assert read(Work(files=some), failOnDataLoss="false") == [(1, n) for n in range(27)]
+        assert read(TaskShare(files=some), failOnDataLoss="false") == [(1, n) for n in range(27)]
     assert f"segment 0, offsets {part[0]} to {part[1]}" in caplog.text
 
 
@@ -133,12 +133,12 @@ def test_a_file_that_retention_did_not_take_is_an_error(
 ) -> None:
     remove(tmp_path, files[0])
     with pytest.raises(FileMissing, match="not all Parquet files are visible"):
-        read(Work(files=tuple(files)), failOnDataLoss=fails)
+        read(TaskShare(files=tuple(files)), failOnDataLoss=fails)
 
 
 def test_rows_of_a_tail_that_retention_took(brokers: Brokers, read: Any) -> None:
     """Their file was made and taken in between, or their segment removed."""
-    work = Work(tail=(Rows(0, 10, 14), Rows(1, 25, 27)))
+    work = TaskShare(tail=(Rows(0, 10, 14), Rows(1, 25, 27)))
     brokers.starts = {1: 26}
     with pytest.raises(ClientError, match="segment 0, offsets 10 to 14"):
         read(work)
@@ -147,7 +147,7 @@ def test_rows_of_a_tail_that_retention_took(brokers: Brokers, read: Any) -> None
 
 def test_what_has_expired_at_the_time_of_the_plan_is_left_out(brokers: Brokers, files: Any, read: Any) -> None:
     """The time goes on between a plan and its tasks, which may run twice."""
-    work = Work(files=(files[0], FilePart(files[1].file, 4, 9)), tail=(Rows(1, 25, 27),))
+    work = TaskShare(files=(files[0], FilePart(files[1].file, 4, 9)), tail=(Rows(1, 25, 27),))
     every = [*((0, n) for n in range(ROWS)), *((1, n) for n in (4, 5, 6, 7, 8, 25, 26))]
     assert read(work) == read(work, NOON - timedelta(days=1)) == every
     assert read(work, NOON) == [(segment, n) for segment, n in every if not n % 2]
@@ -159,7 +159,7 @@ def test_rows_without_columns_are_counted(brokers: Brokers, files: Any, tmp_path
     def count(as_of: datetime | None) -> int:
         options = Options.parse({"url": "http://b", "topic": "t", "columns": ""})
         reader = PartitionReader(options, spark_schema_of(SCHEMA, options.columns))
-        work = Work(files=(files[0], FilePart(files[1].file, 4, 9)), tail=(Rows(1, 20, 27),))
+        work = TaskShare(files=(files[0], FilePart(files[1].file, 4, 9)), tail=(Rows(1, 20, 27),))
         batches = [*reader.read(TopicPartition(work, TopicFacts(SCHEMA, f"file://{tmp_path}", CREATED), as_of))]
         assert not any(batch.num_columns for batch in batches)
         return sum(batch.num_rows for batch in batches)
@@ -179,7 +179,7 @@ def test_a_topic_that_was_created_anew_is_told_by_tasks(
     """Its rows were said to be taken by retention, or left out."""
     remove(tmp_path, files[0])
     brokers.starts, brokers.created_at = {7: 0}, "2026-02-01T00:00:00Z"
-    for work in (Work(files=(files[0],)), Work(tail=(Rows(0, 3, 9),))):
+    for work in (TaskShare(files=(files[0],)), TaskShare(tail=(Rows(0, 3, 9),))):
         with pytest.raises(ClientError, match=r"is another one: .* Call load\(\) again"):
             read(work, failOnDataLoss=fails)
 

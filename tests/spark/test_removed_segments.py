@@ -49,7 +49,7 @@ def read(monkeypatch: pytest.MonkeyPatch, starting: Mapping[int, int]) -> list[t
     reader: Any = object.__new__(BatchReader)
     reader.options = Options("http://test", "t", starting=starting)
     reader.facts = FACTS
-    rows = [rows for part in reader.partitions() for rows in part.work.tail]
+    rows = [rows for part in reader.partitions() for rows in part.share.tail]
     return [(one.segment, one.start, one.end) for one in rows]
 
 

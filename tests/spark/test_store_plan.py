@@ -10,7 +10,7 @@ from seaweedq import Client
 from seaweedq.client.core.table import Rows
 from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
 from seaweedq.segments.entry import ENTRIES
-from seaweedq.spark.store_plan import plan_of_store, topic_folder
+from seaweedq.spark.topic_table import plan_of_store, topic_folder
 from tests.support.processes.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.process

@@ -10,7 +10,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.client.core.table import Rows, table_schema
 from seaweedq.errors import ClientError
-from seaweedq.spark.columns import spark_schema_of
+from seaweedq.spark.compat import spark_schema_of
 from seaweedq.spark.options import Options
 from seaweedq.spark.stream_reader import StreamReader
 
@@ -62,7 +62,7 @@ def reader() -> Iterator[Callable[..., StreamReader]]:
 
 def work(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> tuple[list[Any], list[Rows]]:
     """The ranges of files and of tails that a batch reads."""
-    found = [partition.work for partition in reader.partitions(start, end)]
+    found = [partition.share for partition in reader.partitions(start, end)]
     files = [(part.file.segment, part.start, part.end) for each in found for part in each.files]
     return files, [rows for each in found for rows in each.tail]
 

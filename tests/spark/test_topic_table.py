@@ -11,7 +11,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.errors import ClientError, TopicNotFound
 from seaweedq.spark import read_topic, topic_table
-from seaweedq.spark.session import check_version
+from seaweedq.spark.compat import check_version
 from tests.support.codec.body_samples import TYPES, iceberg
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later

@@ -1,12 +1,18 @@
-"""The columns of a read in Spark: the topic's, some of them, or those of a schema that widens some."""
+"""What depends on Spark and its version: whether it reads topics, its types of columns, and the registration in a session
+of Spark Connect, which does not find the data source by itself.
+"""
 
 import inspect
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seaweedq.errors import ClientError
+
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 _WIDER: dict[Any, tuple[Any, ...]] = {
@@ -39,7 +45,11 @@ def check_columns(schema: pa.Schema, wanted: pa.Schema) -> None:
     of_topic = arrow_schema(spark_schema_of(schema, wanted.names))
     for column in wanted:
         own = of_topic.field(column.name).type
-        if own != column.type and not _widens(own, column.type):
+        wider = column.type in _WIDER.get(own, ())
+        if pa.types.is_decimal(own) and pa.types.is_decimal(column.type):
+            more = column.type.precision - column.type.scale
+            wider = column.type.scale >= own.scale and more >= own.precision - own.scale
+        if own != column.type and not wider:
             raise ValueError(
                 f"column {column.name!r} is {own}; it can be read as that or a wider type, not {column.type}"
             )
@@ -50,7 +60,33 @@ def _check_names(schema: pa.Schema, names: Sequence[str]) -> None:
         raise ValueError(f"the topic has no columns {unknown}; it has {schema.names}")
 
 
-def _widens(own: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_decimal(own) and pa.types.is_decimal(wanted):
-        return bool(wanted.scale >= own.scale and wanted.precision - wanted.scale >= own.precision - own.scale)
-    return wanted in _WIDER.get(own, ())
+OLDEST = (4, 0)
+OLDEST_STREAMS = (4, 2)  # which tells a source where a batch begins; before, the order over splits cannot be kept
+
+
+def check_version(version: str | None = None) -> None:
+    """Raises ClientError for a Spark that is too old; by default the one that is installed."""
+    _check(version, OLDEST, "topics")
+
+
+def check_stream_version(version: str | None = None) -> None:
+    """As `check_version`, for streams."""
+    _check(version, OLDEST_STREAMS, "topics as streams")
+
+
+def _check(version: str | None, oldest: tuple[int, int], what: str) -> None:
+    if version is None:
+        import pyspark
+
+        version = str(pyspark.__version__)
+    if tuple(map(int, version.split(".")[:2])) < oldest:
+        raise ClientError(f"this is Spark {version}; seaweedq reads {what} with Spark {oldest[0]}.{oldest[1]} or newer")
+
+
+def register(spark: "SparkSession") -> None:
+    """Registers the data source `seaweedq` in a session, unless it has found it. Its server needs seaweedq, too."""
+    try:
+        spark.dataSource.register(import_module("pyspark_seaweedq").DefaultSource)
+    except Exception as error:  # Spark's own, of which pyspark has several classes
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 says so of one that it has found by itself
+            raise
