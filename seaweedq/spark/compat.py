@@ -1,5 +1,5 @@
-"""What depends on Spark and its version: whether it reads topics, its types of columns, and the registration in a session
-of Spark Connect, which does not find the data source by itself.
+"""What depends on Spark and its version: whether it reads topics, its types of columns, and the registration of the
+data source in a session that does not find it by itself, such as one of Spark Connect.
 """
 
 import inspect

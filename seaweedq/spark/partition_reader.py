@@ -5,8 +5,8 @@ Files are cut at row groups, which all have ROW_GROUP_ROWS rows but a file's las
 Small parts share a partition.
 
 Between planning and reading retention may delete rows. If rows are missed, a broker says whether it has deleted them:
-then they are a loss, which fails the query or is logged, as the option failOnDataLoss has it. A file that is missing for
-another reason is always an error.
+then they are a loss, which fails the query or is logged, as the option failOnDataLoss has it. A file that is missing
+for another reason is always an error.
 """
 
 import logging

@@ -17,6 +17,7 @@ from seaweedq.cli.main import app, main
 from seaweedq.cli.records import BadRecord, InputFormat, QuotedFile, checked, envelope, format_of, key_of, records
 from seaweedq.cli.shared import common as paste
 from seaweedq.cli.shared.common import one_line
+from seaweedq.cli.topic.configure import until_merged
 from seaweedq.errors import InvalidMessages, TopicNotFound, UnreadableBody
 
 LONG = b"1," + b"x" * 200 + b"\n"
@@ -280,3 +281,18 @@ def test_an_argument_that_is_no_text_is_refused(arguments: list[str], capsys: py
         main(arguments)
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("seaweedq: an argument is neither UTF-8 nor the path of a file: b")
+
+
+POLICY = {"enabled": True, "min_segments": 1, "cool_down_s": 600.0}
+
+
+def test_a_split_that_the_balancer_would_undo_says_how_to_keep_it() -> None:
+    said = until_merged("flights", POLICY, 3)
+    assert said is not None
+    assert "after 600 s" in said
+    assert said.endswith("seaweedq topic set flights --min-segments 3")
+
+
+@pytest.mark.parametrize("policy", [{**POLICY, "enabled": False}, {**POLICY, "min_segments": 3}])
+def test_one_that_stays_says_nothing(policy: dict[str, object]) -> None:
+    assert until_merged("flights", policy, 3) is None

@@ -1,12 +1,17 @@
 """What a statement finds: as a table, with the texts of all of DuckDB's types, and as JSON, which has neither NaN nor
-infinity."""
+infinity; and Ctrl-C while DuckDB runs a statement.
+"""
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from seaweedq.cli.sql import (
+    interruptible,
     table,
     write,
 )
@@ -88,3 +93,14 @@ INF, NAN = "'inf'::double", "'nan'::float"
 def test_a_float_that_json_has_not_is_null(tmp_path: Path, statement: str, row: object) -> None:
     write(duckdb.connect(), statement, "json", tmp_path / "out.json")
     assert [json.loads(line) for line in (tmp_path / "out.json").read_text().splitlines()] == [row]
+
+
+ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE hash(a.range, b.range) % 7 = 3"
+
+
+def test_a_long_statement_is_ended_and_leaves_no_file(tmp_path: Path) -> None:
+    connection = duckdb.connect()
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(connection, lambda: write(connection, ENDLESS, "csv", tmp_path / "out.csv"))
+    assert not [*tmp_path.iterdir()]
