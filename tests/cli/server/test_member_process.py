@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.cli.main import app
+from seaweedq.cli.server.given_settings import check_members
 from seaweedq.cli.server.member_process import (
     CHUNK_BYTES,
     LAST_PAUSE_S,
     QUICK_S,
     Lines,
     check_folder,
-    check_members,
     ended_in_order,
     homes,
     hopeless,

@@ -15,9 +15,9 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
 from seaweedq.broker.rpc.peer_tls import PeerTls
 from seaweedq.cli.server.broker_process import listen_for_peers, peer_url_of, uvicorn_loop
-from seaweedq.cli.server.given_settings import check_peer_port
+from seaweedq.cli.server.given_settings import check_members, check_peer_port
 from seaweedq.cli.server.http_server import listen
-from seaweedq.cli.server.member_process import check_members, member_command
+from seaweedq.cli.server.member_process import member_command
 from seaweedq.clock import SystemIds
 from seaweedq.errors import InvalidRequest, Unavailable
 from seaweedq.settings import Settings
