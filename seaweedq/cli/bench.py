@@ -142,14 +142,14 @@ def _produce(client: Client, topic: str, load: Load, stop: threading.Event, samp
             if (count - 1) % load.sampled_every == 0:
                 waiting.append((now_s, count, receipt))
             next_s += 1 / load.rate if load.rate else 0
-            _settle(waiting, sample, next_s)
+            _record_latencies(waiting, sample, next_s)
             stop.wait(max(0.0, next_s - time.perf_counter()))
-        _settle(waiting, sample, None)
+        _record_latencies(waiting, sample, None)
         producer.flush()
     sample.messages, sample.ended_s = count, time.perf_counter()
 
 
-def _settle(waiting: "deque[tuple[float, int, Receipt]]", sample: _Sample, until_s: float | None) -> None:
+def _record_latencies(waiting: "deque[tuple[float, int, Receipt]]", sample: _Sample, until_s: float | None) -> None:
     """Records the acknowledged messages, and waits for others until then; None: for all of them."""
     while waiting:
         sent_s, number, receipt = waiting[0]

@@ -62,11 +62,11 @@ def redrive(
     interrupted, and called again: what was published within a day, and not acked, is not published twice. What a seek
     of its subscription brings again is published again. Run it once at a time.
     """
-    from seaweedq.cli.redriving import RedriveRun, Redriving
+    from seaweedq.cli.redriving import Redriver, RedriveRun
 
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))
-        redriving = stack.enter_context(closing(Redriving(client, url, topic, subscription)))
+        redriving = stack.enter_context(closing(Redriver(client, url, topic, subscription)))
         run = RedriveRun(client, redriving, max, _progress(stack, max), SystemIds().nonce())
         run.run()
     told = f"published {run.done:,} dead letters again"

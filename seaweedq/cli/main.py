@@ -6,6 +6,7 @@ then the command is only listed, so that help and other commands wait for nothin
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 import seaweedq
 from seaweedq.cli.shared.common import complain, one_line, say
 from seaweedq.cli.shared.process import ending_quietly, open_streams, raise_when_loaded
-from seaweedq.cli.shared.usage import OneLineErrors, in_plain_words, naming_options
+from seaweedq.cli.shared.usage import complain_of_usage, in_plain_words, naming_options
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
 
@@ -69,8 +71,23 @@ _COMMANDS = {
 LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}
 
 
-class _Commands(OneLineErrors):
-    """All commands; each is a placeholder until it is called."""
+class _Commands(TyperGroup):
+    """All commands; each is a placeholder until it is called. Usage errors print one line to stderr, and exit with code
+    2."""
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        """Runs a command."""
+        named = {**more, "prog_name": "seaweedq", "standalone_mode": False}
+        if not standalone_mode:
+            return super().main(args, **named)
+        try:
+            code = super().main(args, **named)
+        except typer.Abort:
+            complain("aborted")
+            raise SystemExit(1) from None
+        except typer.TyperException as error:
+            raise SystemExit(complain_of_usage(error)) from None
+        raise SystemExit(code if isinstance(code, int) else 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args and args[0] in LISTED:
@@ -159,22 +176,14 @@ def manual_pages() -> dict[str, str]:
     return {one.name.removesuffix(".md"): one.read_text("utf-8") for one in there}
 
 
-def _is_text(argument: str) -> bool:
-    """Whether an argument was UTF-8: other bytes became lone surrogates."""
-    try:
-        argument.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 where a package
     is not installed, or an argument is no text."""
     open_streams()
     given = sys.argv[1:] if arguments is None else arguments
     for argument in given:
-        if not (_is_text(argument) or Path(argument).exists()):
+        is_text = not re.search("[\ud800-\udfff]", argument)  # bytes that were no UTF-8 became lone surrogates
+        if not (is_text or Path(argument).exists()):
             complain(f"an argument is neither UTF-8 nor the path of a file: {os.fsencode(argument)!r}")
             sys.exit(2)
     called = next((LISTED[argument] for argument in given if argument in LISTED), None)

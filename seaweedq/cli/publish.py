@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from seaweedq.cli.records import BadRecord, InputFormat, checked, envelope, format_of, key_of, records
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted, one_line
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted, one_line, remark
 from seaweedq.cli.shared.output import TABLE, Output, say_done
 from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError, TopicNotFound, UnreadableBody
 
@@ -48,7 +48,7 @@ def publish_files(
             with client.producer(topic) as producer:
                 _send(producer, files, key, content_type, bar, sent)
                 for path, receipt in sent:
-                    failed = not _tell(output, path, receipt) or failed
+                    failed = not _report(output, path, receipt) or failed
         except (SeaweedqError, OSError):
             if not failed:
                 raise
@@ -94,7 +94,7 @@ def _send(
         # It is that of a file before, whose receipt says so.
 
 
-def _tell(output: str, path: Path, receipt: "Receipt") -> bool:
+def _report(output: str, path: Path, receipt: "Receipt") -> bool:
     if error := receipt.exception():
         complain(f"{path}: {one_line(error)}")
         return False
@@ -108,15 +108,15 @@ def show(bar: "Progress | None", name: str) -> Callable[[int, int], None] | None
         return None
     task = bar.add_task(name, total=None, visible=False)
 
-    def told(done: int, total: int) -> None:
+    def update(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total, visible=done < total or len(bar.tasks) <= _BARS)
 
-    return told
+    return update
 
 
 DELIVERY_S = 120.0  # the client's default: so long a message is tried
 SILENT_S = 2.0
-LOOK_S = 0.25
+EVERY_S = 0.25
 NAMED = 100  # so many messages of a request a broker names at most
 REFUSED = (InvalidMessages, MessageTooLarge)
 
@@ -130,7 +130,7 @@ class Publication:
         self.skipped = 0
 
     @property
-    def taken(self) -> int:
+    def acknowledged(self) -> int:
         """Returns how many messages brokers have acknowledged."""
         return self._producer.acknowledged
 
@@ -155,9 +155,9 @@ class Publication:
                 self._name(place, str(error))
                 return
             except REFUSED:  # of an earlier record: this one was not sent
-                self._settle()
+                self._name_refused()
         self._sent.append((place, receipt))
-        self._settle()
+        self._name_refused()
 
     def flush(self) -> None:
         """Returns once each record is taken or named. Raises as `send` does."""
@@ -166,10 +166,10 @@ class Publication:
                 self._producer.flush()
                 break
             except REFUSED:
-                self._settle()
-        self._settle()
+                self._name_refused()
+        self._name_refused()
 
-    def _settle(self) -> None:
+    def _name_refused(self) -> None:
         """Names the records that were refused, among those whose outcome is known."""
         while self._sent and self._sent[0][1].done():
             place, receipt = self._sent.popleft()
@@ -203,26 +203,22 @@ def watched(publication: Publication, show: Callable[[int], None]) -> Iterator[N
     finally:
         ended.set()
         thread.join()
-        show(publication.taken)
+        show(publication.acknowledged)
 
 
 def _watch(publication: Publication, show: Callable[[int], None], ended: threading.Event) -> None:
-    taken, since_s, told = publication.taken, time.monotonic(), False
-    while not ended.wait(LOOK_S):
+    taken, since_s, told = publication.acknowledged, time.monotonic(), False
+    while not ended.wait(EVERY_S):
         now_s = time.monotonic()
-        if publication.taken != taken or not publication.waiting:
+        if publication.acknowledged != taken or not publication.waiting:
             if told:
-                _note(f"brokers take messages again, after {now_s - since_s:.0f} s")
-            taken, since_s, told = publication.taken, now_s, False
+                remark(f"brokers take messages again, after {now_s - since_s:.0f} s")
+            taken, since_s, told = publication.acknowledged, now_s, False
             show(taken)
         elif not told and now_s - since_s >= SILENT_S:
             until = datetime.now().astimezone() + timedelta(seconds=DELIVERY_S - (now_s - since_s))
-            _note(f"no broker has taken a message for {SILENT_S:g} s; trying until {until:%H:%M:%S}")
+            remark(f"no broker has taken a message for {SILENT_S:g} s; trying until {until:%H:%M:%S}")
             told = True
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201
 
 
 EXAMPLES = """Examples: seaweedq publish events '{"n": 1}' · seaweedq publish events events.ndjson ·
@@ -388,21 +384,22 @@ def _publish_records(
             publication.flush()
         except (SeaweedqError, OSError):
             _flush(producer)
-            taken = publication.taken
+            taken = publication.acknowledged
             told = f"published {counted(taken, 'message')} to {topic}; the others were not published:"
             say_done(output, told, topic=topic, messages=taken, complete=False)
             raise
         except KeyboardInterrupt:
-            taken, unknown = publication.taken, publication.waiting
+            taken, unknown = publication.acknowledged, publication.waiting
             told = f"published {counted(taken, 'message')} to {topic}; of {unknown:,} more it is not known"
             say_done(output, told, topic=topic, messages=taken, unknown=unknown, complete=False)
             # No typer.Exit: that is an Exception, at which the producer would publish all that it holds first.
             raise SystemExit(INTERRUPTED) from None
     took_s = time.monotonic() - started_s
     skipped = f", skipped {publication.skipped:,}" if publication.skipped else ""
-    rate = publication.taken / max(took_s, 1e-9)
-    told = f"published {counted(publication.taken, 'message')} to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}"
-    facts = {"messages": publication.taken, "skipped": publication.skipped, "seconds": took_s}
+    count = publication.acknowledged
+    rate = count / max(took_s, 1e-9)
+    told = f"published {counted(count, 'message')} to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}"
+    facts = {"messages": count, "skipped": publication.skipped, "seconds": took_s}
     say_done(output, told, topic=topic, complete=True, **facts)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place, remark
 from seaweedq.cli.shared.output import JSON, MessageOutput, message_line
 from seaweedq.cli.shared.process import Interrupts
 from seaweedq.errors import Forbidden, RateLimited, SeaweedqError, SubscriptionNotFound, TopicNotFound
@@ -32,18 +32,14 @@ class Outage:
         now_s = self._monotonic_s()
         if error is None:
             if self._told and self._since_s is not None:
-                _note(f"a broker answers again, after {now_s - self._since_s:.0f} s")
+                remark(f"a broker answers again, after {now_s - self._since_s:.0f} s")
             self._since_s, self._told = None, False
         elif not isinstance(error, RateLimited):
             self._since_s = now_s if self._since_s is None else self._since_s
             if not self._told and now_s - self._since_s >= SILENT_S:
                 until = datetime.now().astimezone() + timedelta(seconds=left_s)
-                _note(f"no broker has answered for {now_s - self._since_s:.0f} s; trying until {until:%H:%M:%S}")
+                remark(f"no broker has answered for {now_s - self._since_s:.0f} s; trying until {until:%H:%M:%S}")
                 self._told = True
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201
 
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ ANSWER_S, TOTAL_S = 30.0, 120.0
 PREFIX = "dead-letter-"
 
 
-class Redriving:
+class Redriver:
     """Publishes the letters of one topic to those that they came from, as its `subscription` brings them."""
 
     def __init__(self, client: "Client", url: str, topic: str, subscription: str) -> None:
@@ -124,9 +124,9 @@ class RedriveRun:
     letters. `held` letters are with others at the end."""
 
     def __init__(
-        self, client: "Client", redriving: Redriving, most: int | None, told: Callable[[int], None], consumer: str
+        self, client: "Client", redriving: Redriver, most: int | None, progress: Callable[[int], None], consumer: str
     ) -> None:
-        self._client, self._redriving, self._told, self._consumer = client, redriving, told, consumer
+        self._client, self._redriving, self._progress, self._consumer = client, redriving, progress, consumer
         self._most = most
         self.done = self.again = self.held = 0
         self.left: dict[str, Message] = {}
@@ -155,12 +155,12 @@ class RedriveRun:
         with closing(messages):  # sends the acks, also of what an error ends
             for message in messages:
                 self._waited_s = 0.0
-                self._take(message)
+                self._redrive(message)
                 if self._is_full:
                     return False
         return True
 
-    def _take(self, message: "Message") -> None:
+    def _redrive(self, message: "Message") -> None:
         if message.id in self.left:
             self.left[message.id] = message  # under another lease by now
             return
@@ -171,7 +171,7 @@ class RedriveRun:
             return
         message.ack()
         self.done, self.again = self.done + (outcome == "published"), self.again + (outcome == "there")
-        self._told(self.done)
+        self._progress(self.done)
 
     def _may_come_again(self) -> bool:
         """Tells whether letters that others hold come within the deadline of a lease."""

@@ -305,19 +305,19 @@ def _watch(database: Database, statement: str, rows: int, every_s: float, wide: 
 
     console, shown = drawing(), None
     with Interrupts() as interrupts:
-        looks = interrupts.until_stopped(repeat(database, statement, rows, every_s, wide))
+        pictures = interrupts.until_stopped(_refreshes(database, statement, rows, every_s, wide))
         if not console.is_terminal:
-            for shown in looks:
+            for shown in pictures:
                 console.print(shown)
             return
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            for shown in looks:
+            for shown in pictures:
                 live.update(shown, refresh=True)
         if shown is not None:  # else the first look was interrupted
             console.print(shown)
 
 
-def _looks(database: Database, statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
+def _refreshes(database: Database, statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
     """Yields a table again and again, or the error of a look that may be repeated."""
     from rich.console import Group
     from rich.text import Text

@@ -173,25 +173,25 @@ def top(
 
     console, loads = drawing(), Loads()
     with connect(url) as client:
-        count = _look(client, loads)
+        count = _refresh(client, loads)
         if once:
             _show(console, loads, count, output=output)
             return
         with Interrupts() as interrupts:
-            looks = interrupts.until_stopped(_looks(client, loads, count, every_s))
+            refreshes = interrupts.until_stopped(_refreshes(client, loads, count, every_s))
             if console.is_terminal and output != JSON:
-                _live(console, loads, looks)
+                _live(console, loads, refreshes)
             else:
-                for count, trouble in looks:
+                for count, trouble in refreshes:
                     _show(console, loads, count, trouble, output)
 
 
-def _live(console: "Console", loads: "Loads", looks: Iterator[tuple[int, str]]) -> None:
+def _live(console: "Console", loads: "Loads", refreshes: Iterator[tuple[int, str]]) -> None:
     from rich.live import Live
 
     count = 0
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        for count, trouble in looks:
+        for count, trouble in refreshes:
             live.update(picture(loads, count, datetime.now(UTC), console.height, trouble), refresh=True)
     _show(console, loads, count)
 
@@ -207,19 +207,19 @@ def _show(console: "Console", loads: "Loads", count: int, trouble: str = "", out
     console.print(picture(loads, count, datetime.now(UTC), console.height if console.is_terminal else None, trouble))
 
 
-def _looks(client: "Client", loads: "Loads", count: int, every_s: float) -> Iterator[tuple[int, str]]:
+def _refreshes(client: "Client", loads: "Loads", count: int, every_s: float) -> Iterator[tuple[int, str]]:
     """Yields how many topics there are, and the error of a look that may be repeated."""
     trouble = ""
     while True:
         yield count, trouble
         time.sleep(every_s)
         try:
-            count, trouble = _look(client, loads), ""
+            count, trouble = _refresh(client, loads), ""
         except (Unavailable, ConnectionFailed) as error:
             trouble = one_line(error)
 
 
-def _look(client: "Client", loads: "Loads") -> int:
+def _refresh(client: "Client", loads: "Loads") -> int:
     """Asks for the topics that are due. Returns how many topics there are."""
     names = [topic["name"] for topic in client.topics()]
     for name in loads.due(names):

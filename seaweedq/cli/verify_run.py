@@ -82,9 +82,11 @@ class PayloadAudit:
             return
         there = rows.filter(column.is_valid())
         for offset, reference in zip(there["_offset"].to_pylist(), there["_reference"].to_pylist(), strict=True):
-            self._note(f"{segment_folder(self.topic, segment)} offset {offset}", reference["uri"], reference["size"])
+            self._note_reference(
+                f"{segment_folder(self.topic, segment)} offset {offset}", reference["uri"], reference["size"]
+            )
 
-    def _note(self, where: str, uri: str | None, size: int | None) -> None:
+    def _note_reference(self, where: str, uri: str | None, size: int | None) -> None:
         rest = (uri or "").rpartition(f"/{upload_plan.folder(self.topic)}")[2]
         name = upload_plan.folder(self.topic) + rest
         if size is None or not upload_plan.id_of(self.topic, name):

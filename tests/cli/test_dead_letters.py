@@ -11,7 +11,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.cli.dead_letters import read_letters
 from seaweedq.cli.main import main
-from seaweedq.cli.redriving import Redriving
+from seaweedq.cli.redriving import Redriver
 from tests.support import privates
 
 Run = Callable[..., str]
@@ -85,16 +85,16 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
     client, topic = real_client, "cut-off"
     dead = rejected(client, topic, *({"value": n} for n in range(12)))
     client.create_subscription(dead, "redrive", start="earliest", ack_deadline_s=2)
-    redrive, asked = Redriving.redrive, []
+    redrive, asked = Redriver.redrive, []
 
-    def dying(self: Redriving, letter: Any) -> Any:
+    def dying(self: Redriver, letter: Any) -> Any:
         outcome = redrive(self, letter)
         asked.append(outcome)
         if len(asked) == 11:
             raise OSError("killed")
         return outcome
 
-    monkeypatch.setattr(Redriving, "redrive", dying)
+    monkeypatch.setattr(Redriver, "redrive", dying)
     monkeypatch.setattr("seaweedq.client.core.message.BaseMessage.ack", lambda self: None)
     assert "killed" in run("redrive", dead, code=1)
     monkeypatch.undo()
@@ -116,16 +116,16 @@ def test_what_a_seek_brings_again_is_published_again(
     assert "published 3 dead letters again\n" in run("redrive", dead)
     client.seek(dead, "redrive", {"offsets": {0: 1}})
     assert "published 2 dead letters again\n" in run("redrive", dead)
-    redrive, sought = Redriving.redrive, list[Any]()
+    redrive, sought = Redriver.redrive, list[Any]()
 
-    def after_a_seek(self: Redriving, letter: Any) -> Any:
+    def after_a_seek(self: Redriver, letter: Any) -> Any:
         if not sought:
             self._name = self._renamed()
             sought.append(client.seek(dead, "redrive", "earliest"))
         return redrive(self, letter)
 
     client.seek(dead, "redrive", {"offsets": {0: 2}})
-    monkeypatch.setattr(Redriving, "redrive", after_a_seek)
+    monkeypatch.setattr(Redriver, "redrive", after_a_seek)
     assert "published 4 dead letters again" in run("redrive", dead)
     assert [one.value for one in client.fetch(topic, 0, 6).messages] == [1, 2, 2, 0, 1, 2]
 

@@ -41,7 +41,7 @@ class Silent:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "SILENT_S", 0.05)
-    monkeypatch.setattr(publish, "LOOK_S", 0.01)
+    monkeypatch.setattr(publish, "EVERY_S", 0.01)
 
 
 def _said(capsys: pytest.CaptureFixture[str], text: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ from seaweedq.cli.server.backends import journal_setup, open_coordination, open_
 from seaweedq.cli.server.credentials import certificate_of, cluster_secret, draw_admin_token, trust_of
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
 from seaweedq.cli.server.machine import check_folders, keep_others_out
-from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, tell_what_hangs
+from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, log_hanging
 from seaweedq.cli.shared.common import server_lines
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
@@ -173,7 +173,7 @@ def run(settings: Settings) -> None:
 
     def overdue() -> None:
         goes_on = process.was_ready and not stop.asked
-        tell_what_hangs(goes_on)
+        log_hanging(goes_on)
         if not goes_on:
             os._exit(1)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -5,12 +5,12 @@ child processes inherit, nor on the command line. The cluster's secret and the t
 everything are otherwise drawn once into the data folder. A secret is never printed: errors state the problem with it,
 but none of its characters.
 
-Both files of the certificate are read again every LOOK_S. A pair that two looks found alike, and that fits, is shown to
-connections that begin from then on; older connections go on with the one they have. Of any other pair a warning is
-logged, and the one before stays. A look may fall between the writes of the two files, so one look is not enough.
+Both files of the certificate are read again every EVERY_S. A pair that two reads found alike, and that fits, is shown
+to connections that begin from then on; older connections go on with the one they have. Of any other pair a warning is
+logged, and the one before stays. A read may fall between the writes of the two files, so one read is not enough.
 
 Brokers of one machine (`brokers`) have one certificate, which need not name a loopback address: they trust each other
-by the certificate itself. One is trusted from the first look on, and shown from the second: each member trusts it
+by the certificate itself. One is trusted from the first read on, and shown from the second: each member trusts it
 before any of them shows it.
 """
 
@@ -111,7 +111,7 @@ def draw_admin_token(settings: Settings) -> None:
     logger.info("the token that may do everything is in %s; export SEAWEEDQ_TOKEN_FILE to use it", path)
 
 
-LOOK_S = 3.0  # two looks are over within the 10 s that the settings promise
+EVERY_S = 3.0  # two reads are over within the 10 s that the settings promise
 Trust = Callable[[], ssl.SSLContext]
 
 
@@ -125,7 +125,7 @@ class Certificate:
             self._context = _context(cert_file, key_file)
             self._members = _members_context(cert_file)
         except (OSError, ValueError) as error:
-            told = self._told(error)
+            told = self._words(error)
             raise InvalidRequest(told, field=told.partition("=")[0]) from None
         self._seen = self._unfit = b""
 
@@ -138,13 +138,13 @@ class Certificate:
         return self._members
 
     async def follow(self) -> None:
-        """Looks at the files for ever."""
+        """Reads the files again and again, for ever."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            await asyncio.to_thread(self.look)
+            await asyncio.sleep(EVERY_S)
+            await asyncio.to_thread(self.refresh)
 
-    def look(self) -> None:
-        """Takes a pair that has changed, has stayed so since the last look, and fits."""
+    def refresh(self) -> None:
+        """Reads the files again, and shows a pair that has changed, has stayed so since the last read, and fits."""
         try:
             content, failure = self._read(), None
         except OSError as error:
@@ -155,16 +155,16 @@ class Certificate:
             self._seen = content
             self._trust()
         elif content != self._unfit:
-            self._take(content, failure)
+            self._show(content, failure)
 
-    def _take(self, content: bytes, failure: Exception | None) -> None:
+    def _show(self, content: bytes, failure: Exception | None) -> None:
         try:
             if failure:
                 raise failure
             self._context = _context(*self._files)
         except (OSError, ValueError) as error:
             self._unfit = content
-            logger.warning("%s; clients go on getting the certificate before it", self._told(error))
+            logger.warning("%s; clients go on getting the certificate before it", self._words(error))
             return
         self._shown = content
         logger.info("tls_cert_file=%s was renewed: new connections get it", self._files[0])
@@ -173,12 +173,12 @@ class Certificate:
         try:
             self._members.load_verify_locations(self._files[0])
         except (OSError, ValueError):
-            pass  # the next look tells why
+            pass  # the next read tells why
 
     def _read(self) -> bytes:
         return b"\0".join(file.read_bytes() for file in self._files)
 
-    def _told(self, error: Exception) -> str:
+    def _words(self, error: Exception) -> str:
         """Returns what is amiss, and in which file, if it is in one alone; OpenSSL does not say in which."""
         cert_file, key_file = self._files
         if isinstance(error, OSError) and error.filename:

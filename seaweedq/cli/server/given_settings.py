@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
 
 from seaweedq.cli.shared.usage import must
 from seaweedq.errors import InvalidRequest
@@ -46,10 +46,7 @@ _OF_SERVICES = re.compile(
 )
 
 
-class _Sourced(Settings, BaseSettings):
-    """The settings as pydantic-settings looks for them; `Settings` validates."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, case_sensitive=True)
+_FIELDS: Any = Settings  # pydantic-settings' sources read the names of its fields; `Settings` itself validates
 
 
 class _Variables(EnvSettingsSource):
@@ -65,7 +62,8 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
     """Returns the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
     names the setting and where it was given."""
     named = {name: value for name, value in given.items() if value is not None}
-    texts = _of_file(config) | _Variables(_Sourced)() | named
+    variables = _Variables(_FIELDS, case_sensitive=True, env_prefix=PREFIX)()
+    texts = (_read_file(config) if config else {}) | variables | named
     try:
         return Settings.model_validate(_in_numbers(texts, lambda name: _origin(name, named, config)))
     except ValidationError as error:
@@ -92,13 +90,11 @@ def _in_numbers(given: Mapping[str, Any], origin: Callable[[str], str]) -> dict[
     return found
 
 
-def _of_file(config: Path | None) -> dict[str, Any]:
-    if config is None:
-        return {}
+def _read_file(config: Path) -> dict[str, Any]:
     if not config.is_file():
         raise InvalidRequest(f"--config {config}: the file does not exist", field="config")
     try:
-        return TomlConfigSettingsSource(_Sourced, config)()
+        return TomlConfigSettingsSource(_FIELDS, config)()
     except ValueError as error:  # neither TOML nor UTF-8
         raise InvalidRequest(f"--config {config}: {error}", field="config") from None
 

@@ -74,7 +74,7 @@ class StopDeadline:
             end_s = math.inf if math.isinf(within_s) else min(end_s, time.monotonic() + within_s)
 
 
-def tell_what_hangs(goes_on: bool = False) -> None:
+def log_hanging(goes_on: bool = False) -> None:
     """Logs that the stop is overdue, and whether a new start follows; prints the stacks of all threads. Returns in time
     also if nobody reads what this process prints."""
     words = threading.Thread(target=_say, args=(goes_on,), daemon=True)

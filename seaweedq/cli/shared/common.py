@@ -135,6 +135,11 @@ def complain(text: str, excerpt: str = "") -> None:
         print(printable(line), file=sys.stderr)  # noqa: T201
 
 
+def remark(text: str) -> None:
+    """Prints a line to stderr that is no error."""
+    print(text, file=sys.stderr)  # noqa: T201
+
+
 def say(text: str = "") -> None:
     """Prints a line to stdout, as it is."""
     typer.echo(text)

@@ -12,13 +12,12 @@ quotes are names of topics and the like, and stay.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from seaweedq.cli.shared.common import complain
 from seaweedq.errors import SeaweedqError
@@ -114,26 +113,8 @@ def _plain(param: Any) -> Any:
     return param
 
 
-class OneLineErrors(TyperGroup):
-    """A group whose usage errors, and those of its commands, print one line to stderr and exit with code 2."""
-
-    def main(self, args: Sequence[str] | None = None, *_: Any, standalone_mode: bool = True, **more: Any) -> Any:
-        """Runs a command."""
-        named = {**more, "prog_name": "seaweedq", "standalone_mode": False}
-        if not standalone_mode:
-            return super().main(args, **named)
-        try:
-            code = super().main(args, **named)
-        except typer.Abort:
-            complain("aborted")
-            raise SystemExit(1) from None
-        except typer.TyperException as error:
-            raise SystemExit(_told(error)) from None
-        raise SystemExit(code if isinstance(code, int) else 0)
-
-
-def _told(error: Any) -> int:
-    """Prints an error of usage. Returns the exit code: 2, also where a command without arguments has shown its help."""
+def complain_of_usage(error: Any) -> int:
+    """Prints an error of usage. Returns the exit code: 2, also if a command without arguments has shown its help."""
     if type(error).__name__ != "NoArgsIsHelpError":
         path = error.ctx.command_path if getattr(error, "ctx", None) else "seaweedq"
         complain(f"{usage(error).rstrip('.')}; see {path} --help")

@@ -109,13 +109,13 @@ def short_names(brokers: Sequence[str]) -> dict[str, str]:
     for broker in brokers:
         named.setdefault(broker.rpartition(".")[0], []).append(broker)
     return {
-        broker: name or broker if len(same) == 1 else _told(broker, same)
+        broker: name or broker if len(same) == 1 else _distinct_name(broker, same)
         for name, same in named.items()
         for broker in same
     }
 
 
-def _told(broker: str, same: Sequence[str]) -> str:
+def _distinct_name(broker: str, same: Sequence[str]) -> str:
     for length in range(broker.rfind(".") + 1 + DIGITS, len(broker)):
         if sum(other.startswith(broker[:length]) for other in same) == 1:
             return broker[:length]

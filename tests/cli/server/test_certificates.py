@@ -25,7 +25,7 @@ def certificate(tmp_path: Path) -> Certificate:
 
 def looked(certificate: Certificate, times: int = 2) -> ssl.SSLContext:
     for _ in range(times):
-        certificate.look()
+        certificate.refresh()
     return certificate.context()
 
 
@@ -136,7 +136,7 @@ def test_brokers_of_one_machine_trust_the_certificate_before_it_is_shown(tmp_pat
     assert None not in trusts
     pairs[1].write(tmp_path)
     for member in (one, other, one):
-        member.look()  # one shows the new certificate now, the other does not
+        member.refresh()  # one shows the new certificate now, the other does not
         for trust in trusts:
             for shown in (one, other):
                 shakes(trust(), shown.context())  # type: ignore[misc]

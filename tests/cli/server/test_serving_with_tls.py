@@ -126,8 +126,8 @@ def test_a_renewal_under_load_loses_no_request_and_new_connections_see_it(tmp_pa
             await asyncio.sleep(0.01)
         assert await shown(serving) == GOOD.cert
         renewed.write(tmp_path / "tls")
-        serving.certificate.look()
-        serving.certificate.look()
+        serving.certificate.refresh()
+        serving.certificate.refresh()
         count = len(answers)
         while len(answers) < count + 20:
             await asyncio.sleep(0.01)

@@ -190,11 +190,11 @@ def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
     program = """
 import os, signal, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from seaweedq.cli.server.stop_signals import StopDeadline, tell_what_hangs
+from seaweedq.cli.server.stop_signals import StopDeadline, log_hanging
 from seaweedq.cli.server.stop_signals import StopSignals
 
 def overdue():
-    tell_what_hangs()
+    log_hanging()
     os._exit(1)
 
 stop = StopSignals(StopDeadline(overdue), 0, 0.2)
