@@ -1,6 +1,6 @@
-"""What stops steps, and what waits in them: pauses, work in threads, the chunks of a body, steps side by side.
+"""How tasks run the waiting effects of steps (pauses, blocking calls, chunks of a body, steps side by side), and stop.
 
-Tasks are stopped by their cancellation, at whatever they await. So no AsyncStop is ever set; the sync shell's are.
+Tasks are stopped by their cancellation, at any await. So no AsyncStop is ever set; the sync shell's are.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ class AsyncStop:
         """Runs steps side by side. The first error cancels the others."""
         todo = iter(effect.steps)
 
-        async def work() -> None:
+        async def run_next() -> None:
             for steps in todo:
                 await run(steps)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(effect.most):
-                    group.create_task(work())
+                    group.create_task(run_next())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 

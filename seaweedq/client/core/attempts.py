@@ -16,7 +16,7 @@ from math import inf
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from seaweedq.client.core.effects import Attempt, Pause, Reply, Request, Steps
+from seaweedq.client.core.effects import Attempt, Effect, Pause, Reply, Request, Steps
 from seaweedq.client.core.problems import TRANSIENT, check, error_of, retry_after_s
 from seaweedq.errors import ConnectionFailed, RateLimited, SeaweedqError
 
@@ -194,6 +194,32 @@ class Patience:
 
 def patiently(steps: Steps[T], patience: Patience) -> Steps[T]:
     """Runs steps whose requests are all safe to repeat, and sends each of them as `patience` allows."""
+
+    def perform(effect: Effect) -> Steps[Any]:
+        return (yield from patience.send(effect)) if isinstance(effect, Request) else (yield effect)
+
+    return (yield from _run(steps, perform))
+
+
+def unhurried(steps: Steps[T], patience: Patience) -> Steps[T]:
+    """Runs steps whose requests are sent once each, and waits where a rate refuses one: then nothing of it was done, so
+    it is safe to send again. Raises RateLimited once the waits are longer than the patience."""
+    left_s = patience.total_s
+
+    def perform(effect: Effect) -> Steps[Any]:
+        nonlocal left_s
+        answer = yield effect
+        while isinstance(effect, Request) and (wait_s := patience.rate_wait_s(answer)) and wait_s <= left_s:
+            left_s -= wait_s
+            yield Pause(wait_s)
+            answer = yield effect
+        return answer
+
+    return (yield from _run(steps, perform))
+
+
+def _run(steps: Steps[T], perform: Callable[[Effect], Steps[Any]]) -> Steps[T]:
+    """Runs steps, and performs each of their effects by other steps."""
     answer: Any = None
     failure: Exception | None = None
     while True:
@@ -204,28 +230,6 @@ def patiently(steps: Steps[T], patience: Patience) -> Steps[T]:
             return result
         answer, failure = None, None
         try:
-            answer = (yield from patience.send(effect)) if isinstance(effect, Request) else (yield effect)
-        except Exception as error:  # the steps may expect it
-            failure = error
-
-
-def unhurried(steps: Steps[T], patience: Patience) -> Steps[T]:
-    """Runs steps whose requests are sent once each, and waits where a rate refuses one: then nothing of it was done, so
-    it is safe to send again. Raises RateLimited once the waits are longer than the patience."""
-    left_s, answer = patience.total_s, None
-    failure: Exception | None = None
-    while True:
-        try:
-            effect = steps.throw(failure) if failure else steps.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        failure = None
-        try:
-            answer = yield effect
-            while isinstance(effect, Request) and (wait_s := patience.rate_wait_s(answer)) and wait_s <= left_s:
-                left_s -= wait_s
-                yield Pause(wait_s)
-                answer = yield effect
+            answer = yield from perform(effect)
         except Exception as error:  # the steps may expect it
             failure = error

@@ -1,4 +1,4 @@
-"""What stops steps, and what waits in them: pauses, work, the chunks of a body, steps side by side.
+"""How threads run the waiting effects of steps (pauses, blocking calls, chunks of a body, steps side by side) and stop.
 
 A thread is stopped between two effects, and between two chunks of a body.
 """
@@ -6,12 +6,13 @@ A thread is stopped between two effects, and between two chunks of a body.
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Optional
 
 from seaweedq.client.core.effects import Steps, Together
 from seaweedq.client.files import Slice
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class Stopped(Exception):
@@ -43,10 +44,10 @@ class Stop:
         if self is NEVER:
             time.sleep(seconds)
         while not self.is_set() and (left_s := end_s - time.monotonic()) > 0:
-            self._set.wait(min(left_s, _LOOK_S))
+            self._set.wait(min(left_s, _POLL_S))
 
     def run_blocking(self, run: Callable[[], Any]) -> Any:
-        """Runs blocking work, here."""
+        """Makes a blocking call, here."""
         return run()
 
     def chunks(self, body: Slice) -> Iterator[bytes]:
@@ -60,7 +61,7 @@ class Stop:
         todo, lock, inner = iter(effect.steps), threading.Lock(), Stop(self)
         errors: list[BaseException] = []
 
-        def work() -> None:
+        def run_next() -> None:
             try:
                 while not inner.is_set():
                     with lock:
@@ -72,10 +73,14 @@ class Stop:
                 errors.append(error)
                 inner.set()
 
-        threads = [threading.Thread(target=work, name="together", daemon=True) for _ in range(effect.most - 1)]
-        started = [thread for thread in threads if _start(thread)]
+        threads = [threading.Thread(target=run_next, name="together", daemon=True) for _ in range(effect.most - 1)]
+        started = []
+        for thread in threads:
+            with suppress(RuntimeError):  # no thread can start while the program exits: then the caller does it all
+                thread.start()
+                started.append(thread)
         try:
-            work()
+            run_next()
             for thread in started:
                 thread.join()
         except BaseException:
@@ -89,12 +94,3 @@ class Stop:
 
 
 NEVER = Stop()
-
-
-def _start(thread: threading.Thread) -> bool:
-    # While a program exits, no thread can start: then whoever asked does it all.
-    try:
-        thread.start()
-    except RuntimeError:
-        return False
-    return True
