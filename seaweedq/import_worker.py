@@ -105,7 +105,7 @@ def _work(job: Job, asked: threading.Event) -> None:
 
 
 def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
-    """Returns the number of rows, all of them valid, and the rows themselves where they are lines and few enough to be
+    """Returns the number of rows, all of them valid, and the rows themselves if they are lines and few enough to be
     kept: columns are faster read twice. Raises InvalidMessages, which names the first invalid ones, InvalidImport,
     InvalidRequest."""
     errors: list[tuple[int, str]] = []
@@ -221,7 +221,7 @@ class Chunk(Protocol):
         """Returns the rows. Raises InvalidMessages, MessageTooLarge, RequestTooLarge, UnreadableBody."""
 
     def halves(self) -> "Sequence[Chunk]":
-        """Returns the rows as two chunks, none where there is one row."""
+        """Returns the rows as two chunks, none if there is one row."""
 
 
 def chunks(path: str, size: int, format: str, bare: bool, intake: Intake) -> Iterator[Chunk]:
@@ -243,7 +243,7 @@ def check_expansion(decoded_bytes: int, size: int) -> None:
 
 
 def outcomes(chunk: Chunk) -> "Iterator[pa.RecordBatch | Sequence[Error]]":
-    """Yields the rows of a chunk, or the errors of its invalid rows; in halves where the chunk is too large."""
+    """Yields the rows of a chunk, or the errors of its invalid rows; in halves if the chunk is too large."""
     try:
         yield chunk.decode()
     except InvalidMessages as error:

@@ -9,7 +9,7 @@ from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, s
 
 EXAMPLES = "Examples: seaweedq cluster · seaweedq cluster -o json | jq .level · seaweedq cluster level"
 LEVEL = "Examples: seaweedq cluster level · seaweedq cluster level 2"
-WAIT_S = 600.0  # on top of it: some leases, where brokers are to be kept out
+WAIT_S = 600.0  # on top of it: some leases, if brokers are to be kept out
 app = typer.Typer(invoke_without_command=True, help="Show the brokers; show and raise the cluster's level.")
 
 _COLUMNS = columns("broker, version, levels, state, segments, url", numbers="segments")
@@ -93,7 +93,7 @@ def level_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def left_lines(left: list[dict[str, Any]]) -> list[str]:
-    """Returns what brokers that are gone have left, in words; nothing where nothing waits."""
+    """Returns in words the leftovers of brokers that are gone; empty if nothing waits."""
     lines = [
         f"{one['broker'] or 'no broker yet'}: {one['state']}, {counted(one['segments'], 'segment')}: {one['why']}"
         for one in left

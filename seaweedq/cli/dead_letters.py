@@ -92,7 +92,7 @@ def read_letters(client: "Client", topic: str) -> Iterator["Message"]:
 
 
 def _progress(stack: ExitStack, most: int | None) -> Callable[[int], None]:
-    """Returns a callback for the number of letters; it shows them where there is a terminal."""
+    """Returns a callback for the number of letters; it shows the number if there is a terminal."""
     if not sys.stderr.isatty():
         return lambda done: None
     from rich.console import Console

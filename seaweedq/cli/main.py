@@ -177,7 +177,7 @@ def manual_pages() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 where a package
+    """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 if a package
     is not installed, or an argument is no text."""
     open_streams()
     given = sys.argv[1:] if arguments is None else arguments

@@ -410,7 +410,7 @@ def _opened(source: Path | bytes | None, stack: ExitStack) -> tuple[str, BinaryI
 
 
 def _reach(client: "Client", topic: str) -> None:
-    """Raises ConnectionFailed at once where no broker answers; later the producer tries for long."""
+    """Raises ConnectionFailed at once if no broker answers; later the producer tries for long."""
     with suppress(TopicNotFound):  # brokers may create it
         client.segments(topic)
 
@@ -428,7 +428,7 @@ def _refuse(options: dict[str, Any], reason: str) -> None:
 
 
 def _shown(stack: ExitStack) -> Callable[[int], None]:
-    """Returns a function that shows how many messages are acknowledged, where there is a terminal for it."""
+    """Returns a function that shows how many messages are acknowledged, if there is a terminal."""
     if not sys.stderr.isatty():
         return lambda taken: None
     from rich.console import Console

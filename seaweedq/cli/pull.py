@@ -131,7 +131,7 @@ def _tell_begin(topic: str, subscription: str) -> None:
 
 
 def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> None:
-    """Says why nothing was printed, where that is not the whole truth about the topic."""
+    """Says why nothing was printed, if that is not the whole truth about the topic."""
     if is_new and start == "latest":
         _tell_begin(topic, subscription)
     elif not is_new and start != "latest":

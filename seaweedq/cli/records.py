@@ -17,7 +17,7 @@ from seaweedq.units import seconds_of
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # A quote counts where a value begins; two of them inside of it are one of its text. Group 1 is the quote that closes
-# the value, if it is there, and group 2 is there where the value ends with it.
+# the value, if it is there, and group 2 is there if the value ends with that quote.
 _QUOTED = re.compile(rb'"(?<=[,\r\n]")(?:[^"]++|"")*+("((?=[ \t]*(?:[,\r\n]|\Z)))?)?')
 # Texts that leave the same state as all that was read: a value begins, or goes on without a quote that counts.
 _BEGINS, _GOES_ON = b"\n", b"x"
@@ -261,6 +261,6 @@ def _numbered(rows: Iterator[Any], malformed: deque[tuple[int, BadRecord]]) -> I
 
 
 def _check_names(names: list[str]) -> None:
-    """Raises UnreadableBody where two columns have one name: a value can have only one of them."""
+    """Raises UnreadableBody if two columns have one name: a value can have only one of them."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UnreadableBody(f"the file has several columns with the name {twice[0]!r}; each must have its own")

@@ -146,7 +146,7 @@ class RedriveRun:
         return self._most is not None and self.done + self.again + len(self.left) >= self._most
 
     def _publish_all(self) -> bool:
-        """Publishes what comes within a second of the one before. Returns False where that is all that was asked
+        """Publishes letters that come within a second of the one before. Returns False if that is all that was asked
         for."""
         pulled = min(self._most or PAGE, PAGE)
         named: dict[str, Any] = {"max_messages": pulled, "mode": "ordered", "consumer": self._consumer}

@@ -44,7 +44,7 @@ _NESTED = ("list", "array", "struct", "map")
 
 
 def finite(connection: "duckdb.DuckDBPyConnection", statement: str) -> str:
-    """Returns the statement with null for each float that is not finite; as it is where it finds no floats."""
+    """Returns the statement with null for each float that is not finite; as it is if it finds no floats."""
     columns = connection.execute(f"SELECT * FROM ({statement}\n) LIMIT 0").description or []
     if not any(_holds_floats(kind) for _, kind, *_ in columns):
         return statement
@@ -140,7 +140,7 @@ def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, 
 
 
 def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str) -> None:
-    """Writes all rows to stdout. Raises OSError where it takes no more."""
+    """Writes all rows to stdout. Raises OSError if stdout takes no more."""
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as folder:
@@ -177,7 +177,7 @@ class _Copying(threading.Thread):
                 self.failure = error
 
     def end(self) -> None:
-        """Waits for what was written; where DuckDB never opened the pipe, opens it in its place."""
+        """Waits until all is copied; if DuckDB never opened the pipe, opens it in its place."""
         os.close(os.open(self._pipe, os.O_RDWR))
         self.join()
 
@@ -257,7 +257,7 @@ def _format(named: str | None, file: Path | None, watch: bool) -> str:
 
 
 def _repeated(database: Database, statement: str, act: Any) -> None:
-    """Acts, and acts again with a new plan where a file was gone before anything was read of it."""
+    """Acts, and acts again with a new plan if a file was gone before any of its rows were read."""
     import duckdb
 
     for left in reversed(range(PLANS)):

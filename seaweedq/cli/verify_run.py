@@ -359,7 +359,7 @@ async def _sizes(store: OpenStore, payloads: PayloadAudit) -> None:
 
 async def _names(store: OpenStore, topic: str) -> tuple[str, list[str], list[str]]:
     """Returns the store's cluster id, all names below the topic's folder, and those of its payloads. Raises
-    LevelMismatch where this version does not read the level that the store names."""
+    LevelMismatch if this version does not read the level that the store names."""
     try:
         cluster = identity_of.decode(await store.read(NAME)).cluster
         check_level(await marked_level(store))

@@ -59,7 +59,7 @@ def segments_of(known: Sequence[Mapping[str, Any]], tail: bool = True) -> Known:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Rows [first, end) of a segment that are gone; `end` is None where nobody knows it."""
+    """Rows [first, end) of a segment that are gone; `end` is None if nobody knows it."""
 
     segment: int
     first: int

@@ -95,7 +95,7 @@ class Options:
         return made
 
     def check(self, *refused: str, of: str) -> None:
-        """Raises ValueError where an option was given that makes no sense for this kind of query."""
+        """Raises ValueError if an option was given that makes no sense for this kind of query."""
         for name in refused:
             if name in self.given:
                 raise ValueError(f"the option {name} is not for {of}")

@@ -57,7 +57,7 @@ class BatchReader(PartitionReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plans the read: pins first, then the list of files. There is always a partition, as Spark calls `read`
-        without one where there is none."""
+        without one if there is none."""
         options = self.options
         with Client(options.url) as client:
             answer = client.run(segment_map(options.topic))

@@ -150,7 +150,7 @@ def _frame_of_store(
 def _files(
     spark: "SparkSession", folder: str, schema: "StructType", chosen: TablePlan, first: Mapping[int, str]
 ) -> "DataFrame":
-    """Returns the rows of files, given the name of each segment's first file that counts, where some do not."""
+    """Returns the rows of files, given the name of each segment's first file that counts, if some do not."""
     if not chosen.files:
         return spark.createDataFrame([], schema)  # a topic without files may have no folder
     files = spark.read.schema(schema).option("pathGlobFilter", ENTRIES).parquet(s3a(folder))
@@ -236,7 +236,7 @@ def condition(files: Sequence[Rows]) -> str:
 
 def file_condition(files: Sequence[Rows], first: Mapping[int, str]) -> str:
     """Returns the files that have these rows as a condition, given the name of each segment's first file that counts,
-    where some before it do not. Empty where all count.
+    if some before it do not. Empty if all count.
 
     Spark leaves out files by a condition on its `_metadata` alone when it plans a query, and evaluates it for each row
     again. So most rows are settled by one comparison of names, with that of the segment whose files begin last.
@@ -287,7 +287,7 @@ def plan_of_store(
 ) -> tuple[TablePlan, pa.Schema]:
     """Returns the rows of a topic that are in files, and its columns, with `segment` at the end.
 
-    Raises TopicNotFound where there are no files, ChainDamaged for a chain with a gap, ValueError as `plan`.
+    Raises TopicNotFound if there are no files, ChainDamaged for a chain with a gap, ValueError as `plan`.
     """
     store, root = opened(folder, storage)
     chains = _chains(_listed(store, root), folder)

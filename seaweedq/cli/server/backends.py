@@ -114,8 +114,8 @@ def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordin
 
 
 def _check_encrypted(settings: Settings) -> None:
-    """Raises InvalidRequest where a user or a certificate is for an etcd that would be asked in plain text (without a
-    CA there is no TLS), or where rights would come over it that nobody has allowed to come so."""
+    """Raises InvalidRequest if a user or a certificate is for an etcd that would be asked in plain text (without a
+    CA there is no TLS), or if rights would come over it that nobody has allowed to come so."""
     given = [name for name in ("etcd_user", "etcd_cert_file") if getattr(settings, name)]
     far = [one for one in settings.coordination.removeprefix(ETCD).split(",") if not _is_loopback(one)]
     if given and far and not settings.etcd_ca_file:
@@ -137,7 +137,7 @@ def _is_loopback(endpoint: str) -> bool:
 
 
 CHARGED_PER_S = 8.0
-LINGER_S, LINGER_MAX_S = 0.02, 0.25  # of each, where the other alone is set
+LINGER_S, LINGER_MAX_S = 0.02, 0.25  # of each, if the other alone is set
 # Domains of stores that charge for each put.
 CHARGING = (
     "amazonaws.com",

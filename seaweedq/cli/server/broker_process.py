@@ -43,7 +43,7 @@ def listen_for_peers(settings: Settings) -> socket.socket | None:
 
 
 def peer_url_of(settings: Settings, listener: socket.socket | None) -> str:
-    """Returns the URL at which other brokers reach the listener; empty where there is none."""
+    """Returns the URL at which other brokers reach the listener; empty if there is none."""
     if listener is None or settings.advertise_peer_url:
         return settings.advertise_peer_url
     advertised = urlsplit(settings.advertise_url).hostname

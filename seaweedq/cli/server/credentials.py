@@ -37,7 +37,7 @@ logger = logging.getLogger("seaweedq")
 
 def secret_of(settings: Settings, name: str) -> str:
     """Returns a secret by the name of its setting: the setting itself, or what its file holds, without the end of its
-    line; empty where neither is given. Raises InvalidRequest where both are, or the file cannot be read."""
+    line; empty if neither is given. Raises InvalidRequest if both are, or the file cannot be read."""
     given, path = str(getattr(settings, name)), str(getattr(settings, f"{name}_file"))
     if not path:
         return given
@@ -116,7 +116,7 @@ Trust = Callable[[], ssl.SSLContext]
 
 
 class Certificate:
-    """A certificate and its key. Raises InvalidRequest where the two files are no pair at the start."""
+    """A certificate and its key. Raises InvalidRequest if the two files are no pair at the start."""
 
     def __init__(self, cert_file: Path, key_file: Path) -> None:
         self._files = cert_file, key_file

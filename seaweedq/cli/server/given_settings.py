@@ -138,7 +138,7 @@ logger = logging.getLogger("seaweedq")
 
 
 def check_auth(settings: Settings) -> None:
-    """Warns of a broker on which nobody needs a token. Raises InvalidRequest where nobody has said so, and others than
+    """Warns of a broker on which nobody needs a token. Raises InvalidRequest if nobody has said so, and others than
     this machine reach it."""
     reached = _reached(settings)
     if settings.auth == "auto" and reached:
@@ -153,7 +153,7 @@ def check_auth(settings: Settings) -> None:
 
 
 def check_advertised(settings: Settings) -> None:
-    """Raises InvalidRequest where a broker that speaks TLS alone would send clients and brokers to plain HTTP."""
+    """Raises InvalidRequest if a broker that speaks TLS alone would send clients and brokers to plain HTTP."""
     url = settings.advertise_url
     if settings.tls_cert_file and url and not url.startswith("https://"):
         raise InvalidRequest(
@@ -164,7 +164,7 @@ def check_advertised(settings: Settings) -> None:
 
 
 def check_peer_port(settings: Settings) -> None:
-    """Raises InvalidRequest where the port is one of those for clients, or an URL is given and no port."""
+    """Raises InvalidRequest if the port is one of those for clients, or an URL is given and no port."""
     if not settings.peer_port:
         if settings.advertise_peer_url:
             raise InvalidRequest(
@@ -221,7 +221,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _reached(settings: Settings) -> str | None:
-    """Returns the setting by which others reach the broker, None where none does."""
+    """Returns the setting by which others reach the broker, None if none does."""
     if not is_loopback(settings.host):
         return f"host={settings.host!r}"
     if settings.advertise_url and not is_loopback(urlsplit(settings.advertise_url).hostname or ""):

@@ -64,7 +64,7 @@ async def _end_lives(settings: Settings, number: int) -> None:
 
 
 async def _dead(coordination: Coordination, home: Path, place: str) -> list[str]:
-    """Returns the brokers that have lived in the folder. Raises DataFolderInUse where one may live there."""
+    """Returns the brokers that have lived in the folder. Raises DataFolderInUse if one may live there."""
     lock = FolderLock(home, Disk())
     lock.acquire()
     try:

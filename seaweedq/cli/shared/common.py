@@ -38,7 +38,7 @@ _REFUSED = "Connection refused"
 
 
 def _topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of topics that begin so, for the shell's completion; none where no broker answers soon."""
+    """Returns the names of topics that begin so, for the shell's completion; none if no broker answers soon."""
     from seaweedq.client.core.calls import pages
 
     url = ctx.params.get("url") or os.environ.get("SEAWEEDQ_URL") or DEFAULT_URL

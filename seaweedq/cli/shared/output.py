@@ -1,7 +1,7 @@
 """The output of a command, as `-o` asks for it: a table for a person, a wide one, or JSON for a program.
 
 JSON is one object a line. A table that is printed to a terminal has its width: names and values are cut in the middle,
-numbers never. Neither is cut where stdout is no terminal, or in a wide table, which may have more columns. A list
+numbers never. Neither is cut if stdout is no terminal, or in a wide table, which may have more columns. A list
 without entries says so on stderr.
 """
 
@@ -112,12 +112,12 @@ def message_line(message: bytes, output: str) -> bytes:
 
 
 def terminal_width() -> int | None:
-    """Returns the columns of the terminal; None where stdout is none, and nothing is cut."""
+    """Returns the columns of the terminal; None if stdout is none, and nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def drawing() -> "Console":
-    """Returns a console for the pictures of live commands; where stdout is no terminal, it cuts nothing."""
+    """Returns a console for the pictures of live commands; if stdout is no terminal, it cuts nothing."""
     from rich.console import Console
 
     console = Console()

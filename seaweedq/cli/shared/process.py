@@ -27,8 +27,8 @@ def open_streams() -> None:
 
 @contextmanager
 def ending_quietly(code: int) -> Iterator[None]:
-    """Ends the process with this exit code where the block was ended by a closed pipe. What stdout still holds is
-    written before; where only that has no reader, the block's own end stands."""
+    """Ends the process with this exit code if the block was ended by a closed pipe. What stdout still holds is
+    written before; if only that has no reader, the block's own end stands."""
     try:
         yield
     except SystemExit as end:  # Rich and Typer raise it for a closed pipe, too

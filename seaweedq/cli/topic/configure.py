@@ -248,7 +248,7 @@ def move(
 
 
 def until_merged(topic: str, policy: Mapping[str, Any], segments: int) -> str | None:
-    """Returns how to keep a topic's segments, where the balancer merges them once they are idle; None where it does
+    """Returns how to keep a topic's segments, if the balancer merges them once they are idle; None if it does
     not."""
     if not policy["enabled"] or policy["min_segments"] >= segments:
         return None

@@ -259,8 +259,8 @@ def history(
     say("times are UTC; " + ("last hour and highest are messages/s" if hour else "rates are means of a life"))
 
 
-def load_last_hour(client: "Client", topic: str) -> "LastHour | None":
-    """Returns what the leader has recorded; None, and says why, where nobody tells it."""
+def _last_hour(client: "Client", topic: str) -> "LastHour | None":
+    """Returns the leader's record; None, and says why, if nobody tells it."""
     try:
         return LastHour.from_answer(client.history(topic, cells=CELLS))
     except (Unavailable, RouteNotFound) as error:

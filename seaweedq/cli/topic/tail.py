@@ -96,7 +96,7 @@ def _page(client: "Client", topic: str, segment: int, low: int, end: int) -> "It
 
 
 def _coming(url: str, topic: str, start: str, key: str | None) -> Iterator[str]:
-    """Yields the messages that come, over the topic's stream, and goes on at the next broker where one leaves."""
+    """Yields the messages that come, over the topic's stream, and goes on at the next broker if one leaves."""
     import httpx
 
     urls = [f"{one.strip().rstrip('/')}/v1/topics/{topic}/stream" for one in url.split(",")]

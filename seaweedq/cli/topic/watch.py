@@ -117,8 +117,8 @@ def _snapshot(client: "Client", topic: str, history: bool) -> "Snapshot":
     return Snapshot(time.monotonic(), now, {segment.id: segment for segment in segments}, hour)
 
 
-def load_last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
-    """Returns what the leader has recorded; None where nobody tells it, without which the picture does."""
+def _last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
+    """Returns the leader's record; None if nobody tells it: the picture does without."""
     from seaweedq.cli.topic.lineage import LastHour
     from seaweedq.cli.topic.watch_picture import PAST
 

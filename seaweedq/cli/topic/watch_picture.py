@@ -133,7 +133,7 @@ MOVES = 100
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The segment map by id at one moment, by the monotonic clock and as a date; and what the leader has recorded,
-    where it was asked for that."""
+    if it was asked."""
 
     monotonic_s: float
     at: datetime
@@ -267,7 +267,7 @@ def _head(
 
 
 def _past(watched: WatchHistory, frame: Frame) -> list[RenderableType]:
-    """Returns the rates of the last minutes, the newest below, where the leader tells them and there is room."""
+    """Returns the rates of the last minutes, the newest below, if the leader tells them and there is room."""
     if watched.hour is None or (frame.lines or 0) < ROOMY:
         return []
     now = watched.now.at
@@ -385,7 +385,7 @@ def _hot(segments: Sequence[Segment]) -> list[Text]:
 
 
 def _near(segments: Sequence[Segment]) -> list[Text]:
-    """Names the segments that are nearest to a split, where the table has no room to say it of each."""
+    """Names the segments that are nearest to a split, if the table has no room to say it of each."""
     near = [(one.next_split.nearness, one) for one in segments if one.next_split and not one.hot_key]
     nearest = sorted((one for one in near if one[0] >= NEAR), key=lambda one: -one[0])[:HOT]
     return [_line(Text(f"segment {one.id} {one.next_split}")) for _, one in nearest]

@@ -60,7 +60,7 @@ class AsyncAcker:
             items, self._pending = self._pending, []
             try:
                 await self._send(items)
-            except Exception as error:  # whoever iterates learns of it
+            except Exception as error:  # the iteration raises it
                 self._error = self._error or error
         self._task = None
 

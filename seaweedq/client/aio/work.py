@@ -131,7 +131,7 @@ class AsyncWork:
             await self._until_room(wanted.max_messages // 2)
 
     async def _until_room(self, half: int) -> None:
-        """Waits until at most half of what may wait does, and makes room where a slow lane leaves workers with nothing
+        """Waits until at most half of what may wait does, and makes room if a slow lane leaves workers with nothing
         to do."""
         while self._held.waiting > half and not self._is_ending:
             self._room.clear()
@@ -217,7 +217,7 @@ class AsyncWork:
             self._held.done(job)
 
     async def _reject(self, verdict: Answer) -> bool:
-        """Rejects a message; returns False where that cannot be, or where its lease has ended."""
+        """Rejects a message; returns False if that cannot be, or if its lease has ended."""
         try:
             answered = await self._run(self._pulling.answer([verdict]))
             return not answered.unknown

@@ -148,8 +148,8 @@ class Patience:
         """Sends until a broker accepts the request; the time counts from `since_s` (monotonic), by default from now.
 
         Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before the answer's Retry-After. Any
-        other error, and the last failure after the timeout, is raised. The waits for a rate do not count in it: whoever
-        sends more than it may is slowed down, and does not fail, unless the rate is nothing.
+        other error, and the last failure after the timeout, is raised. The waits for a rate do not count: a client
+        that sends more than it may is slowed down, and does not fail, unless the rate is nothing.
 
         The request must be safe to repeat.
         """
@@ -181,12 +181,12 @@ class Patience:
             attempt += 1
 
     def rate_wait_s(self, reply: Reply) -> float:
-        """Returns how long to wait where a rate has refused a request, 0 where none has."""
+        """Returns how long to wait if a rate has refused a request, else 0."""
         failure = error_of(reply) if reply.status == LIMITED else None
         return self._wait_for_rate_s(failure) if isinstance(failure, RateLimited) else 0.0
 
     def _wait_for_rate_s(self, limited: RateLimited) -> float:
-        """Returns the wait that the broker has said, and up to a quarter more: all who wait for a rate would come
+        """Returns the wait that the broker has said, and up to a quarter more: all that wait for a rate would come
         back at once."""
         told_s = float(limited.fields.get("retry_after_s") or 0)
         return max(told_s, self.backoff.first_s) * (1 + self.random() / 4)
@@ -202,7 +202,7 @@ def patiently(steps: Steps[T], patience: Patience) -> Steps[T]:
 
 
 def unhurried(steps: Steps[T], patience: Patience) -> Steps[T]:
-    """Runs steps whose requests are sent once each, and waits where a rate refuses one: then nothing of it was done, so
+    """Runs steps whose requests are sent once each, and waits if a rate refuses one: then nothing of it was done, so
     it is safe to send again. Raises RateLimited once the waits are longer than the patience."""
     left_s = patience.total_s
 

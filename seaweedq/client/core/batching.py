@@ -7,7 +7,7 @@ Messages that are a key and a value alone are sent as columns: one Arrow stream,
 fraction of as many lines. If a broker refuses some of these messages, all of the batch are sent again as lines.
 
 The stream is made without pyarrow, whose import costs a program as much CPU as sending 120,000 messages does, and three
-times that where pandas is installed. It is a schema, one record batch and an end, as
+times that if pandas is installed. It is a schema, one record batch and an end, as
 https://arrow.apache.org/docs/format/Columnar.html states them. Schema and the batch's head are flatbuffers. With two
 columns at most, every part of them has its fixed place, so they are packed from the top: each table behind its
 *vtable*, which says where its fields are, and every reference is the distance from its own place. All numbers are
@@ -60,7 +60,7 @@ def stream_of_rows(keys: Sequence[str | None], values: Sequence[bytes], is_binar
 
 
 def _texts(texts: Sequence[str]) -> tuple[bytes, bytes]:
-    """Returns where each of these texts ends, and all of them."""
+    """Returns the end of each of these texts, and all texts as one."""
     whole = "".join(texts)
     if whole.isascii():
         return _ends(texts), whole.encode()
@@ -69,7 +69,7 @@ def _texts(texts: Sequence[str]) -> tuple[bytes, bytes]:
 
 
 def _validity(keys: Sequence[str | None]) -> bytes:
-    """Returns a bit for each key, the first in the lowest: 1 where there is one."""
+    """Returns a bit for each key, the first in the lowest: 1 if there is one."""
     bits = "".join(["0" if key is None else "1" for key in reversed(keys)])
     return int(bits, 2).to_bytes(-(-len(keys) // 8), "little")
 
@@ -275,7 +275,7 @@ class Batcher(Generic[D]):
 
     def join_row(self, key: str | None, value: bytes, is_binary: bool, size: int) -> tuple[D, int] | None:
         """Adds a message that is a key and a value alone to the open batch, if that has room for it and such rows. It
-        has `size` bytes at most as a line. Returns as `add_line`, None where nothing was added."""
+        has `size` bytes at most as a line. Returns as `add_line`, None if nothing was added."""
         batch = self._open
         if batch is None or batch.size + size > self._limits.batch_bytes:
             return None

@@ -119,7 +119,7 @@ def call(
 
 
 def create(path: str, config: Mapping[str, Any]) -> Steps[bool]:
-    """Creates a topic or a subscription. Returns False where there is one already, which matches."""
+    """Creates a topic or a subscription. Returns False if there is one already, which matches."""
     reply = check((yield Request("PUT", path, {}, encode(config), {"Content-Type": JSON})))
     return reply.status == 201
 
@@ -182,8 +182,8 @@ def history(topic: str, since: datetime | None, until: datetime | None, cells: i
 
 
 def describe_topic(topic: str) -> Steps[tuple[dict[str, Any], dict[str, Any]]]:
-    """Returns a topic as a broker shows it, and its segment map. The map is asked for first; where the topic was
-    created anew between, both are asked for again, as they are of two topics. Raises ClientError where that goes on."""
+    """Returns a topic as a broker shows it, and its segment map. The map is asked for first; if the topic was
+    created anew between, both are asked for again, as they are of two topics. Raises ClientError if that goes on."""
     for _ in range(_LOOKS):
         there = yield from segment_map(topic)
         facts: dict[str, Any] = yield from call("GET", topic_path(topic))

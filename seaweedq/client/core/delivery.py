@@ -220,7 +220,7 @@ class Route:
         """Publishes a batch until a broker accepts it. Every attempt has the same id and sequence, so that none is
         appended twice.
 
-        If the broker names invalid messages, it appended none, and the others are sent again without them; where it has
+        If the broker names invalid messages, it appended none, and the others are sent again without them; if it has
         more than it names, it names the next ones then. If it names one that is too large, all values that are too
         large are sent again by reference, and messages that no reference makes smaller (key and headers, values of
         typed topics) are left out. If the others fail in the end, the refused ones keep the reasons of their own.
@@ -311,7 +311,7 @@ class Route:
 
 
 def _by_reference(offload: Offload, lines: list[bytes], error: MessageTooLarge) -> Steps[list[bytes] | SeaweedqError]:
-    """Returns the lines with the values that are too large uploaded; where none of them is, or an upload fails, the
+    """Returns the lines with the values that are too large uploaded; if none of them is, or an upload fails, the
     error of those that remain."""
     try:
         smaller = yield from offload.again(lines, error)
@@ -321,7 +321,7 @@ def _by_reference(offload: Offload, lines: list[bytes], error: MessageTooLarge) 
 
 
 def _reasons(error: Any) -> Sequence[Mapping[str, Any]]:
-    """Returns the reasons that an error gives for single messages, where it is about several."""
+    """Returns the reasons that an error gives for single messages, if it is about several."""
     named = error.fields.get("errors", ()) if isinstance(error, InvalidMessages) else ()
     return named if len(named) > 1 else ()
 

@@ -22,7 +22,7 @@ class Request:
     asked to wait, in addition to the client's own timeout. `urls` are the preferred brokers, the best first; any other
     broker can serve the request too. If the outcome is unknown, only requests that are `repeatable`, and GET and PUT,
     are repeated. `streamed`: the body of a success is not read yet, but comes from the reply's `stream`. `is_hedged`:
-    where another broker can be asked, the first one may be silent for `broker_choice.SILENT_S` only."""
+    if another broker can be asked, the first one may be silent for `attempts.SILENT_S` only."""
 
     method: str
     path: str
@@ -39,7 +39,7 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt of a request at one broker; answered as the request is. It ends once the broker was silent for the
-    client's own timeout, or for `silent_s` where that is less."""
+    client's own timeout, or for `silent_s` if that is less."""
 
     url: str
     request: Request

@@ -28,7 +28,7 @@ Verb: TypeAlias = Literal["ack", "nack", "extend"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to one message of a lease; to all of the lease where `id` is None. `more` are the request's further
+    """An answer to one message of a lease; to all of the lease if `id` is None. `more` are the request's further
     members: delay_s, reject, reason, attempted, ack_deadline_s."""
 
     verb: Verb
@@ -215,7 +215,7 @@ class Message(BaseMessage):
     def open(self) -> BinaryIO:
         """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
 
-        Reads from the store, or through a broker where that fails, and resumes a read that was cut off. The last bytes
+        Reads from the store, or through a broker if that fails, and resumes a read that was cut off. The last bytes
         come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in a
         `with`.
         """
@@ -250,7 +250,7 @@ class AsyncMessage(BaseMessage):
     def open(self) -> AsyncPayload:
         """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
 
-        Reads from the store, or through a broker where that fails, and resumes a read that was cut off. The last bytes
+        Reads from the store, or through a broker if that fails, and resumes a read that was cut off. The last bytes
         come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in an
         `async with`.
         """

@@ -66,7 +66,7 @@ def retry_after_s(reply: Reply) -> float:
 
 
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
-# What S3 says where the bytes are not those that the URL was made for.
+# S3's codes for bytes that are not those for which the URL was made.
 _OTHER_BYTES = frozenset(
     {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "EntityTooLarge"}
 )

@@ -92,10 +92,10 @@ class Pulling:
     is_ahead: bool = field(default=False, init=False)
 
     def ensure(self) -> Steps[dict[str, Any] | None]:
-        """Creates the subscription, and returns it; None where it exists with another configuration, which is used as
+        """Creates the subscription, and returns it; None if it exists with another configuration, which is used as
         it is. A repeated request finds the subscription that it made.
 
-        Raises SubscriptionConflict where it exists in another mode, or with other settings, than were named.
+        Raises SubscriptionConflict if it exists in another mode, or with other settings, than were named.
         """
         wanted = self.wanted
         about = {"mode": wanted.mode or "ordered", "start": wanted.start, "ack_deadline_s": wanted.ack_deadline_s}
@@ -137,7 +137,7 @@ class Pulling:
                     return None
 
     def pull_now(self, accept: str = JSON) -> Steps[PullResult | None]:
-        """Returns messages that are there now, or None. It comes before the end where answers were on their way while
+        """Returns messages that are there now, or None. It comes before the end if answers were on their way while
         the last pull found nothing: what is behind them may be held up until a broker has them."""
         pulled = yield from self.pull_once(self.wanted.max_messages, 0, accept)
         return pulled if pulled.items else None

@@ -83,7 +83,7 @@ def fetch_map(topic: str) -> Steps[SegmentMap]:
 
 
 def fetch_rule(topic: str) -> Steps[KeyRule]:
-    """Fetches a topic's rule, which changes only where another topic takes its name."""
+    """Fetches a topic's rule, which changes only if another topic takes its name."""
     facts: dict[str, Any] = yield from call("GET", topic_path(topic))
     return KeyRule.from_topic(facts)
 

@@ -274,7 +274,7 @@ class Partitioner(Generic[D]):
 
 
 def _overlay(routing: Routing[D], seen: SegmentMap) -> list[tuple[int, ProducerStream[D], str | None]]:
-    """Cuts the key space by both: the low end of each range, its stream, its owner (None where the map has a gap)."""
+    """Cuts the key space by both: the low end of each range, its stream, its owner (None in a gap of the map)."""
     owners: dict[int, str | None] = {0: None}
     for segment in seen.segments:
         owners[segment.low] = segment.owner

@@ -337,7 +337,7 @@ def plan_table(topic: str, wanted: ReadOptions) -> Steps[TableRead]:
 
 
 def expiry_time(answer: Mapping[str, Any], expired: Expired) -> datetime | None:
-    """Returns the time by which rows have expired, given a segment map, or what else states it; None where they are
+    """Returns the time by which rows have expired, as a segment map or the offsets of a stream state it; None if they are
     kept."""
     return None if expired == "keep" else datetime.fromisoformat(answer[NOW])
 
@@ -352,7 +352,7 @@ class Coverage:
 
 
 def cover_rows(topic: str, listed: Sequence[TopicFile], wanted: Sequence[Rows]) -> Steps[Coverage]:
-    """Looks for rows that brokers have said to be in files. Asks for the segments again where a list has not all."""
+    """Looks for rows that brokers have said to be in files. Asks for the segments again if a list lacks some."""
     files = parts(listed, wanted)
     missing = find_gaps(files, wanted)
     if not missing:

@@ -235,7 +235,7 @@ def abort(topic: str, upload_id: str) -> Steps[None]:
 Format = Literal["parquet", "ndjson", "arrow"]
 # Hears how many rows are durable, and of how many; None while the file is still checked.
 Rows = Callable[[int, int | None], None]
-# A broker is asked to wait so long at a time: shorter where somebody looks on.
+# A broker is asked to wait so long at a time: shorter if somebody watches the progress.
 _WAIT_S, _TOLD_EVERY_S = 5, 1
 
 _SUFFIXES: dict[str, Format] = {

@@ -77,7 +77,7 @@ class Published(msgspec.Struct, dict=True):
 
     @cached_property
     def ids(self) -> list[str] | None:
-        """Returns the ids in the order of the messages; None where the broker was not asked for them."""
+        """Returns the ids in the order of the messages; None if the broker was not asked for ids."""
         found: list[str] | None = _decode_ids(self.named)
         return found
 

@@ -186,7 +186,7 @@ class Client:
     def history(
         self, name: str, since: datetime | None = None, until: datetime | None = None, cells: int | None = None
     ) -> dict[str, Any]:
-        """Returns what each range of key hashes took in the last hour: `cells` of time and keys, coarser where there
+        """Returns what each range of key hashes took in the last hour: `cells` of time and keys, coarser if there
         would be more of them, and `from` and `until`, between which the leader has recorded all. Times have an offset.
         Raises TopicNotFound, InvalidRequest."""
         return self._run(calls.history(name, since, until, cells))
@@ -196,7 +196,7 @@ class Client:
 
         Instead of `value`, `"reference": {"upload_id": ...}` names an upload.
 
-        Waits where a limit refuses it, as long as the client's timeout at most; nothing was published then. After an
+        If a limit refuses it, waits as long as the client's timeout at most; nothing was published then. After an
         error that leaves the outcome open (ConnectionFailed), the caller must decide whether to publish again;
         a producer has no such errors.
         """
@@ -380,7 +380,7 @@ class Client:
         `mode`: "ordered" (the default of a new one: a segment has one consumer at a time), "shared" (no order) or
         "keyed" (the order of each key). The other settings are the subscription's; durations may have units. `consumer`
         is this consumer's name, by default a random one: one that comes back under its name gets first what it held in
-        "ordered", and no two may share one. Raises SubscriptionConflict where the subscription exists in another mode,
+        "ordered", and no two may share one. Raises SubscriptionConflict if the subscription exists in another mode,
         or with other settings, than are named; `start` and `ack_deadline_s` count for a new one alone.
         """
         settings = named(

@@ -86,7 +86,7 @@ class Acker:
             error: Exception | None = None
             try:
                 self._send(items)
-            except Exception as failed:  # whoever iterates learns of it
+            except Exception as failed:  # the iteration raises it
                 error = failed
             with self._changed:
                 self._error = self._error or error

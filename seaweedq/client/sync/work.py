@@ -115,7 +115,7 @@ class Work:
                 self._acker.flush()  # and the next pull waits no more
 
     def _has_room(self) -> bool:
-        """Waits until at most half of what may wait does, and makes room where a slow lane leaves workers with nothing
+        """Waits until at most half of what may wait does, and makes room if a slow lane leaves workers with nothing
         to do; returns False at the end."""
         half = self._pulling.wanted.max_messages // 2
 
@@ -223,7 +223,7 @@ class Work:
             self._changed.notify_all()
 
     def _reject(self, verdict: Answer) -> bool:
-        """Rejects a message; returns False where that cannot be, or where its lease has ended."""
+        """Rejects a message; returns False if that cannot be, or if its lease has ended."""
         try:
             return not self._run(self._pulling.answer([verdict])).unknown
         except NoDeadLetters as error:
