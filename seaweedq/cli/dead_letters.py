@@ -42,7 +42,8 @@ def list_letters(
             for letter in letters:
                 say(letter.json.decode())
             return
-        say_table(output, _LISTED, map(_row, letters), f"topic {topic} has no dead letters")
+        rows = ([one.id, *(one.headers.get(f"{PREFIX}{name}") or "-" for name in _SHOWN)] for one in letters)
+        say_table(output, _LISTED, rows, f"topic {topic} has no dead letters")
 
 
 @app.command(epilog=REDRIVE)
@@ -77,11 +78,7 @@ def redrive(
     say_done(output, told, topic=topic, **facts)
 
 
-def _row(letter: "Message") -> list[str]:
-    return [letter.id, *(letter.headers.get(f"{PREFIX}{name}") or "-" for name in _SHOWN)]
-
-
-def read_letters(client: "Client", topic: str) -> Iterator["Message"]:
+def _all(client: "Client", topic: str) -> Iterator["Message"]:
     """Yields all messages of a topic, segment by segment."""
     for segment in client.segments(topic):
         offset, before = int(segment.get("start_offset") or 0), -1

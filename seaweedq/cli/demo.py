@@ -133,9 +133,6 @@ def _quiet(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-_TEXT = ("carrier", "tailnum", "origin", "dest")
-
-
 @dataclass(frozen=True)
 class Flights:
     """`lines`: JSON texts; `schema`: Iceberg's JSON; `delays`: the mean arr_delay by carrier, as pandas has it."""
@@ -153,16 +150,13 @@ def load(rows: int | None) -> Flights:
     whole = {name: "Int64" for name, kind in frame.dtypes.items() if kind.kind == "f"}
     text = frame.astype(whole).to_json(orient="records", lines=True)
     delays = frame.groupby("carrier")["arr_delay"].mean().dropna().to_dict()
-    return Flights(text.encode().splitlines(), _schema(list(frame.columns)), delays)
-
-
-def _schema(names: list[str]) -> dict[str, Any]:
-    fields = [{"id": id, "name": name, "required": False, "type": _type(name)} for id, name in enumerate(names, 1)]
-    return {"type": "struct", "schema-id": 0, "fields": fields}
-
-
-def _type(name: str) -> str:
-    return "timestamptz" if name == "time_hour" else "string" if name in _TEXT else "int"
+    kinds = {"time_hour": "timestamptz"} | dict.fromkeys(("carrier", "tailnum", "origin", "dest"), "string")
+    fields = [
+        {"id": id, "name": name, "required": False, "type": kinds.get(name, "int")}
+        for id, name in enumerate(frame.columns, 1)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": fields}
+    return Flights(text.encode().splitlines(), schema, delays)
 
 
 def save(delays: Mapping[str, float], rows: int, path: Path) -> None:

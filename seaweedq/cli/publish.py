@@ -27,7 +27,6 @@ from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError, Top
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from seaweedq.client import Client
     from seaweedq.client.sync.producer import Producer, Receipt
 
 # More bars than this, and those that are full go.
@@ -175,7 +174,8 @@ class Publication:
             place, receipt = self._sent.popleft()
             error = receipt.exception()
             if isinstance(error, REFUSED):
-                self._name(place, _reason(error))
+                rows = getattr(error, "fields", {}).get("errors") or [{"reason": str(error)}]
+                self._name(place, str(rows[0]["reason"]))
             elif error is not None:
                 raise error
 
@@ -185,11 +185,6 @@ class Publication:
             raise UnreadableBody(told)
         complain(told)
         self.skipped += 1
-
-
-def _reason(error: Exception) -> str:
-    rows = getattr(error, "fields", {}).get("errors") or [{"reason": str(error)}]
-    return str(rows[0]["reason"])
 
 
 @contextmanager
@@ -373,7 +368,8 @@ def _publish_records(
     with ExitStack() as stack:
         name, opened = _opened(source, stack)
         client = stack.enter_context(connect(url))
-        _reach(client, topic)
+        with suppress(TopicNotFound):  # brokers may create it; without any broker it fails at once, the producer late
+            client.segments(topic)
         at_most = batch or (NAMED if how.skip_invalid else 10_000)
         producer = stack.enter_context(client.producer(topic, batch_messages=at_most))
         publication = Publication(producer, name, how.skip_invalid)
@@ -383,7 +379,8 @@ def _publish_records(
                 publication.send(place, partial(how.arguments, record))
             publication.flush()
         except (SeaweedqError, OSError):
-            _flush(producer)
+            with suppress(SeaweedqError):  # waits for what was sent before the record that ends the command
+                producer.flush()
             taken = publication.acknowledged
             told = f"published {counted(taken, 'message')} to {topic}; the others were not published:"
             say_done(output, told, topic=topic, messages=taken, complete=False)
@@ -407,18 +404,6 @@ def _opened(source: Path | bytes | None, stack: ExitStack) -> tuple[str, BinaryI
     if isinstance(source, bytes):
         return "FILE", BytesIO(source)
     return (source.name, stack.enter_context(source.open("rb"))) if source else ("stdin", sys.stdin.buffer)
-
-
-def _reach(client: "Client", topic: str) -> None:
-    """Raises ConnectionFailed at once if no broker answers; later the producer tries for long."""
-    with suppress(TopicNotFound):  # brokers may create it
-        client.segments(topic)
-
-
-def _flush(producer: "Producer") -> None:
-    """Waits for what was sent before a record that ends the command."""
-    with suppress(SeaweedqError):
-        producer.flush()
 
 
 def _refuse(options: dict[str, Any], reason: str) -> None:

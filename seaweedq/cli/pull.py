@@ -96,12 +96,24 @@ def pull(
         messages = client.subscribe(topic, subscription, begin, idle_s, batch, deadline_s, cast("Mode | None", mode))
         if follow and is_new and start == "latest":
             _tell_begin(topic, subscription)
-        lines = _lines(messages, output) if payloads is None else _downloaded(messages, payloads, output, stack)
+        lines = (
+            ((message, message_line(message.json, output)) for message in messages)
+            if payloads is None
+            else _downloaded(messages, payloads, output, stack)
+        )
         interrupts = stack.enter_context(Interrupts())
         back: list[Message] = []
         stack.callback(_give_back, back)  # once nothing more is pulled
-        answer = back.append if nack else _leave if no_ack else _ack
-        count = _print_all(interrupts.until_stopped(lines), max, answer)
+        out, count = sys.stdout.buffer, 0
+        for count, (message, line) in enumerate(interrupts.until_stopped(lines), 1):
+            out.write(line + b"\n")
+            out.flush()
+            if nack:
+                back.append(message)
+            elif not no_ack:
+                message.ack()
+            if count == max:
+                break
         if not (count or follow or interrupts.stopped):
             _tell_nothing(topic, subscription, start, is_new)
     if interrupts.stopped:
@@ -141,10 +153,6 @@ def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> No
     typer.echo(f"to move this one: seaweedq subscription seek {topic} {subscription} --to earliest", err=True)
 
 
-def _lines(messages: Iterator["Message"], output: str) -> Iterator[tuple["Message", bytes]]:
-    return ((message, message_line(message.json, output)) for message in messages)
-
-
 def _downloaded(
     messages: Iterator["Message"], folder: Path, output: str, stack: ExitStack
 ) -> Iterator[tuple["Message", bytes]]:
@@ -164,28 +172,6 @@ def _downloaded(
         yield message, message_line(line, output)
 
 
-def _ack(message: "Message") -> None:
-    message.ack()
-
-
-def _leave(message: "Message") -> None:
-    pass
-
-
 def _give_back(messages: list["Message"]) -> None:
     for message in messages:
         message.nack(delay_s=0)
-
-
-def _print_all(
-    messages: Iterator[tuple["Message", bytes]], most: int | None, answer: Callable[["Message"], None]
-) -> int:
-    """Prints messages and answers each. Returns their number."""
-    out, number = sys.stdout.buffer, 0
-    for number, (message, line) in enumerate(messages, 1):
-        out.write(line + b"\n")
-        out.flush()
-        answer(message)
-        if number == most:
-            break
-    return number

@@ -298,7 +298,9 @@ class Audit:
                 verdict.chain.missing(name, str(error))
                 continue
             with file:
-                for rows in verdict.chain.entry(name, file, at == len(names) - 1, self._wanted):
+                for rows in verdict.chain.entry(
+                    name, file, at == len(names) - 1, lambda: random.random() < self._sample
+                ):
                     verdict.read += rows.num_rows
                     self.rows += rows.num_rows
                     self.payloads.rows(verdict.chain.segment, rows)
@@ -306,9 +308,6 @@ class Audit:
                         self._compare(verdict, rows, broker)
                     yield
             yield
-
-    def _wanted(self) -> bool:
-        return random.random() < self._sample
 
     def _compare(self, verdict: Verdict, rows: pa.Table, broker: Broker) -> None:
         first = rows["_offset"][0].as_py()

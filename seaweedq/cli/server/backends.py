@@ -117,7 +117,8 @@ def _check_encrypted(settings: Settings) -> None:
     """Raises InvalidRequest if a user or a certificate is for an etcd that would be asked in plain text (without a
     CA there is no TLS), or if rights would come over it that nobody has allowed to come so."""
     given = [name for name in ("etcd_user", "etcd_cert_file") if getattr(settings, name)]
-    far = [one for one in settings.coordination.removeprefix(ETCD).split(",") if not _is_loopback(one)]
+    endpoints = settings.coordination.removeprefix(ETCD).split(",")
+    far = [one for one in endpoints if not is_loopback(urlsplit(f"//{one}").hostname or "")]
     if given and far and not settings.etcd_ca_file:
         raise InvalidRequest(
             f"{given[0]} is set and etcd_ca_file is not: without a certificate authority there is no TLS, and what is "
@@ -130,10 +131,6 @@ def _check_encrypted(settings: Settings) -> None:
             "right; set etcd_ca_file, or allow_plain_etcd=true where nobody else is in that network",
             field="allow_plain_etcd",
         )
-
-
-def _is_loopback(endpoint: str) -> bool:
-    return is_loopback(urlsplit(f"//{endpoint}").hostname or "")
 
 
 CHARGED_PER_S = 8.0

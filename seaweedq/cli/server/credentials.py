@@ -153,7 +153,8 @@ class Certificate:
             self._seen = self._unfit = b""
         elif content != self._seen:
             self._seen = content
-            self._trust()
+            with suppress(OSError, ValueError):  # the next read tells why
+                self._members.load_verify_locations(self._files[0])
         elif content != self._unfit:
             self._show(content, failure)
 
@@ -168,12 +169,6 @@ class Certificate:
             return
         self._shown = content
         logger.info("tls_cert_file=%s was renewed: new connections get it", self._files[0])
-
-    def _trust(self) -> None:
-        try:
-            self._members.load_verify_locations(self._files[0])
-        except (OSError, ValueError):
-            pass  # the next read tells why
 
     def _read(self) -> bytes:
         return b"\0".join(file.read_bytes() for file in self._files)

@@ -115,15 +115,10 @@ def _grace_s(settings: Settings) -> float:
     return settings.shutdown_delay_s + settings.shutdown_s + MARGIN_S
 
 
-async def _sweep(settings: Settings) -> None:
-    """Removes the files of interrupted puts, as no broker writes now."""
-    store = open_store(settings, SystemIds())
-    await store.sweep_temporary()
-    await store.close()
-
-
 async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int:
-    await _sweep(settings)
+    store = open_store(settings, SystemIds())
+    await store.sweep_temporary()  # files of interrupted puts, as no broker writes now
+    await store.close()
     grace_s = _grace_s(settings)
     members = [
         Member(number, member_command(program, settings, number), lifeline, grace_s, partial(end_lease, settings))

@@ -12,7 +12,7 @@ import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, one_line, say
 from seaweedq.cli.shared.output import JSON, TABLE, WIDE, Column, Output, say_done, say_json, say_table, terminal_width
-from seaweedq.cli.topic.lineage import KEY_SPACE, Cell, LastHour, Segment, changes, share
+from seaweedq.cli.topic.lineage import KEY_SPACE, LastHour, Segment, changes, share
 from seaweedq.cli.topic.watch_picture import short
 from seaweedq.errors import RouteNotFound, Unavailable
 from seaweedq.extras import needs
@@ -78,12 +78,11 @@ def lay_out(topic: str, segments: Sequence[Segment], now: datetime, hour: LastHo
         )
         for segment in sorted(segments, key=lambda segment: segment.id)
     )
-    cells = tuple(_box(cell) for cell in hour.cells) if hour else ()
+    cells = tuple(
+        Box(-1, cell.begin, cell.end, cell.low / KEY_SPACE, cell.high / KEY_SPACE, cell.rate, is_open=False)
+        for cell in (hour.cells if hour else ())
+    )
     return Layout(tuple(boxes), begin, max(end, begin + timedelta(seconds=1)), title(topic, segments), cells)
-
-
-def _box(cell: Cell) -> Box:
-    return Box(-1, cell.begin, cell.end, cell.low / KEY_SPACE, cell.high / KEY_SPACE, cell.rate, is_open=False)
 
 
 def title(topic: str, segments: Sequence[Segment]) -> str:

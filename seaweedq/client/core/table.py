@@ -337,8 +337,8 @@ def plan_table(topic: str, wanted: ReadOptions) -> Steps[TableRead]:
 
 
 def expiry_time(answer: Mapping[str, Any], expired: Expired) -> datetime | None:
-    """Returns the time by which rows have expired, as a segment map or the offsets of a stream state it; None if they are
-    kept."""
+    """Returns the time by which rows have expired, as a segment map or a stream's offsets state it; None if all
+    are kept."""
     return None if expired == "keep" else datetime.fromisoformat(answer[NOW])
 
 
