@@ -78,7 +78,7 @@ def redrive(
     say_done(output, told, topic=topic, **facts)
 
 
-def _all(client: "Client", topic: str) -> Iterator["Message"]:
+def read_letters(client: "Client", topic: str) -> Iterator["Message"]:
     """Yields all messages of a topic, segment by segment."""
     for segment in client.segments(topic):
         offset, before = int(segment.get("start_offset") or 0), -1

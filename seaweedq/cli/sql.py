@@ -305,7 +305,7 @@ def _watch(database: Database, statement: str, rows: int, every_s: float, wide: 
 
     console, shown = drawing(), None
     with Interrupts() as interrupts:
-        pictures = interrupts.until_stopped(_refreshes(database, statement, rows, every_s, wide))
+        pictures = interrupts.until_stopped(repeat(database, statement, rows, every_s, wide))
         if not console.is_terminal:
             for shown in pictures:
                 console.print(shown)
@@ -317,7 +317,7 @@ def _watch(database: Database, statement: str, rows: int, every_s: float, wide: 
             console.print(shown)
 
 
-def _refreshes(database: Database, statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
+def repeat(database: Database, statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
     """Yields a table again and again, or the error of a look that may be repeated."""
     from rich.console import Group
     from rich.text import Text

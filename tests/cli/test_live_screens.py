@@ -76,6 +76,6 @@ def test_it_draws_again_until_ctrl_c_and_leaves_the_last_picture(
 def test_a_watch_that_ends_before_its_first_look_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = StringIO()
     monkeypatch.setattr(sql, "drawing", lambda: Console(file=screen, force_terminal=True))
-    monkeypatch.setattr(sql, "_refreshes", lambda *given: iter(()))
+    monkeypatch.setattr(sql, "repeat", lambda *given: iter(()))
     privates.watch(sql)(cast(Database, None), "SELECT 1", 10, 1.0, wide=False)
     assert "SELECT" not in screen.getvalue()

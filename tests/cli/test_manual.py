@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from seaweedq.cli import main
 from seaweedq.cli.main import manual_pages
-from tests.support import privates
 
 SECTIONS = ["Examples", "See also"]
 PAGES = manual_pages()

@@ -17,7 +17,7 @@ from seaweedq import Client
 from seaweedq.cli import sql_database as databases
 from seaweedq.cli.main import app
 from seaweedq.cli.shared.common import calling
-from seaweedq.cli.sql import _refreshes
+from seaweedq.cli.sql import repeat
 from seaweedq.cli.sql_database import Database, opened
 from seaweedq.errors import FileMissing, InvalidRequest, SeaweedqError, TopicNotFound
 from tests.support.codec.body_samples import iceberg
@@ -246,7 +246,7 @@ def test_a_look_again_and_again_goes_on_over_errors(
 
     console = Console(width=200)
     with calling(sql.url) as transport, opened(transport, "", "") as database:
-        looks = _refreshes(database, f'SELECT count(*) AS n FROM "{numbers}"', 10, 0.0, wide=False)
+        looks = repeat(database, f'SELECT count(*) AS n FROM "{numbers}"', 10, 0.0, wide=False)
         shown = []
         for broken in (False, True, False):
             with monkeypatch.context() as patched:

@@ -245,7 +245,7 @@ def history(
             for answer in answers:
                 say_json(answer)
             return
-        hour = _last_hour(client, topic) if plot or has_room else None
+        hour = load_last_hour(client, topic) if plot or has_room else None
     segments = [Segment.from_answer(answer) for answer in answers]
     now = datetime.now(UTC)
     if plot:
@@ -258,7 +258,7 @@ def history(
     say("times are UTC; " + ("last hour and highest are messages/s" if hour else "rates are means of a life"))
 
 
-def _last_hour(client: "Client", topic: str) -> "LastHour | None":
+def load_last_hour(client: "Client", topic: str) -> "LastHour | None":
     """Returns the leader's record; None, and says why, if nobody tells it."""
     try:
         return LastHour.from_answer(client.history(topic, cells=CELLS))

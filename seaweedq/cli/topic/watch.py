@@ -113,11 +113,11 @@ def _snapshot(client: "Client", topic: str, history: bool) -> "Snapshot":
     from seaweedq.cli.topic.watch_picture import Snapshot
 
     segments, now = map(Segment.from_answer, client.segments(topic)), datetime.now(UTC)
-    hour = _last_minutes(client, topic, now) if history else None
+    hour = load_last_minutes(client, topic, now) if history else None
     return Snapshot(time.monotonic(), now, {segment.id: segment for segment in segments}, hour)
 
 
-def _last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
+def load_last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
     """Returns the leader's record; None if nobody tells it: the picture does without."""
     from seaweedq.cli.topic.lineage import LastHour
     from seaweedq.cli.topic.watch_picture import PAST

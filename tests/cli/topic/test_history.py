@@ -182,6 +182,6 @@ def test_a_broker_that_tells_none_is_no_failure(error: Exception, capsys: pytest
         raise error
 
     client: Any = SimpleNamespace(history=refuse)
-    assert history._last_hour(client, "t") is None
+    assert history.load_last_hour(client, "t") is None
     assert str(error) in capsys.readouterr().err
-    assert watch._last_minutes(client, "t", after(0)) is None
+    assert watch.load_last_minutes(client, "t", after(0)) is None
