@@ -9,15 +9,14 @@ the same authority has signed, or on loopback (client/core/attempts); never to s
 import os
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from seaweedq.client.core.attempts import Brokers
-from seaweedq.client.core.effects import Attempt, Reply, Request, SignedRequest
+from seaweedq.client.core.effects import Attempt, Request, SignedRequest
 from seaweedq.client.core.problems import bare
 from seaweedq.client.files import Slice
 from seaweedq.errors import ClientError, ConnectionFailed
@@ -63,11 +62,12 @@ class Credentials:
         """Tells whether a token is shown."""
         return self._token is not None or self._file is not None
 
-    def verify(self, secure: bool) -> bool | ssl.SSLContext:
-        """Returns how certificates are verified; loading them takes longer than a request, so only if `secure`."""
-        if not secure or self._ca_file is None:
-            return secure
-        return ssl.create_default_context(cafile=self._ca_file)
+    def verify(self, url: str) -> bool | ssl.SSLContext:
+        """Returns how the certificate of a broker at a URL is verified. Plain HTTP needs none, and loading certificates
+        takes longer than a request."""
+        if not url.startswith("https:"):
+            return False
+        return True if self._ca_file is None else ssl.create_default_context(cafile=self._ca_file)
 
     def headers(self) -> dict[str, str]:
         """Returns the headers that show the token. Raises ClientError if its file cannot be read."""
@@ -103,11 +103,6 @@ class SecretUrl(httpx.URL):
         return bare(super().__str__())
 
 
-def given_url(url: str | Sequence[str] | None) -> str | Sequence[str]:
-    """Returns the URL, by default that of the environment, else that of a broker on this machine."""
-    return os.environ.get("SEAWEEDQ_URL") or DEFAULT_URL if url is None else url
-
-
 def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
     """Raises ValueError for a timeout in which nothing can be answered, and for headers that HTTP cannot carry."""
     if not 0 < timeout_s < inf:
@@ -117,28 +112,6 @@ def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
             raise ValueError(f"{name!r} is not the name of an HTTP header")
         if _CONTROL.search(value):
             raise ValueError(f"the value of header {name!r} has a line break or another control character")
-
-
-def check_open(http: httpx.Client | httpx.AsyncClient) -> None:
-    """Raises ClientError if the client was closed."""
-    if http.is_closed:
-        raise ClientError("this client is closed")
-
-
-def is_secure(brokers: Brokers) -> bool:
-    """Tells whether certificates are verified: loading them takes longer than a request, and plain HTTP does not need
-    them."""
-    return brokers.urls[0].startswith("https:")
-
-
-def shows_secret(credentials: Credentials, headers: Mapping[str, str] | None) -> bool:
-    """Tells whether requests show a token, or what users put into the header for one."""
-    return credentials.has_token or any(name.lower() == "authorization" for name in headers or {})
-
-
-def is_ours(brokers: Brokers, url: str) -> bool:
-    """Tells whether a signed URL is that of a broker that the user named. Only those get the user's headers."""
-    return any(url.startswith(f"{one}/") for one in brokers.urls)
 
 
 def build(
@@ -174,11 +147,6 @@ def build(
     if isinstance(effect, SignedRequest):
         made.url = SecretUrl(made.url)
     return made
-
-
-def reply_of(url: str, response: httpx.Response, stream: Any = None) -> Reply:
-    """Returns the answer; with a `stream` its body is still to be read."""
-    return Reply(response.status_code, response.headers, b"" if stream else response.content, url, stream)
 
 
 def failed(url: str, error: httpx.RequestError) -> ConnectionFailed:

@@ -42,7 +42,7 @@ from seaweedq.client.core.pulling import Mode, Pulling, PullOptions, check_pull_
 from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Upload, format_given, imported
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files import Progress, Source
-from seaweedq.client.http import Credentials, check_options, given_url
+from seaweedq.client.http import DEFAULT_URL, Credentials, check_options
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
 from seaweedq.extras import needs
 
@@ -84,7 +84,7 @@ class AsyncClient:
         ids: Ids | None = None,
     ) -> None:
         self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
-        self._urls = parse_urls(given_url(url))
+        self._urls = parse_urls(os.environ.get("SEAWEEDQ_URL") or DEFAULT_URL if url is None else url)
         check_options(timeout_s, headers)
         self._transport = AsyncTransport(
             Brokers(self._urls, self._clock.monotonic_s),

@@ -1,6 +1,6 @@
 """The core's calls, one per route: each builds its request and decodes the answer. No I/O.
 
-A call is one request, which `broker_choice` may offer to several brokers; only `Patience` repeats requests. The
+A call is one request, which `attempts.Brokers` may offer to several brokers; only `Patience` repeats requests. The
 configuration of topics and subscriptions is as keywords name it; durations and sizes may be texts with units.
 """
 

@@ -23,19 +23,9 @@ from seaweedq.client.core.effects import (
     Together,
 )
 from seaweedq.client.files import Slice
-from seaweedq.client.http import (
-    LIMITS,
-    Credentials,
-    build,
-    check_open,
-    failed,
-    is_ours,
-    is_secure,
-    reply_of,
-    shows_secret,
-)
+from seaweedq.client.http import LIMITS, Credentials, build, failed
 from seaweedq.client.sync.stop import NEVER, Stop, Stopped
-from seaweedq.errors import ConnectionFailed, SeaweedqError
+from seaweedq.errors import ClientError, ConnectionFailed, SeaweedqError
 
 T = TypeVar("T")
 
@@ -72,7 +62,8 @@ class SyncTransport:
     ) -> None:
         self._brokers, self._timeout_s, self._mock = brokers, timeout_s, transport
         self._credentials = credentials or Credentials()
-        brokers.has_secret = shows_secret(self._credentials, headers)
+        own_secret = any(name.lower() == "authorization" for name in headers or {})
+        brokers.has_secret = self._credentials.has_token or own_secret
         self._headers = headers
         self._connect()
 
@@ -81,7 +72,7 @@ class SyncTransport:
         self._http = httpx.Client(
             headers=self._headers,
             limits=LIMITS,
-            verify=self._credentials.verify(is_secure(self._brokers)),
+            verify=self._credentials.verify(self._brokers.urls[0]),
             transport=self._mock,
         )
         self._store_http: httpx.Client | None = None
@@ -156,17 +147,16 @@ class SyncTransport:
         made = build(http, effect, chunks, self._timeout_s, self._credentials)
         try:
             response = http.send(made, stream=request.streamed)
-            if not request.streamed:
-                return reply_of(effect.url, response)
-            if response.is_success:
-                return reply_of(effect.url, response, _Stream(effect.url, response))
-            try:
-                response.read()
-            finally:
-                response.close()
+            if request.streamed and response.is_success:
+                return Reply(response.status_code, response.headers, b"", effect.url, _Stream(effect.url, response))
+            if request.streamed:
+                try:
+                    response.read()
+                finally:
+                    response.close()
         except httpx.RequestError as error:
             raise failed(effect.url, error) from error
-        return reply_of(effect.url, response)
+        return Reply(response.status_code, response.headers, response.content, effect.url)
 
     def _http_for(self, effect: Attempt | SignedRequest) -> httpx.Client:
         """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not.
@@ -175,8 +165,9 @@ class SyncTransport:
         """
         if self._process != os.getpid():
             self._connect()
-        check_open(self._http)
-        if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
+        if self._http.is_closed:
+            raise ClientError("this client is closed")
+        if isinstance(effect, Attempt) or any(effect.url.startswith(f"{one}/") for one in self._brokers.urls):
             return self._http
         with self._lock:
             self._store_http = self._store_http or httpx.Client(limits=LIMITS, transport=self._mock)
