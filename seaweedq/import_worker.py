@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _refuse(error: SeaweedqError) -> None:
-    _tell(ReaderMessage("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
+    _send_message(ReaderMessage("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
 
 
 def _work(job: Job, asked: threading.Event) -> None:
@@ -90,7 +90,7 @@ def _work(job: Job, asked: threading.Event) -> None:
     kept: list[pa.RecordBatch] = []
     if job.check:
         count, kept = _checked(job, intake)
-        _tell(ReaderMessage("checked", rows=count))
+        _send_message(ReaderMessage("checked", rows=count))
         asked.wait()
     cutter, row = Cutter(layout, job.batch_rows), 0
     for rows in kept or _rows(job, intake):
@@ -101,7 +101,7 @@ def _work(job: Job, asked: threading.Event) -> None:
         row = end
     for batch in cutter.end():
         _send(batch)
-    _tell(ReaderMessage("ended"))
+    _send_message(ReaderMessage("ended"))
 
 
 def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
@@ -111,7 +111,7 @@ def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
     errors: list[tuple[int, str]] = []
     kept: list[pa.RecordBatch] | None = [] if job.format == "ndjson" else None
     count = decoded = 0
-    for found in _found(job, intake):
+    for found in _outcomes(job, intake):
         if isinstance(found, pa.RecordBatch):
             count, decoded = count + found.num_rows, decoded + found.nbytes
             check_expansion(decoded, job.size)
@@ -123,14 +123,14 @@ def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
             errors += [(int(error["index"]), str(error["reason"])) for error in found]
         if len(errors) >= MAX_NAMED:
             break
-        _tell(ReaderMessage("seen", rows=count))
+        _send_message(ReaderMessage("seen", rows=count))
     refuse(errors[:MAX_NAMED])
     if not count:
         raise InvalidImport("the file has no rows", format=job.format, reason="no rows")
     return count, kept or []
 
 
-def _found(job: Job, intake: Intake) -> Iterator[pa.RecordBatch | Sequence[Error]]:
+def _outcomes(job: Job, intake: Intake) -> Iterator[pa.RecordBatch | Sequence[Error]]:
     for chunk in _ahead(chunks(f"/dev/fd/{job.file}", job.size, job.format, job.bare, intake)):
         yield from outcomes(chunk)
 
@@ -145,7 +145,7 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def _rows(job: Job, intake: Intake) -> Iterator[pa.RecordBatch]:
-    for found in _found(job, intake):
+    for found in _outcomes(job, intake):
         if not isinstance(found, pa.RecordBatch):
             raise InvalidImport("the file has changed since it was checked", format=job.format, reason="it has changed")
         yield found
@@ -156,7 +156,7 @@ def _send(batch: pa.RecordBatch) -> None:
     _write(batch, size)
     sink = pa.FixedSizeBufferWriter(buffer := pa.allocate_buffer(size.size()))
     _write(batch, sink)
-    _tell(ReaderMessage("rows", rows=batch.num_rows, size=buffer.size), buffer)
+    _send_message(ReaderMessage("rows", rows=batch.num_rows, size=buffer.size), buffer)
 
 
 def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
@@ -164,7 +164,7 @@ def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
         writer.write_batch(batch)
 
 
-def _tell(told: ReaderMessage, body: pa.Buffer | None = None) -> None:
+def _send_message(told: ReaderMessage, body: pa.Buffer | None = None) -> None:
     for data in (head(told), body):
         left = memoryview(data) if data is not None else memoryview(b"")
         while left:

@@ -245,14 +245,14 @@ def findings_of_brokers(url: str, named: bool) -> Iterator[Finding]:
         return
     yield from judge_cluster(facts)
     for one in facts["brokers"]:
-        yield from _broker(one)
+        yield from _check_broker(one)
     known = {one["url"].rstrip("/") for one in facts["brokers"]}
     for address in url.split(","):
         if (there := address.strip().rstrip("/")) and there not in known:
-            yield from _named(there)
+            yield from _check_address(there)
 
 
-def _broker(one: dict[str, Any]) -> Iterator[Finding]:
+def _check_broker(one: dict[str, Any]) -> Iterator[Finding]:
     import httpx
 
     try:
@@ -269,7 +269,7 @@ def _broker(one: dict[str, Any]) -> Iterator[Finding]:
         yield judge_clock(one["id"], ahead_s)
 
 
-def _named(address: str) -> Iterator[Finding]:
+def _check_address(address: str) -> Iterator[Finding]:
     """Yields the finding of an address that somebody named, and no broker of the cluster has, as of one that is dead;
     nothing if a broker answers there, as behind a load balancer."""
     import httpx

@@ -24,7 +24,7 @@ from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
 
 
-class _Listed(NamedTuple):
+class _Command(NamedTuple):
     """A command that is not loaded yet: the module that has it (a function, or the Typer app of its subcommands), the
     name there, its line in the list of commands, the name of its epilog, and its exit code if the reader of its output
     has closed the pipe: not 0 if the exit code says more than that all is printed."""
@@ -38,34 +38,34 @@ class _Listed(NamedTuple):
 
 _COMMANDS = {
     "Start here": {
-        "serve": _Listed("server.serve", "serve", "Run a broker.", cut_off=1),
-        "demo": _Listed("demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1),
-        "help": _Listed("main", "manual", "Show a page about the queue, or a command's help.", "MANUAL"),
+        "serve": _Command("server.serve", "serve", "Run a broker.", cut_off=1),
+        "demo": _Command("demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1),
+        "help": _Command("main", "manual", "Show a page about the queue, or a command's help.", "MANUAL"),
     },
     "Brokers": {
-        "cluster": _Listed("cluster", "app", "Show the brokers; show and raise the cluster's level."),
-        "doctor": _Listed("doctor", "doctor", "Look at what a broker needs, and at brokers that run.", cut_off=1),
-        "bench": _Listed("bench", "bench", "Measure publishing, and delivery to consumers."),
+        "cluster": _Command("cluster", "app", "Show the brokers; show and raise the cluster's level."),
+        "doctor": _Command("doctor", "doctor", "Look at what a broker needs, and at brokers that run.", cut_off=1),
+        "bench": _Command("bench", "bench", "Measure publishing, and delivery to consumers."),
     },
     "Topics": {
-        "topic": _Listed("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
-        "top": _Listed("top", "top", "Show the busiest topics and segments, live."),
-        "subscription": _Listed("subscription", "app", "Create, show, seek, pause and delete them."),
-        "dead-letters": _Listed("dead_letters", "app", "List dead letters, and publish them again."),
+        "topic": _Command("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
+        "top": _Command("top", "top", "Show the busiest topics and segments, live."),
+        "subscription": _Command("subscription", "app", "Create, show, seek, pause and delete them."),
+        "dead-letters": _Command("dead_letters", "app", "List dead letters, and publish them again."),
     },
     "Messages": {
-        "publish": _Listed(
+        "publish": _Command(
             "publish", "publish", "Publish the records of a file or of stdin; or whole files.", cut_off=1
         ),
-        "pull": _Listed("pull", "pull", "Print a subscription's messages, and ack them."),
-        "sql": _Listed("sql", "sql", "Run SQL over topics, complete to the last message."),
-        "import": _Listed("import_file", "import_file", "Publish each row of a file, all of them or none."),
-        "verify": _Listed("verify", "verify", "Audit a topic's files.", cut_off=1),
+        "pull": _Command("pull", "pull", "Print a subscription's messages, and ack them."),
+        "sql": _Command("sql", "sql", "Run SQL over topics, complete to the last message."),
+        "import": _Command("import_file", "import_file", "Publish each row of a file, all of them or none."),
+        "verify": _Command("verify", "verify", "Audit a topic's files.", cut_off=1),
     },
     "Access": {
-        "principal": _Listed("access", "principals", "Create, show, list and remove principals."),
-        "token": _Listed("access", "tokens", "Issue, list and revoke tokens."),
-        "whoami": _Listed("access", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
+        "principal": _Command("access", "principals", "Create, show, list and remove principals."),
+        "token": _Command("access", "tokens", "Issue, list and revoke tokens."),
+        "whoami": _Command("access", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
     },
 }
 LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}

@@ -251,7 +251,7 @@ INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the conven
 
 
 @dataclass(frozen=True)
-class _How:
+class _RecordOptions:
     """The meaning of a record: with `envelope` a whole message, else a value, with its key in `key_field`."""
 
     envelope: bool
@@ -310,7 +310,9 @@ def publish(
     if message is None and path is None and sys.stdin.isatty():
         what = "message" if envelope else "value"
         typer.echo(f"reads messages from the terminal, one JSON {what} a line; end with Ctrl-D", err=True)
-    _publish_records(topic, path or message, format, _How(envelope, key_field, skip_invalid), batch, output, url)
+    _publish_records(
+        topic, path or message, format, _RecordOptions(envelope, key_field, skip_invalid), batch, output, url
+    )
 
 
 def _message(given: str | None) -> bytes | None:
@@ -358,7 +360,7 @@ def _publish_records(
     topic: str,
     source: Path | bytes | None,
     format: InputFormat,
-    how: _How,
+    options: _RecordOptions,
     batch: int | None,
     output: str,
     url: str,
@@ -370,13 +372,13 @@ def _publish_records(
         client = stack.enter_context(connect(url))
         with suppress(TopicNotFound):  # brokers may create it; without any broker it fails at once, the producer late
             client.segments(topic)
-        at_most = batch or (NAMED if how.skip_invalid else 10_000)
+        at_most = batch or (NAMED if options.skip_invalid else 10_000)
         producer = stack.enter_context(client.producer(topic, batch_messages=at_most))
-        publication = Publication(producer, name, how.skip_invalid)
-        stack.enter_context(watched(publication, _shown(stack)))
+        publication = Publication(producer, name, options.skip_invalid)
+        stack.enter_context(watched(publication, _acknowledged_bar(stack)))
         try:
             for place, record in records(opened, format):
-                publication.send(place, partial(how.arguments, record))
+                publication.send(place, partial(options.arguments, record))
             publication.flush()
         except (SeaweedqError, OSError):
             with suppress(SeaweedqError):  # waits for what was sent before the record that ends the command
@@ -412,7 +414,7 @@ def _refuse(options: dict[str, Any], reason: str) -> None:
             raise typer.BadParameter(reason, param_hint=name)
 
 
-def _shown(stack: ExitStack) -> Callable[[int], None]:
+def _acknowledged_bar(stack: ExitStack) -> Callable[[int], None]:
     """Returns a function that shows how many messages are acknowledged, if there is a terminal."""
     if not sys.stderr.isatty():
         return lambda taken: None

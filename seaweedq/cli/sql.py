@@ -103,7 +103,7 @@ def interruptible(connection: "duckdb.DuckDBPyConnection", work: Callable[[], R]
             raise
 
 
-class Shown(NamedTuple):
+class FirstRows(NamedTuple):
     """The first rows that a statement finds, and whether there are more."""
 
     head: list[Column]
@@ -111,7 +111,7 @@ class Shown(NamedTuple):
     more: bool
 
 
-def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> Shown:
+def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> FirstRows:
     """Returns the first rows. DuckDB makes the texts: for a time of Python's it needs pytz, which no extra has, and
     Python has none for `infinity`."""
     import duckdb
@@ -126,7 +126,7 @@ def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) ->
         for name, kind in zip(found.columns, found.types, strict=True)
     ]
     rows = found.limit(most + 1).project("CAST(COLUMNS(*) AS VARCHAR)").fetchall()
-    return Shown(head, [[value or "" for value in row] for row in rows[:most]], len(rows) > most)
+    return FirstRows(head, [[value or "" for value in row] for row in rows[:most]], len(rows) > most)
 
 
 def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, path: Path) -> None:
@@ -146,7 +146,7 @@ def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str)
     with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as folder:
         pipe = Path(folder) / "pipe"
         os.mkfifo(pipe)
-        copying = _Copying(pipe)
+        copying = _PipeCopier(pipe)
         copying.start()
         try:
             connection.execute(_copy(connection, statement, format, pipe))
@@ -159,7 +159,7 @@ def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str)
             raise copying.failure
 
 
-class _Copying(threading.Thread):
+class _PipeCopier(threading.Thread):
     """Copies what comes through a named pipe to stdout."""
 
     def __init__(self, pipe: Path) -> None:
@@ -318,13 +318,13 @@ def _watch(database: Database, statement: str, rows: int, every_s: float, wide: 
 
 
 def repeat(database: Database, statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
-    """Yields a table again and again, or the error of a look that may be repeated."""
+    """Yields a table again and again, or an error after which it may go on."""
     from rich.console import Group
     from rich.text import Text
 
     found: list[RenderableType] = []
 
-    def look() -> None:
+    def refresh() -> None:
         with database.over(statement) as (connection, _):
             shown = table(connection, statement, rows)
             lines = layout(shown.head, shown.rows, None if wide else terminal_width())
@@ -335,7 +335,7 @@ def repeat(database: Database, statement: str, rows: int, every_s: float, wide: 
     while True:
         head = Text(f"{time.strftime('%H:%M:%S')}  {' '.join(statement.split())}", style="dim", overflow="ellipsis")
         try:
-            _repeated(database, statement, look)
+            _repeated(database, statement, refresh)
         except (Unavailable, ConnectionFailed, FileMissing) as error:
             head = Text(one_line(error), style="red")
         yield Group(head, *found)

@@ -34,7 +34,7 @@ class TopicLoad:
     open: Sequence[Segment]
 
     @staticmethod
-    def of(name: str, answer: Iterable[Mapping[str, Any]]) -> "TopicLoad":
+    def from_answer(name: str, answer: Iterable[Mapping[str, Any]]) -> "TopicLoad":
         """Returns the load of a topic, given its segments as a broker lists them."""
         listed = list(answer)
         found = [one for one in map(Segment.from_answer, listed) if one.is_open]
@@ -224,5 +224,5 @@ def _refresh(client: "Client", loads: "Loads") -> int:
     names = [topic["name"] for topic in client.topics()]
     for name in loads.due(names):
         with suppress(TopicNotFound):  # it was deleted meanwhile
-            loads.known[name] = TopicLoad.of(name, client.segments(name))
+            loads.known[name] = TopicLoad.from_answer(name, client.segments(name))
     return len(names)

@@ -62,7 +62,7 @@ class Options:
     def parse(options: Mapping[str, str]) -> "Options":
         """Parses options by their names, in any case. Raises ValueError."""
         names = {name.lower(): name for name in NAMES}
-        given = {_known(name, names): value for name, value in options.items()}
+        given = {_official_name(name, names): value for name, value in options.items()}
         url = given.get("url") or os.environ.get("SEAWEEDQ_URL")
         if not url:
             raise ValueError("the option url is not given, and SEAWEEDQ_URL is not set")
@@ -101,7 +101,7 @@ class Options:
                 raise ValueError(f"the option {name} is not for {of}")
 
 
-def _known(name: str, names: Mapping[str, str]) -> str:
+def _official_name(name: str, names: Mapping[str, str]) -> str:
     if name.lower() in names:
         return names[name.lower()]
     if name.lower() == "pushdown":

@@ -334,7 +334,7 @@ def _chains(places: Iterable[str], topic: str) -> dict[int, Sequence[EntryName]]
         raise TopicNotFound(f"there are no files of a topic at {topic}", url=topic)
     if others:
         logger.warning("%s has objects of somebody else, which are left out: %s", topic, sorted(others)[:3])
-    return {number: _whole(number, sorted(names)) for number, names in sorted(found.items())}
+    return {number: _check_whole(number, sorted(names)) for number, names in sorted(found.items())}
 
 
 def _is_hidden(folder: str) -> bool:
@@ -342,7 +342,7 @@ def _is_hidden(folder: str) -> bool:
     return any(part.startswith((".", "_")) and "=" not in part for part in folder.split("/"))
 
 
-def _whole(number: int, names: Sequence[EntryName]) -> Sequence[EntryName]:
+def _check_whole(number: int, names: Sequence[EntryName]) -> Sequence[EntryName]:
     for one, following in pairwise(names):
         if following.sequence != one.sequence + 1:
             raise ChainDamaged(

@@ -83,7 +83,7 @@ def hopeless(code: int, was_ready: bool) -> bool:
     return code > 0 and not was_ready
 
 
-def told(code: int) -> str:
+def exit_words(code: int) -> str:
     """Returns an exit code in words."""
     if code >= 0:
         return f"ended with {code}"
@@ -156,7 +156,7 @@ class Life:
         return False
 
     async def _end(self) -> int:
-        pipes = {self._process.stdout: self._said, self._process.stderr: self._logged}
+        pipes = {self._process.stdout: self._pass_output, self._process.stderr: self._pass_log}
         words = [asyncio.create_task(self._pass_on(pipe, line)) for pipe, line in pipes.items() if pipe]
         code = await self._process.wait()
         self.lived_s = time.monotonic() - self._began_s
@@ -175,7 +175,7 @@ class Life:
             if not data:
                 return
 
-    def _said(self, line: bytes) -> None:
+    def _pass_output(self, line: bytes) -> None:
         if found := GREETING.match(line):
             self.url = found[1].decode()
             self.greeted.set()
@@ -184,7 +184,7 @@ class Life:
         elif self._pastes:
             _write(sys.stdout.buffer, b"%b\n" % line)
 
-    def _logged(self, line: bytes) -> None:
+    def _pass_log(self, line: bytes) -> None:
         _write(sys.stderr.buffer, b"[%d] %b\n" % (self.number, line))
 
 
@@ -232,11 +232,13 @@ class Member:
                 return 0 if ended_in_order(code, greeted) else 1
             self._was_ready |= greeted
             if hopeless(code, self._was_ready):
-                logger.error("broker %d %s before it was ready: stopping all", self.number, told(code))
+                logger.error("broker %d %s before it was ready: stopping all", self.number, exit_words(code))
                 return code
             quick = 0 if self._asked else quick_ends(quick, life.lived_s if life else 0.0)
             if not self._asked:
-                logger.warning("broker %d %s: starting it again in %.1f s", self.number, told(code), pause_s(quick))
+                logger.warning(
+                    "broker %d %s: starting it again in %.1f s", self.number, exit_words(code), pause_s(quick)
+                )
             self._asked = False
             await self._pause(pause_s(quick))
         return 0

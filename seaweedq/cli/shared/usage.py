@@ -127,16 +127,16 @@ def usage(error: Any) -> str:
     if name == "NoSuchOption":
         return f"there is no option {error.option_name}{_nearest(error.option_name, _options(error))}"
     if name == "MissingParameter":
-        return f"{_of(error)} is missing"
+        return f"{_subject(error)} is missing"
     if isinstance(error, typer.BadParameter):
-        return f"{_of(error)}: {_reason(error)}"
+        return f"{_subject(error)}: {_reason(error)}"
     if (words := error.format_message()).startswith("No such command"):
         given = words.split("'")[1]
         return f"there is no command {given}{_nearest(given, getattr(error.ctx.command, 'commands', {}))}"
     return str(words[:1].lower() + words[1:])
 
 
-def _of(error: Any) -> str:
+def _subject(error: Any) -> str:
     """Returns the option or the argument that an error is about."""
     if error.param_hint:
         hint = error.param_hint if isinstance(error.param_hint, str) else error.param_hint[0]

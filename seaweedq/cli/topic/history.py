@@ -112,14 +112,14 @@ def rows(segments: Iterable[Segment], now: datetime, hour: LastHour | None = Non
             " ".join(map(str, segment.successors)),
             f"{segment.end_offset:,}",
             short(segment.mean_rate(now)),
-            *(_took(hour, segment, now) if hour else ()),
+            *(_intake_cells(hour, segment, now) if hour else ()),
         )
         for segment in known
     ]
 
 
-def _took(hour: LastHour, segment: Segment, now: datetime) -> tuple[str, str, str]:
-    took = hour.took(segment, now)
+def _intake_cells(hour: LastHour, segment: Segment, now: datetime) -> tuple[str, str, str]:
+    took = hour.intake(segment, now)
     if took is None:
         return "", "", ""
     hot = f"hash {took.hot_key[0]}: {took.hot_key[1]:.0%}" if took.hot_key else ""

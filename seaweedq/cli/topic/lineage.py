@@ -172,7 +172,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class Intake:
     """The mean and the highest rate of a segment, and the key that was too hot to split it."""
 
     mean: float
@@ -192,7 +192,7 @@ class LastHour:
         """Parses an answer."""
         return LastHour(datetime.fromisoformat(answer["from"]), tuple(map(_cell, answer["cells"])))
 
-    def took(self, segment: Segment, now: datetime) -> Took | None:
+    def intake(self, segment: Segment, now: datetime) -> Intake | None:
         """Returns what a segment took since the leader records; None for one that was sealed before."""
         lived = (segment.sealed_at or now) - max(segment.created_at, self.begin)
         if lived <= timedelta(0):
@@ -200,7 +200,7 @@ class LastHour:
         cells = [cell for cell in self.cells if cell.segment == segment.id]
         hot = [cell.hot_key for cell in cells if cell.hot_key]
         highest = max((cell.rate for cell in cells), default=0.0)
-        return Took(sum(c.messages for c in cells) / lived.total_seconds(), highest, hot[-1] if hot else None)
+        return Intake(sum(c.messages for c in cells) / lived.total_seconds(), highest, hot[-1] if hot else None)
 
     def rates(self, since: datetime, until: datetime, lines: int, columns: int) -> list[list[float]]:
         """Returns a picture of so many lines, the oldest first, and columns of the key space: the highest rate at each

@@ -30,7 +30,7 @@ from seaweedq.client.core.calls import (
     Start,
     TopicFile,
     TopicFormat,
-    named,
+    given_fields,
     topic_files,
 )
 from seaweedq.client.core.delivery import Offload, Route, type_of
@@ -39,7 +39,7 @@ from seaweedq.client.core.held_messages import Worked
 from seaweedq.client.core.message import AsyncMessage, Batch, Make, Page
 from seaweedq.client.core.payload_reading import payload
 from seaweedq.client.core.pulling import Mode, Pulling, PullOptions, check_pull_options, check_work
-from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Upload, format_given, imported
+from seaweedq.client.core.uploading import ANY_BYTES, Format, ImportResult, Rows, Upload, choose_format, import_rows
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files import Progress, Source
 from seaweedq.client.http import DEFAULT_URL, Credentials, check_options
@@ -122,7 +122,7 @@ class AsyncClient:
 
         Durations and sizes may have units: `retention={"max_age_s": "7d"}`. Raises TopicConflict, InvalidRequest.
         """
-        config = named(
+        config = given_fields(
             format=format,
             schema=schema,
             key_field=key_field,
@@ -233,26 +233,26 @@ class AsyncClient:
         bare: bool = False,
         progress: Progress | None = None,
         rows: Rows | None = None,
-    ) -> Imported:
+    ) -> ImportResult:
         """Uploads a Parquet, NDJSON or Arrow file, of any size, and publishes each of its rows as a message.
 
         Returns once all are durable; if any row is not valid, none is published. `format` defaults to that of the
         path's suffix; with `bare` each line of NDJSON is itself the value. `progress(bytes, of these)` reports on the
         upload, `rows(rows, of these)` on the import after it. Raises the errors of `upload` and `import_upload`.
         """
-        kind = format_given(what, format, bare)
+        kind = choose_format(what, format, bare)
         upload_id = await self.upload(topic, what, ANY_BYTES, progress)
         return await self.import_upload(topic, upload_id, kind, bare, rows)
 
     async def import_upload(
         self, topic: str, upload_id: str, format: Format, bare: bool = False, rows: Rows | None = None
-    ) -> Imported:
+    ) -> ImportResult:
         """As `import_file`, of an existing upload; an import requested before is joined, and publishes nothing twice.
 
         Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
         UploadConflict, ConnectionFailed: all with the `upload_id` among their fields.
         """
-        steps = imported(topic, upload_id, format, bare, self._patience(), rows)
+        steps = import_rows(topic, upload_id, format, bare, self._patience(), rows)
         return await self._run(steps)
 
     async def fetch(
@@ -387,7 +387,7 @@ class AsyncClient:
         "ordered", and no two may share one. Raises SubscriptionConflict if the subscription exists in another mode,
         or with other settings, than are named; `start` and `ack_deadline_s` count for a new one alone.
         """
-        settings = named(
+        settings = given_fields(
             max_attempts=max_attempts,
             dead_letter_topic=dead_letter_topic,
             backoff_s=backoff_s,
@@ -421,7 +421,7 @@ class AsyncClient:
 
         Parameters and guarantees are those of `subscribe`.
         """
-        settings = named(
+        settings = given_fields(
             max_attempts=max_attempts,
             dead_letter_topic=dead_letter_topic,
             backoff_s=backoff_s,
@@ -465,7 +465,7 @@ class AsyncClient:
         nothing be leased for long. Raises the errors of `subscribe`, and the first one of an ack.
         """
         most = check_work(handler, workers, max_messages, max_extension_s)
-        settings = named(
+        settings = given_fields(
             max_attempts=max_attempts,
             dead_letter_topic=dead_letter_topic,
             backoff_s=backoff_s,
@@ -510,7 +510,7 @@ class AsyncClient:
 
         Durations may have units: `backoff_s=["1s", "5m"]`. Raises SubscriptionConflict, InvalidRequest.
         """
-        config = named(
+        config = given_fields(
             mode=mode,
             start=start,
             ack_deadline_s=ack_deadline_s,

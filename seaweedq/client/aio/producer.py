@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from seaweedq.client.core.batching import MOST_BYTES, Limits, ProducerBatch, SentLine, row_of
-from seaweedq.client.core.delivery import MOST_UPLOADS, Outcome, Route, file_job, shown
+from seaweedq.client.core.delivery import MOST_UPLOADS, Outcome, Route, file_job, receipt_repr
 from seaweedq.client.core.effects import Steps
 from seaweedq.client.core.segment_map import MapRefresh
 from seaweedq.client.core.streams import Partitioner, Placeholder, ProducerStream
@@ -45,7 +45,7 @@ class AsyncDelivery:
         """Returns whether the outcome is known."""
         return self._done.is_set()
 
-    def known(self) -> Outcome | None:
+    def outcome_now(self) -> Outcome | None:
         """Returns the outcome; None while it is not known."""
         return self._outcome if self.done() else None
 
@@ -89,7 +89,7 @@ class AsyncReceipt:
         return self.result().__await__()
 
     def __repr__(self) -> str:
-        return shown("AsyncReceipt", self._delivery.known(), self._index)
+        return receipt_repr("AsyncReceipt", self._delivery.outcome_now(), self._index)
 
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ class Filter(TypedDict, total=False):
     headers: Mapping[str, str]
 
 
-def named(**fields: Any) -> dict[str, Any]:
+def given_fields(**fields: Any) -> dict[str, Any]:
     """Returns the fields that have a value: those that a caller has named."""
     return {name: value for name, value in fields.items() if value is not None}
 

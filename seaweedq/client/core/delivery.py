@@ -193,7 +193,7 @@ class Outcome:
         return self.published.ids[at]
 
 
-def shown(name: str, outcome: Outcome | None, index: int) -> str:
+def receipt_repr(name: str, outcome: Outcome | None, index: int) -> str:
     """Returns the repr of a receipt: the id of its message, or its error; without either while it waits."""
     if outcome is None:
         return f"{name}(waiting)"

@@ -190,10 +190,10 @@ class BaseMessage:
         self._origin.answer(extension_of(self._wire.id, self._origin.lease, ack_deadline_s))
 
     def __repr__(self) -> str:
-        what = repr(self.reference) if self.reference else f"value={self._shown()}"
+        what = repr(self.reference) if self.reference else f"value={self._value_repr()}"
         return f"{type(self).__name__}(id={self.id!r}, key={self.key!r}, {what})"
 
-    def _shown(self) -> str:
+    def _value_repr(self) -> str:
         """Returns the value as Python writes it; a long one as the beginning of its text."""
         raw = self.raw
         if len(raw) <= SHOWN:

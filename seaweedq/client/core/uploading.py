@@ -258,7 +258,7 @@ class ImportedRows(msgspec.Struct, frozen=True):
     count: int
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportResult(msgspec.Struct, frozen=True):
     """A finished import: all `count` rows are durable, in `segments`."""
 
     upload_id: str
@@ -286,7 +286,7 @@ def format_of(name: str) -> Format:
     return _SUFFIXES[suffix]
 
 
-def format_given(what: object, format: Format | None, bare: bool) -> Format:
+def choose_format(what: object, format: Format | None, bare: bool) -> Format:
     """Returns the given format, else that of a path's suffix. Raises ValueError, before anything is uploaded."""
     found = format or format_of(os.fspath(what) if isinstance(what, str | os.PathLike) else "")
     check_format(found, bare)
@@ -301,9 +301,9 @@ def check_format(format: str, bare: bool) -> None:
         raise ValueError(f"bare is only for lines of NDJSON, but the format is {format}")
 
 
-def imported(
+def import_rows(
     topic: str, upload_id: str, format: str, bare: bool, patience: Patience, rows: Rows | None = None
-) -> Steps[Imported]:
+) -> Steps[ImportResult]:
     """Imports an upload's rows as messages, and waits until all are durable.
 
     Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadConflict and
@@ -331,4 +331,4 @@ def imported(
         if rows:
             rows(answer.count, answer.rows)
         if answer.state == "done":
-            return Imported(answer.upload_id, answer.count, answer.segments)
+            return ImportResult(answer.upload_id, answer.count, answer.segments)

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import msgspec
 
 from seaweedq.client.core.batching import MOST_BYTES, Limits, ProducerBatch, SentLine, row_of
-from seaweedq.client.core.delivery import MOST_UPLOADS, Outcome, Route, file_job, shown
+from seaweedq.client.core.delivery import MOST_UPLOADS, Outcome, Route, file_job, receipt_repr
 from seaweedq.client.core.effects import Steps
 from seaweedq.client.core.segment_map import MapRefresh
 from seaweedq.client.core.streams import Partitioner, Placeholder, ProducerStream
@@ -50,7 +50,7 @@ class Delivery:
         """Returns whether the outcome is known."""
         return self._done.is_set()
 
-    def known(self) -> Outcome | None:
+    def outcome_now(self) -> Outcome | None:
         """Returns the outcome; None while it is not known."""
         return self._outcome if self.done() else None
 
@@ -86,7 +86,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         return self._delivery.outcome(timeout_s).id_of(self._index)
 
     def __repr__(self) -> str:
-        return shown("Receipt", self._delivery.known(), self._index)
+        return receipt_repr("Receipt", self._delivery.outcome_now(), self._index)
 
 
 _LEAVE_S = 2.0

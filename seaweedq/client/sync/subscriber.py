@@ -82,7 +82,7 @@ class Acker:
             raise error
 
     def _send_all(self) -> None:
-        while items := self._take():
+        while items := self._next_items():
             error: Exception | None = None
             try:
                 self._send(items)
@@ -93,7 +93,7 @@ class Acker:
                 self._answered += len(items)
                 self._changed.notify_all()
 
-    def _take(self) -> list[Item]:
+    def _next_items(self) -> list[Item]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._pending, _IDLE_S):
                 self._thread = None

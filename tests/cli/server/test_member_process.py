@@ -13,12 +13,12 @@ from seaweedq.cli.server.member_process import (
     Lines,
     check_folder,
     ended_in_order,
+    exit_words,
     homes,
     hopeless,
     member_command,
     pause_s,
     quick_ends,
-    told,
 )
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
@@ -120,9 +120,9 @@ def test_hopeless_is_what_ended_by_itself_and_was_never_ready():
 
 
 def test_exit_codes_are_told_in_words():
-    assert told(-9) == "was killed by SIGKILL"
-    assert told(-34 - 3) == "was killed by signal 37"
-    assert told(3) == "ended with 3"
+    assert exit_words(-9) == "was killed by SIGKILL"
+    assert exit_words(-34 - 3) == "was killed by signal 37"
+    assert exit_words(3) == "ended with 3"
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\n\n", b"d\ne"])))
