@@ -98,7 +98,7 @@ def put(
 def _changed(
     name: str, grants: list[dict[str, list[str]]], limits: dict[str, float | None], disabled: bool | None
 ) -> "Steps[Any]":
-    """Puts what a principal has and what is given together: the broker replaces all of it."""
+    """Joins the given fields with those of the principal: the broker replaces all fields."""
     from seaweedq.client.core.calls import access_path, call
 
     path = access_path("principals", name)
@@ -154,7 +154,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _words(found: dict[str, Any]) -> str:
-    """Returns what a principal may do, and how much."""
+    """Returns the rights and limits of a principal, in words."""
     limits = limits_in_words(found["limits"])
     return (words_of(found["grants"]) or "do nothing") + (f", at most {limits}" if limits else "")
 

@@ -80,7 +80,7 @@ def confirm(
 
 
 def level_lines(facts: dict[str, Any]) -> list[str]:
-    """Returns the cluster's level in words: what it is, what it could be, and which brokers prevent more."""
+    """Returns the cluster's level in words: the present and the possible one, and the brokers that prevent more."""
     level, possible, newest, too_old = (facts[name] for name in ("level", "level_possible", "level_newest", "too_old"))
     lines = [f"level {level}"]
     if facts["level_written"] < level:

@@ -1,4 +1,4 @@
-"""`seaweedq doctor`: says what is wrong with a machine, a store, a coordination or brokers, and what to do.
+"""`seaweedq doctor`: finds faults of a machine, a store, a coordination or brokers, and names remedies.
 
 How findings are judged is pure. The checks write little, and remove what they write: a file in the data folder, and
 below `_probe/` in the store what each start of a broker writes there. They make nothing that the first broker makes,
@@ -54,7 +54,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, and what is said of it."""
+    """The result of one check."""
 
     verdict: Verdict
     what: str
@@ -106,7 +106,7 @@ def judge_coordination(where: str, took_s: float) -> Finding:
 
 
 def judge_cluster(facts: dict[str, Any]) -> list[Finding]:
-    """Judges what brokers say of their cluster (GET /v1/cluster)."""
+    """Judges the answer of brokers about their cluster (GET /v1/cluster)."""
     brokers = facts["brokers"]
     versions = sorted({one["version"] or "unknown" for one in brokers})
     found = [Finding(Verdict.OK, "cluster", f"{counted(len(brokers), 'broker')}, level {facts['level']}")]

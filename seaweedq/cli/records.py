@@ -24,7 +24,7 @@ _BEGINS, _GOES_ON = b"\n", b"x"
 
 
 class QuotedFile(io.RawIOBase):
-    """A file of CSV that is read from its start. `open` says whether a quote is open after what was read.
+    """A file of CSV that is read from its start. `open` says whether a quote is open at the place that was read last.
 
     A quote that closes a value of several lines, and has more text behind it, is one that opens a value further on:
     the value before was never closed. The file ends there, with its quote open.

@@ -1,10 +1,10 @@
-"""Publishing dead letters again, as an idempotent producer: no repeat doubles what a run before has published.
+"""Publishing dead letters again, as an idempotent producer: no repeat doubles letters that a run before has published.
 
 The letters of a segment come in the order of their offsets, and are published one by one, each with its offset as the
 sequence of a producer that is named after topic, subscription, its last seek, and the segment. So a sequence that is
-not above the newest one was published before, since the last seek: what a seek brings again is published again. If a
-letter counts as published, the subscription may have been sought after the name was made: then the name is made anew,
-and the letter is published under that one. Brokers remember a producer for a day.
+not above the newest one was published before, since the last seek: a letter that a seek brings again is published
+again. If a letter counts as published, the subscription may have been sought after the name was made: then the name is
+made anew, and the letter is published under that one. Brokers remember a producer for a day.
 
 A run goes on until no letter is left or `most` are done. Letters that an earlier run had leased when it was killed come
 once those leases have ended: the run waits for that, for as long as a lease lasts, and says so. Letters that another
@@ -152,7 +152,7 @@ class RedriveRun:
         named: dict[str, Any] = {"max_messages": pulled, "mode": "ordered", "consumer": self._consumer}
         topic, subscription = self._redriving.topic, self._redriving.subscription
         messages: Any = self._client.subscribe(topic, subscription, "earliest", IDLE_S, **named)
-        with closing(messages):  # sends the acks, also of what an error ends
+        with closing(messages):  # sends the acks, also after an error
             for message in messages:
                 self._waited_s = 0.0
                 self._redrive(message)

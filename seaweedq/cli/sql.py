@@ -160,7 +160,7 @@ def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str)
 
 
 class _PipeCopier(threading.Thread):
-    """Copies what comes through a named pipe to stdout."""
+    """Copies a named pipe to stdout."""
 
     def __init__(self, pipe: Path) -> None:
         super().__init__(daemon=True)

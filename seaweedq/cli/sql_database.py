@@ -1,11 +1,11 @@
 """A database in memory whose views are topics.
 
-Before each statement the topics that it names are planned anew and their tails fetched, so that it sees what was
+Before each statement the topics that it names are planned anew and their tails fetched, so that it sees all that was
 acknowledged when it began. Tails are copied into DuckDB by pieces; it reads the files itself, within its memory limit,
 and spills to a folder that goes with it. Files on S3 are read by s3fs, with the credentials of the caller.
 
 A view has exactly the rows of one plan (`client.core.table`): whole files, parts of files by their offsets, and
-the table of the tail, without what had expired when it was planned. So a view is complete to the last acknowledged
+the table of the tail, without rows that had expired when it was planned. So a view is complete to the last acknowledged
 message of that moment, and no row is in it twice, whatever brokers flush meanwhile.
 """
 

@@ -75,7 +75,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The offsets at the end of a batch, and what is lost before it."""
+    """The offsets at the end of a batch, and the losses before it."""
 
     offsets: dict[int, int]
     losses: tuple[Loss, ...]
@@ -210,7 +210,7 @@ def _roots(known: Known, among: Collection[int]) -> list[int]:
 
 
 def _skip_lost(at: Offsets, known: Known, losses: list[Loss]) -> dict[int, int]:
-    """Returns the offsets behind what is gone, which it adds to the losses."""
+    """Returns the offsets behind rows that are gone, which it adds to the losses."""
     found = dict(at)
     for number, offset in at.items():
         one = known.get(number)

@@ -1,4 +1,4 @@
-"""The options of the data source. Pure; every error names the option, its value and what is allowed."""
+"""The options of the data source. Pure; every error names the option, its value and the allowed ones."""
 
 import json
 import os

@@ -28,7 +28,7 @@ from seaweedq.spark.offsets import Loss
 from seaweedq.spark.options import Options
 
 TASK_ROWS = 200_000  # of a tail, that one task fetches
-OPEN_BYTES = 1024 * 1024  # what it costs to open a file, as bytes
+OPEN_BYTES = 1024 * 1024  # the cost of opening a file, as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def _cut(part: FilePart, most_bytes: int) -> Iterator[FilePart]:
 
 
 def _pack(parts: Sequence[FilePart], most_bytes: int, least: int) -> Iterator[tuple[FilePart, ...]]:
-    """Shares parts among as few tasks as there must be, all alike: the last one would get what the others could not
-    take. A task has half a part more or less than its share of what is left."""
+    """Shares parts among as few tasks as there must be, all alike: the last one would get all that the
+    others had no room for. A task has half a part more or less than its share of the rest."""
     costs = [_bytes(part) + min(OPEN_BYTES, most_bytes // 4) for part in parts]
     left, tasks = sum(costs), max(-(-sum(costs) // most_bytes), least)
     held: list[FilePart] = []
@@ -118,7 +118,7 @@ class TopicFacts:
 
 
 class TopicPartition(InputPartition):
-    """The share of one task, and what it needs to know of the topic and the plan: readers are made anew for executors.
+    """The share of one task, and its facts of the topic and the plan: readers are made anew for executors.
     What has expired at `as_of` is left out."""
 
     def __init__(self, share: TaskShare, facts: TopicFacts, as_of: datetime | None = None) -> None:

@@ -81,7 +81,7 @@ class BatchReader(PartitionReader, DataSourceReader):
             return client.run(bounds_by_segment(self.options.topic, known, bound))
         if not isinstance(bound, Mapping):
             return None
-        plan(known, bound)  # raises for what is not there
+        plan(known, bound)  # raises for an unknown segment or offset
         there = segments_of(known)
         self.lose([Loss(n, offset, there[n].start) for n, offset in bound.items() if offset < there[n].start])
         return starts(there, initial(there, bound))

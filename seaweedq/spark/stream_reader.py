@@ -1,4 +1,4 @@
-"""The reader of a stream: asks brokers for the ends of a topic, and has `offsets` decide what a batch has.
+"""The reader of a stream: asks brokers for the ends of a topic, and has `offsets` decide the rows of a batch.
 
 All state that matters is in Spark's checkpoint: the offsets before and after a batch. The reader remembers files that
 it has listed, so that a trigger costs the map, and a request for each segment with new files; a restart lists anew.
@@ -149,7 +149,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         return [TopicPartition(each, facts, as_of) for each in shares or [TaskShare()]]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forgets what is read."""
+        """Forgets files that are read."""
         self._listed.trim(_numbers(end))
 
     def stop(self) -> None:
@@ -193,7 +193,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         return self._clock.monotonic_s() - self._last_s < self.options.max_trigger_delay_s
 
     def _known(self, at: Mapping[int, int]) -> Known:
-        """Returns the map, and what brokers remember of further segments that the next batch needs."""
+        """Returns the map, and the further segments that the next batch needs, as brokers remember them."""
         known, asked = dict(self._map()), set[int]()
         while missing := needed(at, known) - asked:
             for number in missing:

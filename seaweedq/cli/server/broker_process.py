@@ -2,7 +2,7 @@
 
 A life has an event loop of its own, so that nothing of it is left when the next one begins. A life ends by a signal, by
 the loss of its lease, or by something unforeseen. After a signal no other one follows. A broker that could never start
-ends with the error. One that was ready begins again, as what it met may pass: a full disk, a coordination that does not
+ends with the error. One that was ready begins again, as the fault may pass: a full disk, a coordination that does not
 answer, a defect. A life that does not end in time (`StopDeadline`) is ended with its process; without a signal the same
 program then takes the place of the process, and is the next life.
 """
@@ -123,7 +123,7 @@ class BrokerProcess:
                 server = HttpServer(broker, self._stop, self._certificate, peer_listener)
                 gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
                 for one in filter(None, (listener, peer_listener)):
-                    one.listen(2048)  # whoever reads the greeting may connect
+                    one.listen(2048)  # a reader of the greeting may connect
                 _greet(self._settings, broker)
                 await server.run_until_stopped(listener)
         return broker.lost.is_set() and not self._stop.asked

@@ -174,7 +174,7 @@ class Certificate:
         return b"\0".join(file.read_bytes() for file in self._files)
 
     def _words(self, error: Exception) -> str:
-        """Returns what is amiss, and in which file, if it is in one alone; OpenSSL does not say in which."""
+        """Returns the fault in words, and its file, if it is in one alone; OpenSSL does not say in which."""
         cert_file, key_file = self._files
         if isinstance(error, OSError) and error.filename:
             setting = "tls_cert_file" if Path(error.filename) == cert_file else "tls_key_file"

@@ -60,7 +60,7 @@ class OnceInAWhile(logging.Filter):
 
 
 DRAIN_S = 3
-LOST_S = 1  # who has lost its lease may answer hardly anybody, and is missed
+LOST_S = 1  # a broker without its lease may answer hardly anybody, and is missed
 ACCEPT_S = 0.05
 logger = logging.getLogger("seaweedq")
 
@@ -137,7 +137,7 @@ class HttpServer(uvicorn.Server):
                 task.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves both ports: what is true of connections of the one, and of their end, is true of the other's."""
+        """Serves both ports, with the same rules for connections and for their end."""
         await super().startup(sockets)
         if self._peer_listener:
             config, loop = self._peer_config, asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class HttpServer(uvicorn.Server):
             self.should_exit = True
 
     async def _leave(self, listener: socket.socket) -> None:
-        """Waits, hands over, and answers who has connected."""
+        """Waits, hands over, and answers clients that have connected."""
         settings = self._broker.process.settings
         self._broker.leave()
         if settings.shutdown_delay_s:

@@ -65,7 +65,7 @@ def connect(url: str, on_retry: "OnRetry | None" = None) -> "Client":
 
 @contextmanager
 def calling(url: str, timeout_s: float = CLIENT_S) -> Iterator["SyncTransport"]:
-    """Opens what runs the core's calls at the brokers at `url`; an invalid URL is a usage error."""
+    """Opens a transport that runs the core's calls at the brokers at `url`; an invalid URL is a usage error."""
     from seaweedq.client.core.attempts import Brokers, parse_urls
     from seaweedq.client.sync.transport import SyncTransport
 
@@ -119,18 +119,18 @@ def _is_told(row: dict[str, Any], detail: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Returns a text that comes from elsewhere with escapes, as those of JSON, for what a terminal would obey: control
+    """Returns a foreign text with escapes, as those of JSON, for characters that a terminal would obey: control
     characters, and those that change the direction of the text."""
     return _OBEYED.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
 
 
 def counted(number: int, thing: str) -> str:
-    """Returns a number with what it counts, as "1 message" or "2,310 messages"."""
+    """Returns a number with its noun, as "1 message" or "2,310 messages"."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def complain(text: str, excerpt: str = "") -> None:
-    """Prints an error to stderr, on one line; below it the lines of what it is about, which a caret may point into."""
+    """Prints an error to stderr, on one line; below it an excerpt of its subject, into which a caret may point."""
     for line in (f"seaweedq: {text}", *excerpt.splitlines()):
         print(printable(line), file=sys.stderr)  # noqa: T201
 

@@ -24,7 +24,7 @@ TABLE, WIDE, JSON = FORMATS = ("table", "wide", "json")
 GAP = "  "
 FEWEST = 8  # characters of a cell that is cut
 _CUT = "…"
-UNCUT = 100_000  # columns of what is no terminal
+UNCUT = 100_000  # columns if stdout is no terminal
 _OF_MESSAGES = "json, one object a line; table or wide, a line for each message."
 
 

@@ -63,7 +63,7 @@ def end_while_loading() -> None:
 
 
 def raise_when_loaded() -> None:
-    """Lets Ctrl-C raise KeyboardInterrupt again, for a command that says what it has done."""
+    """Lets Ctrl-C raise KeyboardInterrupt again, for a command that reports its work."""
     if signal.getsignal(signal.SIGINT) is end_process:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

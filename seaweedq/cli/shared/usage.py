@@ -122,7 +122,7 @@ def complain_of_usage(error: Any) -> int:
 
 
 def usage(error: Any) -> str:
-    """Returns what is wrong with what was given."""
+    """Returns the fault of the given arguments, in words."""
     name = type(error).__name__
     if name == "NoSuchOption":
         return f"there is no option {error.option_name}{_nearest(error.option_name, _options(error))}"
@@ -157,7 +157,7 @@ def _reason(error: Any) -> str:
 
 
 def must(first: Mapping[str, Any]) -> str:
-    """Returns what a value must be, which pydantic refuses with this error."""
+    """Returns the demand on a value that pydantic refuses with this error."""
     return _MUST.get(first["type"], "is not valid").format(**first.get("ctx", {}))
 
 

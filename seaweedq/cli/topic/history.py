@@ -173,7 +173,7 @@ def _boxes(axes: Any, layout: Layout, scale: Any) -> None:
 
 
 def _cells(axes: Any, layout: Layout, scale: Any) -> None:
-    """Draws what the leader has recorded over the means, and the edges of segments anew."""
+    """Draws the leader's record over the means, and the edges of segments anew."""
     for box in (box for box in layout.cells if box.rate > 0):
         middle, height = (box.low + box.high) / 2, box.high - box.low
         axes.barh(middle, box.end - box.begin, height, left=box.begin, color=scale.to_rgba(box.rate), linewidth=0)

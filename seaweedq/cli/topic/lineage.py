@@ -193,7 +193,7 @@ class LastHour:
         return LastHour(datetime.fromisoformat(answer["from"]), tuple(map(_cell, answer["cells"])))
 
     def intake(self, segment: Segment, now: datetime) -> Intake | None:
-        """Returns what a segment took since the leader records; None for one that was sealed before."""
+        """Returns a segment's messages since the leader began its record; None for one that was sealed before."""
         lived = (segment.sealed_at or now) - max(segment.created_at, self.begin)
         if lived <= timedelta(0):
             return None

@@ -132,7 +132,7 @@ MOVES = 100
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The segment map by id at one moment, by the monotonic clock and as a date; and what the leader has recorded,
+    """The segment map by id at one moment, by the monotonic clock and as a date; and the leader's record,
     if it was asked."""
 
     monotonic_s: float

@@ -67,8 +67,8 @@ class AsyncAcker:
 
 class AsyncDeliveries(Generic[T]):
     """The messages or batches that the pulls of a subscription bring, each item `made` a message or a batch. A wait
-    that is cancelled ends nothing: the pull goes on, and the next call gets what it brings. Ending it sends answers,
-    waits for them, and gives back what nobody got; it pulls no more once nobody refers to it."""
+    that is cancelled ends nothing: the pull goes on, and the next call gets its messages. `aclose` sends answers,
+    waits for them, and gives back messages that nobody got; a dropped iterator pulls no more."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class AsyncDeliveries(Generic[T]):
             self._pull = asyncio.create_task(_pull(self._pulling, self._accept, self._run, self._acker), name="pull")
         pull = self._pull
         await asyncio.wait([pull])
-        if self._pull is pull and not self._ended:  # else another task has taken what it brought, or has ended all
+        if self._pull is pull and not self._ended:  # else another task has its messages, or has ended all
             self._pull = None
             pulled = pull.result()
             if pulled is None:
@@ -142,7 +142,7 @@ class AsyncDeliveries(Generic[T]):
 async def _pull(
     pulling: Pulling, accept: str, run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]], acker: AsyncAcker
 ) -> PullResult | None:
-    """Returns what the next pull brings, or None at the end. It refers to no AsyncDeliveries, which may be dropped."""
+    """Returns the result of the next pull, or None at the end. Refers to no AsyncDeliveries, which may be dropped."""
     is_idle = acker.is_idle()
     pulled: PullResult | None = await run(pulling.pull(accept=accept))
     if pulled is None and not is_idle:

@@ -97,7 +97,7 @@ class AsyncTransport:
             except BaseException as error:  # the steps may have something to tidy up
                 failure = error
                 if isinstance(error, Stopped):
-                    stop = NEVER  # what they do about it is not stopped
+                    stop = NEVER  # the steps' own reaction is not stopped
 
     async def chunks(self, steps: Steps[None]) -> AsyncIterator[bytes]:
         """Runs the steps of a payload and yields its bytes. Ending it returns connections."""

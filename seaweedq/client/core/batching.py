@@ -140,8 +140,8 @@ class Rows:
 
 
 def row_of(value: Any, key: str | None, limit_bytes: int) -> tuple[bytes, bool, int] | None:
-    """Returns the value's bytes, whether they are binary, and a bound of their line's size; None for what has to be
-    a line, as values over `limit_bytes` have.
+    """Returns the value's bytes, whether they are binary, and a bound of their line's size; None for a value that
+    has to be a line, such as one over `limit_bytes`.
 
     Raises TypeError for a value that JSON cannot express, ValueError for a text that is not Unicode.
     """
@@ -216,7 +216,7 @@ class ProducerBatch(Generic[D]):
 
     Its messages are `lines`, or as long as `rows` is set those rows; they are sent as `content_type`.
 
-    `is_unfit`: a broker takes no such columns, so the topic is not what it was.
+    `is_unfit`: a broker takes no such columns, so the topic has changed.
 
     A `held` batch reserves its position: its content comes later, and all later batches wait. By then it may have
     failed, with `error`. `upload_id` is the upload that its content names.

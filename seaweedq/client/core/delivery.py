@@ -247,11 +247,11 @@ class Route:
 
     def _publish_valid(self, stream: ProducerStream[Any], batch: ProducerBatch[Any]) -> Steps[Outcome]:
         """Publishes the batch's lines, apart from those that brokers refuse. Brokers count the lines of a request, so
-        what they name is looked up among those that it had."""
+        a line that they name is looked up among those of the request."""
         kept = dict(enumerate(batch.lines))
         first: SeaweedqError | None = None
         errors: dict[int, Exception] = {}
-        offload = self.offload  # once: what a reference makes no smaller is left out
+        offload = self.offload  # once: a message that no reference makes smaller is left out
         while True:
             lines = [*kept.values()]
             try:

@@ -22,7 +22,7 @@ from seaweedq.errors import (
     by_slug,
 )
 
-# 502 and 504 are what a proxy says in a broker's place.
+# 502 and 504 come from a proxy in a broker's place.
 TRANSIENT = frozenset({408, 429, 502, 503, 504})
 _ABSTRACT = {SeaweedqError, ClientError, ServerProblem, ConnectionFailed}
 _MEMBERS = ("type", "title", "status", "detail")

@@ -174,7 +174,7 @@ def reference_envelope(
 
 
 def _check(key: object, headers: object, timestamp: object, expires_in_s: object) -> None:
-    """Refuses here what a broker would refuse much later, when the message's batch has been sent."""
+    """Refuses values here that a broker would refuse much later, when the message's batch has been sent."""
     if key is not None and not isinstance(key, str):
         raise _wrong("key", key, "a str")
     if headers is not None:

@@ -153,7 +153,7 @@ class Producer:
     that leaves at once, and messages that are not acknowledged by then may be lost.
 
     It belongs to the process that made it: in a forked one `send`, `send_file`, `send_table` and `flush` raise
-    ClientError, and `close` does nothing, since what waits is sent by the parent.
+    ClientError, and `close` does nothing, since the parent sends the waiting messages.
     """
 
     def __init__(

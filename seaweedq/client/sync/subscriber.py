@@ -105,7 +105,7 @@ class Acker:
 
 def deliveries(pulling: Pulling, accept: str, run: Run, acker: Acker, made: Callable[[Any, Origin], T]) -> Iterator[T]:
     """Creates the subscription, and returns what its pulls bring, each item `made` a message or a batch. The end sends
-    the answers, waits for them, and gives back what was not yielded."""
+    the answers, waits for them, and gives back the messages that were not yielded."""
     run(pulling.ensure())
     return _deliveries(pulling, accept, run, acker, made)
 
@@ -128,7 +128,7 @@ def _deliveries(pulling: Pulling, accept: str, run: Run, acker: Acker, made: Cal
 
 
 def _pull(pulling: Pulling, accept: str, run: Run, acker: Acker) -> PullResult | None:
-    """Returns what the next pull brings, or None at the end."""
+    """Returns the result of the next pull, or None at the end."""
     is_idle = acker.is_idle()
     pulled: PullResult | None = run(pulling.pull(accept=accept))
     if pulled is None and not is_idle:
