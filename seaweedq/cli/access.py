@@ -92,7 +92,9 @@ def put(
     """Create a principal, or change one: grants replace those that it has; what is not given stays as it is."""
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
     found = run(url, _changed(name, grants, limits, disabled))
-    say_done(output, f"{name} may {_words(found)}", **found)
+    bounds = limits_in_words(found["limits"])
+    may = (words_of(found["grants"]) or "do nothing") + (f", at most {bounds}" if bounds else "")
+    say_done(output, f"{name} may {may}", **found)
 
 
 def _changed(
@@ -151,12 +153,6 @@ def remove(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     state = "disabled" if one["disabled"] else "enabled"
     return one["name"], state, words_of(one["grants"]), limits_in_words(one["limits"])
-
-
-def _words(found: dict[str, Any]) -> str:
-    """Returns the rights and limits of a principal, in words."""
-    limits = limits_in_words(found["limits"])
-    return (words_of(found["grants"]) or "do nothing") + (f", at most {limits}" if limits else "")
 
 
 WHOAMI = "Example: SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"

@@ -103,9 +103,5 @@ def left_lines(left: list[dict[str, Any]]) -> list[str]:
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     levels = f"{one['lowest_level']} to {one['highest_level']}"
-    return one["id"], one["version"] or "unknown", levels, _state(one), f"{one['segments']:,}", one["url"]
-
-
-def _state(broker: dict[str, Any]) -> str:
-    states = [name for name in ("leader", "starting", "draining") if broker[name]]
-    return ", ".join(states) or "ready"
+    state = ", ".join(name for name in ("leader", "starting", "draining") if one[name]) or "ready"
+    return one["id"], one["version"] or "unknown", levels, state, f"{one['segments']:,}", one["url"]

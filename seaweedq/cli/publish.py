@@ -300,7 +300,11 @@ def publish(
     )
     message = _message(file)
     path = None if message else _existing(file)
-    format = _input_format(input_format, path)
+    if input_format is not None and input_format not in list(InputFormat):
+        raise typer.BadParameter(
+            f"{input_format!r} is not one of {', '.join(InputFormat)}", param_hint="--input-format"
+        )
+    format = InputFormat(input_format) if input_format else format_of(path)
     if message and format is not InputFormat.NDJSON:
         raise typer.BadParameter("it is for files, but FILE is a message", param_hint="--input-format")
     if envelope and (format is not InputFormat.NDJSON or key_field):
@@ -347,13 +351,6 @@ def _existing(given: str | None) -> Path | None:
     if file.is_dir():
         raise typer.BadParameter(f"'{file}' is a folder", param_hint="FILE")
     return file
-
-
-def _input_format(named: str | None, path: Path | None) -> InputFormat:
-    """Returns the format that was named, or that of the file's suffix."""
-    if named is not None and named not in list(InputFormat):
-        raise typer.BadParameter(f"{named!r} is not one of {', '.join(InputFormat)}", param_hint="--input-format")
-    return InputFormat(named) if named else format_of(path)
 
 
 def _publish_records(

@@ -220,7 +220,8 @@ def _rows_of(batch: "pa.RecordBatch") -> list[Any]:
         names = batch.schema.names
     except UnicodeDecodeError:
         raise UnreadableBody("the name of a column is not UTF-8") from None
-    _check_names(names)
+    if twice := sorted({name for name in names if names.count(name) > 1}):  # a value can have only one of them
+        raise UnreadableBody(f"the file has several columns with the name {twice[0]!r}; each must have its own")
     wrong = [name for name, column in zip(names, batch.columns, strict=True) if not _is_utf_8(column)]
     for name in wrong:
         place = names.index(name)
@@ -258,9 +259,3 @@ def _numbered(rows: Iterator[Any], malformed: deque[tuple[int, BadRecord]]) -> I
         yield number, row
         number += 1
     yield from malformed
-
-
-def _check_names(names: list[str]) -> None:
-    """Raises UnreadableBody if two columns have one name: a value can have only one of them."""
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UnreadableBody(f"the file has several columns with the name {twice[0]!r}; each must have its own")

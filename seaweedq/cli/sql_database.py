@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from seaweedq.cli.shared.common import complain, counted
@@ -50,12 +49,8 @@ def view(read: "TableRead", root: str, tail: str) -> str:
             within = f"_offset >= {part.start} AND _offset < {part.end}"
             selects.append(f"SELECT * FROM {_parquet(root, [part])} WHERE {within}")
     columns = ", ".join(map(quoted, read.columns.names))
-    kept = f" WHERE {_unexpired(read.as_of)}" if read.as_of else ""
+    kept = f" WHERE _expires IS NULL OR _expires > TIMESTAMPTZ '{read.as_of.isoformat()}'" if read.as_of else ""
     return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(selects)}){kept}"
-
-
-def _unexpired(as_of: datetime) -> str:
-    return f"_expires IS NULL OR _expires > TIMESTAMPTZ '{as_of.isoformat()}'"
 
 
 def _parquet(root: str, parts: Sequence["FilePart"]) -> str:
@@ -175,16 +170,13 @@ class Database:
         topics = []
         for topic in self._listed():
             if reason := taken.get(topic.lower()):
-                self._leave_out(topic, reason)
+                if topic not in self._left_out:
+                    self._left_out.add(topic)
+                    complain(f"topic {topic!r} is left out; {reason}")
             else:
                 topics.append(topic)
                 taken[topic.lower()] = f"SQL does not tell it from {topic!r}: name it alone"
         return topics
-
-    def _leave_out(self, topic: str, reason: str) -> None:
-        if topic not in self._left_out:
-            self._left_out.add(topic)
-            complain(f"topic {topic!r} is left out; {reason}")
 
     def _is_topic(self, name: str) -> bool:
         from seaweedq.client.core.calls import call, topic_path

@@ -126,7 +126,9 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         step = advance(at, known, limit.max_rows if isinstance(limit, ReadMaxRows) else None, self._target)
         rows = sum(last - first for first, last in ranges(at, step.offsets).values())
         self._newest = _text({n: one.end for n, one in sorted(known.items()) if not one.ended})
-        if not isinstance(limit, ReadAllAvailable) and self._target is None and self._waits(rows):
+        is_early = self._clock.monotonic_s() - self._last_s < self.options.max_trigger_delay_s
+        waits = is_early and rows < (self.options.min_offsets or 0)
+        if waits and not isinstance(limit, ReadAllAvailable) and self._target is None:
             self._newest["backlog"] = backlog(at, known)
             return start
         self.lose(step.losses)
@@ -185,12 +187,6 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             return there[number]["start_offset"], there[number]["flushed_offset"]
         one = self._ask_segment(number)
         return (one.start, 0) if one else (2**63 - 1, 0)
-
-    def _waits(self, ahead: int) -> bool:
-        """Tells whether there is too little for a batch yet."""
-        if ahead >= (self.options.min_offsets or 0):
-            return False
-        return self._clock.monotonic_s() - self._last_s < self.options.max_trigger_delay_s
 
     def _known(self, at: Mapping[int, int]) -> Known:
         """Returns the map, and the further segments that the next batch needs, as brokers remember them."""

@@ -124,7 +124,9 @@ class BrokerProcess:
                 gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
                 for one in filter(None, (listener, peer_listener)):
                     one.listen(2048)  # a reader of the greeting may connect
-                _greet(self._settings, broker)
+                typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {self._settings.store_path}")
+                for line in server_lines(self._settings, broker.process.url, "events"):
+                    typer.echo(f"  {line}")
                 await server.run_until_stopped(listener)
         return broker.lost.is_set() and not self._stop.asked
 
@@ -217,9 +219,3 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
         return False
     starting.result()
     return True
-
-
-def _greet(settings: Settings, broker: Broker) -> None:
-    typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {settings.store_path}")
-    for line in server_lines(settings, broker.process.url, "events"):
-        typer.echo(f"  {line}")

@@ -11,7 +11,7 @@ wanted. A broker whose settings do not say so does not start, so that none is op
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -72,7 +72,8 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
         field = Settings.model_fields.get(name)
         if field is None:
             raise InvalidRequest(f"{_origin(name, named, config)}: {_no_setting(name)}", field=name) from None
-        shown = f"={_redacted(texts.get(name, first['input']))}" if field.repr else ""  # a secret is not printed
+        value = re.sub("://.*@", "://***@", repr(texts.get(name, first["input"])), flags=re.DOTALL)  # a URL's password
+        shown = f"={value}" if field.repr else ""  # a secret is not printed
         reason = f"it {must(first)}" if first["type"] != "value_error" else must(first)
         origin = _origin(name, named, config)
         raise InvalidRequest(f"setting {name}{shown}: {reason} (given by {origin})", field=name) from None
@@ -102,18 +103,16 @@ def _read_file(config: Path) -> dict[str, Any]:
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Returns a warning for each variable that looks like a setting, in capitals or not, and is none."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHERS
-    unknown = (name for name in sorted(environment) if name.upper().startswith(PREFIX) and name not in known)
-    return [
-        f"the variable {name} has no effect: {_no_variable(name, known)}"
-        for name in unknown
-        if not _OF_SERVICES.fullmatch(name) and not _SERVICE_LINK.match(environment[name])
-    ]
-
-
-def _no_variable(name: str, known: Collection[str]) -> str:
-    if name.upper() in known:
-        return f"its name must be in capitals, {name.upper()}"
-    return _no_setting(name[len(PREFIX) :].lower())
+    warnings = []
+    for name in sorted(environment):
+        if not name.upper().startswith(PREFIX) or name in known:
+            continue
+        if _OF_SERVICES.fullmatch(name) or _SERVICE_LINK.match(environment[name]):
+            continue
+        in_capitals = f"its name must be in capitals, {name.upper()}"
+        reason = in_capitals if name.upper() in known else _no_setting(name[len(PREFIX) :].lower())
+        warnings.append(f"the variable {name} has no effect: {reason}")
+    return warnings
 
 
 def _origin(name: str, given: Mapping[str, Any], config: Path | None) -> str:
@@ -127,11 +126,6 @@ def _origin(name: str, given: Mapping[str, Any], config: Path | None) -> str:
 def _no_setting(name: str) -> str:
     near = get_close_matches(name.lower(), Settings.model_fields, 1)
     return f"there is no setting {name!r}" + (f"; {near[0]} is the nearest" if near else "")
-
-
-def _redacted(value: Any) -> str:
-    """Returns the value's repr without anything that could be a URL's user and password."""
-    return re.sub("://.*@", "://***@", repr(value), flags=re.DOTALL)
 
 
 logger = logging.getLogger("seaweedq")
