@@ -258,7 +258,7 @@ class ImportedRows(msgspec.Struct, frozen=True):
     count: int
 
 
-class ImportResult(msgspec.Struct, frozen=True):
+class Imported(msgspec.Struct, frozen=True):
     """A finished import: all `count` rows are durable, in `segments`."""
 
     upload_id: str
@@ -303,7 +303,7 @@ def check_format(format: str, bare: bool) -> None:
 
 def import_rows(
     topic: str, upload_id: str, format: str, bare: bool, patience: Patience, rows: Rows | None = None
-) -> Steps[ImportResult]:
+) -> Steps[Imported]:
     """Imports an upload's rows as messages, and waits until all are durable.
 
     Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadConflict and
@@ -331,4 +331,4 @@ def import_rows(
         if rows:
             rows(answer.count, answer.rows)
         if answer.state == "done":
-            return ImportResult(answer.upload_id, answer.count, answer.segments)
+            return Imported(answer.upload_id, answer.count, answer.segments)

@@ -35,7 +35,7 @@ from seaweedq.client.core.held_messages import Worked
 from seaweedq.client.core.message import Batch, Make, Message, Page
 from seaweedq.client.core.payload_reading import payload
 from seaweedq.client.core.pulling import Mode, Pulling, PullOptions, check_pull_options, check_work
-from seaweedq.client.core.uploading import ANY_BYTES, Format, ImportResult, Rows, Upload, choose_format, import_rows
+from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Upload, choose_format, import_rows
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files import Progress, Source
 from seaweedq.client.http import DEFAULT_URL, Credentials, check_options
@@ -233,7 +233,7 @@ class Client:
         bare: bool = False,
         progress: Progress | None = None,
         rows: Rows | None = None,
-    ) -> ImportResult:
+    ) -> Imported:
         """Uploads a Parquet, NDJSON or Arrow file, of any size, and publishes each of its rows as a message.
 
         Returns once all are durable; if any row is not valid, none is published. `format` defaults to that of the
@@ -246,7 +246,7 @@ class Client:
 
     def import_upload(
         self, topic: str, upload_id: str, format: Format, bare: bool = False, rows: Rows | None = None
-    ) -> ImportResult:
+    ) -> Imported:
         """As `import_file`, of an existing upload; an import requested before is joined, and publishes nothing twice.
 
         Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
