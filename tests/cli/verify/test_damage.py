@@ -8,7 +8,6 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from seaweedq.cli.main import main
 from seaweedq.segments.entry import GUARD, METADATA_KEY, EntryMetadata, Seal
 from tests.support.segments.forged import write_guarded
 from tests.support.segments.sound_topic import SoundTopic
@@ -21,17 +20,6 @@ def topic(tmp_path: Path) -> SoundTopic:
     topic = SoundTopic(tmp_path / "store")
     topic.write(0, 300, 200, 250)
     return topic
-
-
-@pytest.fixture
-def verify(topic: SoundTopic, capsys: pytest.CaptureFixture[str]) -> Verify:
-    def run(*arguments: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["verify", "flights", "--store", f"file://{topic.root}", *arguments])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out + printed.err
-
-    return run
 
 
 def found(verify: Verify, *expected: str) -> None:

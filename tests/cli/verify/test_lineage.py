@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from seaweedq.cli.main import main
 from seaweedq.segments.audit import Bounds, SegmentAudit, map_findings
 from seaweedq.segments.entry import EntryName, Seal
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
@@ -33,17 +32,6 @@ def topic(tmp_path: Path) -> SoundTopic:
     topic.write(0, segment=2, keys=RIGHT, seal=seal(_3=ALL))
     topic.write(5, 0, segment=3, seal=seal(_4=ALL))
     return topic
-
-
-@pytest.fixture
-def verify(topic: SoundTopic, capsys: pytest.CaptureFixture[str]) -> Verify:
-    def run() -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["verify", "flights", "--store", f"file://{topic.root}"])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out + printed.err
-
-    return run
 
 
 def found(verify: Verify, *expected: str) -> None:
