@@ -201,7 +201,7 @@ def looked(job, asked):
         kept = [socket.socket() for _ in range(20)]
         found.append("sockets")
     except OSError: pass
-    import_worker._tell(ReaderMessage("refused", problem=ImportProblem("x", ",".join(found))))
+    import_worker._send_message(ReaderMessage("refused", problem=ImportProblem("x", ",".join(found))))
 import_worker._work = looked
 import_worker.main()
 """

@@ -124,9 +124,7 @@ class BrokerProcess:
                 gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
                 for one in filter(None, (listener, peer_listener)):
                     one.listen(2048)  # a reader of the greeting may connect
-                typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {self._settings.store_path}")
-                for line in server_lines(self._settings, broker.process.url, "events"):
-                    typer.echo(f"  {line}")
+                greet(self._settings, broker)
                 await server.run_until_stopped(listener)
         return broker.lost.is_set() and not self._stop.asked
 
@@ -219,3 +217,10 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
         return False
     starting.result()
     return True
+
+
+def greet(settings: Settings, broker: Broker) -> None:
+    """Prints the address of a broker that is ready, and commands to paste."""
+    typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {settings.store_path}")
+    for line in server_lines(settings, broker.process.url, "events"):
+        typer.echo(f"  {line}")

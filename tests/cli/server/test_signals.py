@@ -97,7 +97,7 @@ def test_a_signal_in_any_step_of_a_life_ends_it(
         terminate()
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker_process, "_greet", greet)
+        patch.setattr(broker_process, "greet", greet)
         assert run(tmp_path, stop).was_ready
     again = StopSignals(NoDeadline(), 0, 0)
     again.handle()

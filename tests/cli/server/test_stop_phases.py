@@ -76,7 +76,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang, overtim
         began.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(broker_process, "_greet", greet)
+    monkeypatch.setattr(broker_process, "greet", greet)
     monkeypatch.setattr(broker_process, "OVERTIME_S", overtime_s)
     deadline = StopDeadline(over)
     stop = StopSignals(deadline, 0, STOP_S + overtime_s)
@@ -136,10 +136,10 @@ def test_a_lost_life_has_the_deadline_too(
 
     def end_all() -> None:  # the life after the first one hangs, too
         monkeypatch.undo()
-        monkeypatch.setattr(broker_process, "_greet", greet)
+        monkeypatch.setattr(broker_process, "greet", greet)
         hang.end()
 
-    monkeypatch.setattr(broker_process, "_greet", greet)
+    monkeypatch.setattr(broker_process, "greet", greet)
     monkeypatch.setattr(broker_process, "OVERTIME_S", OVERTIME_S)
     deadline = StopDeadline(pass_over)
     stop = StopSignals(deadline, 0, STOP_S + OVERTIME_S)
