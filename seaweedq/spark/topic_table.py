@@ -124,7 +124,7 @@ def read_topic(
         first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
         frame = _files(spark, facts["path"], schema, chosen, first)
         fetch = Fetch(where, topic, dict(headers or {}))
-        batches, rest = _fetch_tail(client, topic, chosen.tail)
+        batches, rest = fetch_tail(client, topic, chosen.tail)
     if batches:
         frame = frame.unionByName(spark.createDataFrame(pa.Table.from_batches(batches), schema))
     if rest:
@@ -180,7 +180,7 @@ def s3a(path: str) -> str:
     return "s3a://" + path.removeprefix("s3://") if path.startswith("s3://") else path
 
 
-def _fetch_tail(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.RecordBatch], list[Rows]]:
+def fetch_tail(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.RecordBatch], list[Rows]]:
     """Fetches rows until they have DRIVER_BYTES, and returns them with the ranges that are left."""
     held: list[pa.RecordBatch] = []
     rest: list[Rows] = []

@@ -17,7 +17,6 @@ from seaweedq.errors import TopicNotFound
 from seaweedq.spark import topic_table
 from seaweedq.spark.topic_table import condition as condition_of
 from seaweedq.spark.topic_table import file_condition
-from tests.support import privates
 
 
 def segment(number: int, start: int, flushed: int, end: int) -> dict[str, Any]:
@@ -117,7 +116,7 @@ class Tails:
 def test_each_row_comes_once(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(topic_table, "DRIVER_BYTES", most)
     tails: Any = Tails()
-    held, rest = privates.held(topic_table)(cast(Client, tails), "t", [Rows(0, 0, 10), Rows(1, 4, 10)])
+    held, rest = topic_table.fetch_tail(cast(Client, tails), "t", [Rows(0, 0, 10), Rows(1, 4, 10)])
     held += [batch for rows in rest for batch in tails.read_segment("t", rows.segment, rows.start, rows.end, "keep")]
     found = [(row["segment"], row["_offset"]) for batch in held for row in batch.to_pylist()]
     assert sorted(found) == [*((0, n) for n in range(10)), *((1, n) for n in range(4, 10))]
