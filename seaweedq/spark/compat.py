@@ -1,5 +1,5 @@
-"""What depends on Spark and its version: whether it reads topics, its types of columns, and the registration of the
-data source in a session that does not find it by itself, such as one of Spark Connect.
+"""Spark's versions and types: which versions read topics, how columns are seen there, and the registration of the data
+source in a session that does not find it by itself, such as one of Spark Connect.
 """
 
 import inspect
