@@ -186,14 +186,14 @@ def _is_new(settings: "Settings") -> bool:
 
 async def _store(settings: "Settings", clock: "Clock", ids: "Ids", pools: "Pools") -> AsyncIterator[Finding]:
     from seaweedq.cli.server.backends import open_store
-    from seaweedq.storage.counting import Counted
+    from seaweedq.storage.instrumented import InstrumentedStore
     from seaweedq.storage.probe import probe
 
     if _is_new(settings):
         yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker makes")
         return
     opened = open_store(settings, ids, pools)
-    store = Counted(opened, clock)
+    store = InstrumentedStore(opened, clock)
     try:
         began_s = clock.monotonic_s()
         await probe(store.payloads, ids)

@@ -322,7 +322,7 @@ def _chains(places: Iterable[str], topic: str) -> dict[int, Sequence[EntryName]]
     others: list[str] = []
     for place in places:
         folder, _, name = place.rpartition("/")
-        segment, entry = _SEGMENT.fullmatch(folder), EntryName.of(name)
+        segment, entry = _SEGMENT.fullmatch(folder), EntryName.from_object(name)
         if folder and not segment and not _is_hidden(folder):
             detail = f"{place!r} at {topic} is in a folder that is none of a segment; Spark reads no topic beside it"
             raise ClientError(detail, name=place)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import seaweedq.journal
-from seaweedq.cli.server.backends import journal_setup
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import NeedsNewerBroker

@@ -23,9 +23,10 @@ from seaweedq.broker.broker import Broker, ProcessContext
 from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.cli.server.backends import journal_setup, open_coordination, open_store
+from seaweedq.cli.server.backends import open_coordination, open_store
 from seaweedq.cli.server.credentials import certificate_of, cluster_secret, draw_admin_token, trust_of
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.cli.server.machine import check_folders, keep_others_out
 from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, log_hanging
 from seaweedq.cli.shared.common import server_lines

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from seaweedq.cli.server.backends import CHARGED_PER_S, journal_setup, object_pace, open_coordination, open_store
+from seaweedq.cli.server.backends import open_coordination, open_store
+from seaweedq.cli.server.journals import CHARGED_PER_S, journal_setup, object_pace
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Put

@@ -4,7 +4,7 @@ from seaweedq.broker.broker import ProcessContext
 from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.cli.server.backends import journal_setup
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.coordination.interface import Coordination
 from seaweedq.settings import Settings
 from seaweedq.storage.instrumented import InstrumentedStore

@@ -1,0 +1,88 @@
+"""Chooses the journals that the settings name: the only place where a journal's kind is chosen, and its pace.
+
+It is apart from the other backends, since `seaweedq doctor` opens those, and journals import pyarrow.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from seaweedq.clock import Clock, Ids
+from seaweedq.formats import Level
+from seaweedq.journal.backends import FILE, OBJECT, FileJournals, JournalKinds, ObjectJournals
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.home_folder import HomeFolder
+from seaweedq.journal.interface import Journals, JournalSetup
+from seaweedq.journal.pacing import Pace
+from seaweedq.settings import Settings
+from seaweedq.storage.interface import ObjectStore
+
+CHARGED_PER_S = 8.0
+LINGER_S, LINGER_MAX_S = 0.02, 0.25  # of each, where the other alone is set
+# Domains of stores that charge for each put.
+CHARGING = (
+    "amazonaws.com",
+    "amazonaws.com.cn",
+    "storage.googleapis.com",
+    "r2.cloudflarestorage.com",
+    "aliyuncs.com",
+    "myqcloud.com",
+    "oraclecloud.com",
+    "appdomain.cloud",
+)
+logger = logging.getLogger(__name__)
+
+
+def journal_setup(
+    settings: Settings,
+    clock: Clock,
+    ids: Ids,
+    environ: Mapping[str, str],
+    disk: Disk | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> JournalSetup:
+    """Returns the home folder of a broker with these settings, and its journals: it writes the kind that the settings
+    name, and recovers all kinds. `sleep` waits for an earlier holder of the folder; `environ` has AWS's variables."""
+    disk = disk or Disk()
+    home = HomeFolder(settings.home, disk, ids, sleep)
+    pace, why = object_pace(settings, environ)
+    if settings.journal_kind == OBJECT:
+        logger.info("the journal's puts: %s", why)
+
+    def open_journals(store: ObjectStore, level: Level) -> Journals:
+        files = FileJournals(home, disk, ids, settings.journal_file_bytes, level)
+        objects = ObjectJournals(home, store, clock, ids, pace, level)
+        return JournalKinds({FILE: files, OBJECT: objects}, settings.journal_kind)
+
+    return JournalSetup(home, open_journals)
+
+
+def object_pace(settings: Settings, environ: Mapping[str, str]) -> tuple[Pace, str]:
+    """Returns the pace of an object journal's puts, and the reason of it, in words."""
+    window, low_s, high_s = settings.journal_window, settings.journal_linger_s, settings.journal_linger_max_s
+    per_s, why = settings.journal_puts_per_s, "as journal_puts_per_s says"
+    if low_s is not None or high_s is not None:
+        low_s, high_s = LINGER_S if low_s is None else low_s, LINGER_MAX_S if high_s is None else high_s
+        bound = f", and {_bound(per_s)}, {why}" if per_s else ""
+        apart = f"{low_s:g} to {high_s:g} s apart, as journal_linger_s says{bound}"
+        return Pace(window, low_s, high_s, per_s or 0), apart
+    if per_s is None:
+        charges = is_charging(settings, environ)
+        per_s = CHARGED_PER_S if charges else 0
+        why = "since this store charges for puts" if charges else "since this store does not charge for puts"
+        why += "; journal_puts_per_s sets it"
+    return Pace(window, puts_per_s=per_s), f"{_bound(per_s)}, {why}"
+
+
+def is_charging(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Returns whether the store charges for each put, as far as its URL and its endpoints tell."""
+    if not settings.store_path.startswith("s3://"):
+        return False
+    named = settings.s3_endpoints or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    hosts = [urlsplit(one.strip()).hostname or "" for one in named.split(",") if one.strip()]
+    return not hosts or any(host == domain or host.endswith(f".{domain}") for host in hosts for domain in CHARGING)
+
+
+def _bound(per_s: float) -> str:
+    return f"at most {per_s:g} a second in the long run" if per_s else "as many as come"
