@@ -20,7 +20,7 @@ from benchmarks.cluster_processes import LEASE_S, Broker, Cluster
 from benchmarks.http import NDJSON, Connection, Failed, request
 from benchmarks.result import Result
 from seaweedq import Client
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Entry
 from seaweedq.errors import SeaweedqError

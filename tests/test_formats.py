@@ -12,7 +12,7 @@ import pytest
 
 from seaweedq import errors, levels
 from seaweedq.broker.load import LoadReport
-from seaweedq.broker.read.segment_reads import SegmentRows
+from seaweedq.broker.read.readable_segments import SegmentRows
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.rpc import messages
 from seaweedq.broker.rpc.client import Relayed

@@ -42,7 +42,7 @@ from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.recovery.journal_recovery import Recovery
 from seaweedq.broker.reshape.reshaping import Reshaping
-from seaweedq.broker.retention.retaining import Retaining
+from seaweedq.broker.retention.retention import Retaining
 from seaweedq.broker.retention.topic_deletion import TopicDeletion, refuse_more
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.peer_keyring import Addresses, PeerKeyring, PeerVerifier, secrets_of

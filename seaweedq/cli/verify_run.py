@@ -27,7 +27,7 @@ from seaweedq.client.core.effects import ARROW, Reply, Request, Steps
 from seaweedq.client.core.problems import check
 from seaweedq.client.sync.transport import SyncTransport
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.cluster_level import check_level
 from seaweedq.errors import (
     ClientError,

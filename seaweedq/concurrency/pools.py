@@ -1,10 +1,10 @@
-"""Pools of threads, one for each purpose and each bounded, so that what hangs in one does not hold up another.
+"""Pools of threads, one for each purpose and each bounded, so that a call that hangs in one does not hold up another.
 
 A read of a black hole may last for ever, and no thread can be cancelled. So reads of the store, its writes, and
 payloads have threads of their own; coordination and journals have theirs where they are made. The loop's default pool
-(`asyncio.to_thread`) is `compute`: what runs there only computes, and always ends.
+(`asyncio.to_thread`) is `compute`: calls there only compute, and always end.
 
-An error leaves its thread without what its frames hold, so that a call holds no memory once it has ended.
+An error leaves its thread without the variables of its frames, so that a call holds no memory once it has ended.
 """
 
 import asyncio

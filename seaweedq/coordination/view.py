@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.interface import Change, Coordination, WatchLost, read_all
 from seaweedq.errors import CoordinationUnavailable
 

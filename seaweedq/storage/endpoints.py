@@ -8,8 +8,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import BinaryIO, Protocol, TypeVar
 
+from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import Pool
-from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.interface import Data, ListedObject, ObjectStore, Part, PayloadStore, SignedRequest
 

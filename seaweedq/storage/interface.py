@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, NoReturn, Protocol
 
 from seaweedq.concurrency.deadline import Sleep, sleep_unless
+from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import Pool
-from seaweedq.concurrency.signal import Signal
 
 Data = bytes | bytearray | memoryview
 # S3's codes, in the field `code` of StoreUnavailable: for the bucket, and for a create that is not supported.

@@ -18,8 +18,8 @@ from typing import BinaryIO, cast
 from fsspec.implementations.local import LocalFileSystem
 
 from seaweedq.clock import Ids
+from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import Pools
-from seaweedq.concurrency.signal import Signal
 from seaweedq.storage.interface import (
     TEMPORARY,
     Data,

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from seaweedq.clock import Clock, SystemClock
+from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import READS, Pool
-from seaweedq.concurrency.signal import Signal
 from seaweedq.storage.interface import (
     Data,
     ListedObject,

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, cast
 
 from fsspec.asyn import sync
 
+from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import READS, Pool, Pools
-from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.storage.interface import Data, ListedObject, Part, SignedRequest, check_name, check_place, check_prefix
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader

@@ -10,7 +10,7 @@ import pytest
 from seaweedq.broker.cluster.periodic_tasks import DELETION_S, Deletions
 from seaweedq.broker.reshape.reshaping import Drain
 from seaweedq.broker.retention.retention import Retention
-from seaweedq.broker.subscriptions.dispatcher import Handoff
+from seaweedq.broker.subscriptions.subscribing import Handoff
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock

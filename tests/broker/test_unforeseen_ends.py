@@ -10,7 +10,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.leader import Leader
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.subscriptions.dispatcher import Handoff
+from seaweedq.broker.subscriptions.subscribing import Handoff
 from seaweedq.errors import Fenced
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.segments.chain import Chain

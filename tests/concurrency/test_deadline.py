@@ -8,7 +8,7 @@ from functools import wraps
 import pytest
 
 from seaweedq.concurrency.deadline import Deadline, EagerCoroutine
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from tests.support.brokers.simulated_loop import clock, simulate
 
 

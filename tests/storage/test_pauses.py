@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import StoreUnavailable
 from seaweedq.segments.chain import Chain
 from seaweedq.storage.endpoints import Endpoints

@@ -18,7 +18,7 @@ def recorded_steps() -> Iterator[set[Step]]:
     move = Window._move
 
     def recording(window: Window, offsets: Offsets, state: int) -> None:
-        for before in set(window.of("state", offsets).tolist()) - {state}:
+        for before in set(window.values("state", offsets).tolist()) - {state}:
             made.add((NAMES[before], NAMES[state]))
         move(window, offsets, state)
 

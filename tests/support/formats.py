@@ -13,7 +13,7 @@ import pyarrow as pa
 from seaweedq import levels
 from seaweedq.balancer.load import SegmentLoad
 from seaweedq.broker.load import LoadReport
-from seaweedq.broker.read.segment_reads import SegmentRows
+from seaweedq.broker.read.readable_segments import SegmentRows
 from seaweedq.broker.rpc import messages
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, ErrorMessage, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.subscriptions.subscription import Acks

@@ -20,7 +20,7 @@ from seaweedq.api.routes import WITH_BODIES
 from seaweedq.broker.access import Callers
 from seaweedq.broker.topics import Catalog
 from seaweedq.clock import Clock
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.errors import RateLimited
 
 BODY = "bytes_in"  # the limit of which bodies take their length

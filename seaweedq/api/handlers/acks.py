@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -16,7 +16,7 @@ from seaweedq.broker.read import Target
 from seaweedq.broker.subscriptions import AckOutcome, Refusal, Selection
 from seaweedq.broker.topics import Topic
 from seaweedq.codec.message_ids import read_ids
-from seaweedq.errors import InvalidRequest
+from seaweedq.errors import ChainDamaged, InvalidRequest, NotOwner
 
 FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
 
@@ -111,13 +111,17 @@ class Acks:
                 field="attempted",
             )
 
+        if calls.dispatcher.has(topic, name):
+            with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
+                return await self._answer_here(topic, name, wanted)
+
         def there(target: Target) -> Awaitable[Answer]:
             return calls.proxy.relay(request, target, msgspec.json.encode(wanted))
 
         search = calls.finder.search(topic, name, calls.proxy.asked(request))
-        return await search.answer(partial(self._here, topic, name, wanted), there)
+        return await search.answer(lambda _: self._answer_here(topic, name, wanted), there)
 
-    async def _here(self, topic: Topic, name: str, wanted: AckRequest, _: Target) -> Answer:
+    async def _answer_here(self, topic: Topic, name: str, wanted: AckRequest) -> Answer:
         dispatcher, many = self.calls.dispatcher, len(wanted.ids or ()) > FEW_IDS
         selection, unknown = await asyncio.to_thread(_selection, wanted) if many else _selection(wanted)
         if isinstance(wanted, NackRequest):
@@ -130,7 +134,6 @@ class Acks:
         else:
             done = await dispatcher.ack(topic, name, selection)
             kind = AckAnswer
-        self.calls.finder.check_lease()
         return Answer(200, msgspec.json.encode(kind(done.known, done.late, [*unknown, *_ids(done)])))
 
 

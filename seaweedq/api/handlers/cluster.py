@@ -18,7 +18,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.retention import BEGINNING, Place, RestoredCoordinationRepair
 from seaweedq.broker.rpc import BrokerStatus
 from seaweedq.broker.topics import OrphanedTopics, find_orphaned_topics
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.errors import InvalidRequest, Unavailable
 

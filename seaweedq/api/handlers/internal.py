@@ -225,7 +225,7 @@ class StreamCalls:
         return {NEXT: self._next, LEAVE: self._leave, WAITS: self._waits}
 
     async def _waits(self, content: bytes) -> bool:
-        return self.broker.subscribing.reports.hear(decode(content, type=WaitsCall))
+        return self.broker.subscribing.reports.receive(decode(content, type=WaitsCall))
 
     async def _next(self, content: bytes) -> Any:
         call = decode(content, type=StreamCall)

@@ -211,7 +211,7 @@ class Pulls:
         self, request: Request, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool
     ) -> Answer:
         """Hands a pull on. One that waits does so at the dispatcher if it is the first one; else it asks what there is
-        now, unless that is known to be nothing, and queues here (broker/subscriptions/relaying)."""
+        now, unless that is known to be nothing, and queues here (broker/subscriptions/subscribing)."""
         clock = self.calls.reader.clock
         until, queue = Deadline(clock, target.wait_s), None
         if target.wait_s > 0:
@@ -229,11 +229,11 @@ class Pulls:
 
     async def _delivered(self, request: Request, topic: Topic, leased: PullResult) -> Answer:
         if wants_arrow(request):
-            self.calls.finder.check_lease()
+            self.calls.dispatcher.check_lease()
             return arrow_answer(leased, topic.layout)
         found = leased.messages
         links = await self.payloads.links_of(topic, [one.rows for one in found], request.caller.expires_us)
-        self.calls.finder.check_lease()
+        self.calls.dispatcher.check_lease()
         texts = [
             message_texts(numbers, rows, segment.id, segment.layout, attempts, links, ",")
             for segment, numbers, attempts, rows in together(found)

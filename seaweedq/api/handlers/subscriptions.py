@@ -44,7 +44,7 @@ from seaweedq.broker.subscriptions import (
 )
 from seaweedq.broker.topics import Catalog, Topic
 from seaweedq.clock import Ids
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.keys import ID_BOUND
 from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
@@ -602,7 +602,6 @@ async def seek_subscription(services: SeekDep, request: RequestDep, topic: str, 
 
     async def here(_: Target) -> Response:
         done = await services.seeking.seek(found, subscription, place, key)
-        services.finder.check_lease()
         segments = [SoughtSegment(*one) for one in done.segments]
         sought = SeekAnswer(done.key, segments, list(done.moved))
         return Response(msgspec.json.encode(sought), media_type="application/json")

@@ -22,7 +22,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError, TooManySegments

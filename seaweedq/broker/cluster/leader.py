@@ -32,7 +32,7 @@ from seaweedq.broker.recovery.journal_recovery import ANSWER_S, JournalRecovery
 from seaweedq.broker.recovery.replay import RemainingSegments
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import RecoverCall
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put

@@ -23,7 +23,7 @@ from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.records import clear, clear_folder, cleared
 from seaweedq.broker.uploads.rules import Step
 from seaweedq.clock import Clock
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put, entries, read_all
 from seaweedq.coordination.records import UploadRecord

@@ -226,7 +226,7 @@ class Suspecting(Service):
             self.reports,
             context.peers,
             context.clock,
-            reading.readables.time.hear,
+            reading.readables.time.record,
         )
 
     async def run(self) -> Tasks:

@@ -23,7 +23,7 @@ from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.coordination.records import ImportRecord, UploadRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import BelowRetention, NotOwner, SeaweedqError
 from seaweedq.invariants import require
 from seaweedq.segments.chain import Chain

@@ -1,13 +1,22 @@
-"""The positions of segments: those of a broker's own, and those of a whole topic, for which each owner is asked.
+"""The positions of segments, those of a broker's own and those of a whole topic, and the files of a topic.
 
 Requests that concern a whole topic (positions, flush, close) go to all brokers that own segments. Segments that change
 owner meanwhile, are sealed, or whose owner does not answer are asked for again until the timeout, so an answer is
 complete or there is none. Nobody is asked for a sealed segment: its record has its end.
+
+Files come a page at a time, with all that a reader needs to plan a read without opening any of them. A page is one
+listing of the topic's folder, so ten thousand files cost ten requests to the store, however many segments they are of.
+Names tell the first offsets. The end of a file is told by the next one of its segment, or, of a segment's last file, by
+the segment's position, which is asked for before the listing: a file that appears in between begins at or above that
+position, and belongs to a later page of a later reader. Files without rows, files of segments that no record names,
+files below a segment's start, which retention has taken, and objects of somebody else are left out.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import TypeVar
 
 import msgspec
@@ -19,11 +28,14 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Reader
 from seaweedq.broker.rpc.client import Peers, ask_while
 from seaweedq.broker.rpc.messages import TopicCall
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.errors import NeedsNewerBroker, NotOwner, NotReady, Unavailable
+from seaweedq.segments.chain import EntryFacts
+from seaweedq.segments.entry import EntryName, segment_folder
+from seaweedq.storage.interface import ListedObject, ObjectStore
 
 PAUSE_S = 0.1
 CALL_MARGIN_S = 1.0
@@ -32,7 +44,7 @@ T = TypeVar("T")
 
 
 class Position(msgspec.Struct, array_like=True):
-    """The offsets of a segment; and where they were asked for, the bytes of its files, as stored, and of its tail, as
+    """The offsets of a segment; and if they were asked for, the bytes of its files, as stored, and of its tail, as
     in memory. The position of an open segment comes with the load that its owner has observed. With the bytes comes
     `file_us`, when its newest file was written; None if it has none."""
 
@@ -114,7 +126,7 @@ class TopicPositions:
         acknowledged before the call is in files.
 
         They belong to one set of records: of the messages of any key, those below the positions come before all others,
-        also where segments are replaced meanwhile. A caller that needs the records takes them at once, before it awaits
+        also if segments are replaced meanwhile. A caller that needs the records takes them at once, before it awaits
         anything. (With `sizes` they may be newer.) Raises Unavailable, TopicBeingDeleted.
         """
         call = TopicCall(topic.name, topic.record.incarnation, sizes, flush)
@@ -149,7 +161,7 @@ class TopicPositions:
         """Makes all living owners close a topic that is being deleted; `here` closes it on this broker."""
         await self._catalog.reread(topic)
         owners = dict.fromkeys(record.owner for record in self._catalog.segments(topic).values())
-        if self._catalog.unreadable_of(topic):  # whoever has those
+        if self._catalog.unreadable_of(topic):  # any broker may have those
             owners |= dict.fromkeys(self._roster.brokers)
         call = TopicCall(topic.name, topic.record.incarnation)
         for owner in owners:
@@ -178,8 +190,8 @@ class TopicPositions:
         found: dict[int, Position],
         left_s: float,
     ) -> Unavailable | None:
-        """Adds to `found` what the owners of missing segments answer. Returns the error of one that did not answer. A
-        segment that its owner does not name may have another owner, or be sealed: its record is read again, since the
+        """Adds the answers of the owners of missing segments to `found`. Returns the error of one that did not answer.
+        A segment that its owner does not name may have another owner, or be sealed: its record is read again, since the
         watch may be behind."""
         trouble = None
         answers = await asyncio.gather(
@@ -222,3 +234,90 @@ class TopicPositions:
         """Returns the answer of an owner, which is asked for as long as it lives: one that hangs does not answer."""
         asking = self._peers.call(url, path, call, answer, timeout_s)
         return await ask_while(lambda: self._roster.check_alive(owner), asking)
+
+
+MOST = 1_000  # of a listing, as S3 has it
+LEAST = 2  # files of a page that is not the last one
+_PLACE = re.compile(r"topics/[^/]+/segment=(0|[1-9][0-9]{0,9})/([^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file by its segment and its name, where a page goes on behind."""
+
+    segment: int
+    name: EntryName
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFile:
+    """A file with rows: its half-open range of offsets, its size, and its metadata as far as it is known here."""
+
+    place: Place
+    next_offset: int
+    size: int
+    facts: EntryFacts | None
+
+
+class FilePages:
+    """Pages of a topic's files."""
+
+    def __init__(self, catalog: Catalog, positions: TopicPositions, store: ObjectStore) -> None:
+        self._catalog = catalog
+        self._positions = positions
+        self._store = store
+
+    async def page(
+        self, topic: Topic, most: int, after: Place | None = None, segment: int | None = None
+    ) -> tuple[list[TopicFile], Place | None]:
+        """Returns the files among the next `most` objects, of one segment or of all, and where to go on; None at the
+        end. Raises Unavailable, TopicBeingDeleted, NeedsNewerBroker."""
+        self._catalog.check_whole(topic)
+        flushed = {n: position.flushed for n, position in (await self._positions.positions(topic)).items()}
+        prefix = f"topics/{topic.name}/" if segment is None else segment_folder(topic.name, segment)
+        begin = f"{segment_folder(topic.name, after.segment)}{after.name}" if after else ""
+        listed, cut = await self._listed(prefix, begin, most)
+        self._catalog.check(topic)
+        starts = self._catalog.start_offsets(topic)
+        places = [place for place, _ in listed]
+        found = [
+            TopicFile(
+                place,
+                end,
+                size,
+                opened.chain.facts.get(place.name) if (opened := topic.opened.get(place.segment)) else None,
+            )
+            for (place, size), end in zip(listed, _ends(places, flushed, cut), strict=True)
+            if place.name.first_offset < end and end > starts.get(place.segment, 0)
+        ]
+        return found, places[-2] if cut else None
+
+    async def _listed(self, prefix: str, after: str, most: int) -> tuple[list[tuple[Place, int]], bool]:
+        """Returns the files among the next objects, with their sizes, and whether there may be more: where the last
+        one ends is told by the next page. There are two then at least, so that a reader gets on."""
+        found: list[tuple[Place, int]] = []
+        while True:
+            page = await self._store.listed(prefix, after=after, limit=most)
+            found += [(place, one.size) for one in page if (place := _place(one))]
+            if len(page) < most or len(found) >= LEAST:
+                return found, len(page) == most
+            after = page[-1].name
+
+
+def _ends(places: Sequence[Place], flushed: Mapping[int, int], cut: bool) -> list[int]:
+    """Returns where each file ends, as far as it counts: 0 for one that is to be left out."""
+    ends = []
+    for place, behind in pairwise([*places, None]):
+        assert place
+        limit = flushed.get(place.segment, 0)
+        if behind and behind.segment == place.segment:
+            limit = min(limit, behind.name.first_offset)
+        ends.append(0 if behind is None and cut else limit)
+    return ends
+
+
+def _place(listed: ListedObject) -> Place | None:
+    """Returns None for an object of somebody else."""
+    found = _PLACE.fullmatch(listed.name)
+    name = EntryName.from_object(found[2]) if found else None
+    return Place(int(found[1]), name) if found and name else None

@@ -14,26 +14,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+import msgspec
+import pyarrow as pa
+
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.log.open_segment import OpenSegment, time_of
 from seaweedq.broker.log.reader import Pieces, Reader
 from seaweedq.broker.read.cluster_time import ClusterTime
-from seaweedq.broker.read.segment_reads import MAX_WAIT_S, SegmentRows
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import EndsCall, SegmentCall
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_index import Records, starts_at
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.futures import mark_retrieved
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded, mark_retrieved
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
 from seaweedq.segments.chain import RemoteSizeHistory
 from seaweedq.segments.layout import Layout
 
 CALL_S = 5.0
+MAX_WAIT_S = 10.0  # of a long poll
 PAUSE_S = 0.2
-FOLLOW_S = 0.002  # between two long polls: the next answer of a busy owner covers what came in between
+FOLLOW_S = 0.002  # between two long polls: the next answer of a busy owner covers the rows between
 SEARCHES = 16  # concurrent searches for a time
 LINGER_S = 10.0  # the long polls of a topic end when nobody has read it for so long
 Ends: TypeAlias = tuple[set[int], set[int]]  # the numbers of segments whose ends are known now, and of disputed ones
@@ -41,7 +43,7 @@ T = TypeVar("T")
 
 
 class Readable(Protocol):
-    """A segment that can be read. Every method raises Unavailable where its owner has changed or cannot be asked."""
+    """A segment that can be read. Every method raises Unavailable if its owner has changed or cannot be asked."""
 
     @property
     def id(self) -> int:
@@ -64,7 +66,7 @@ class Readable(Protocol):
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Returns up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the
-        end, and where the store is slow."""
+        end, and if the store is slow."""
 
     async def find(self, timestamp_us: int) -> int:
         """Returns the first offset whose `_timestamp` reaches this, or the end."""
@@ -77,13 +79,10 @@ class Readable(Protocol):
 class LocalSegment:
     """A segment of this broker, or a sealed one."""
 
+    id: int
     segment: OpenSegment
     reader: Reader
-
-    @property
-    def id(self) -> int:
-        """The segment's number."""
-        return self.segment.id
+    certain: bool = True
 
     @property
     def layout(self) -> Layout:
@@ -94,11 +93,6 @@ class LocalSegment:
     def end(self) -> int:
         """The offset above the last durable one."""
         return self.segment.end
-
-    @property
-    def certain(self) -> bool:
-        """Always true."""
-        return True
 
     def is_in_memory(self, offset: int) -> bool:
         """Whether rows from `offset` on are in the tail."""
@@ -115,6 +109,28 @@ class LocalSegment:
     async def size_since(self, offset: int) -> int:
         """Returns about how many bytes the rows from `offset` on take."""
         return sum(await self.reader.sizes_since(self.segment, offset))
+
+
+class SentRows(msgspec.Struct, array_like=True):
+    """Rows between brokers: the first offset, the optional columns (layout.mask_of), Arrow IPC without the schema."""
+
+    first: int
+    columns: int
+    payload: bytes
+
+
+class SegmentRows(msgspec.Struct, array_like=True):
+    """The answer to a read: rows, and the end of the segment."""
+
+    end: int
+    pieces: list[SentRows]
+
+    def rows(self, layout: Layout) -> Pieces:
+        """Returns the rows as Arrow batches, each with its first offset."""
+        return [
+            (one.first, pa.ipc.read_record_batch(pa.py_buffer(one.payload), layout.rows(one.columns)))
+            for one in self.pieces
+        ]
 
 
 @dataclass(eq=False)
@@ -221,7 +237,7 @@ class ReadableSegments:
 
     def weigh(self, topic: Topic, number: int, offset: int) -> tuple[int, int | None]:
         """Returns about how many bytes the rows of a segment from `offset` on take, and when the first one came, or
-        later; None where that is not known. It asks nobody."""
+        later; None if that is not known. It asks nobody."""
         if opened := topic.opened.get(number):
             return opened.weigh(offset)
         remote = self._topics.get(topic)
@@ -231,7 +247,7 @@ class ReadableSegments:
         return segment.size_history.size_of_rows(segment.end - offset), segment.size_history.arrival_us(offset)
 
     def check_whole(self, topic: Topic) -> None:
-        """Raises NeedsNewerBroker where a segment of the topic cannot be read."""
+        """Raises NeedsNewerBroker if a segment of the topic cannot be read."""
         self._catalog.check_whole(topic)
 
     async def available(self, topic: Topic, numbers: Collection[int]) -> tuple[list[Readable], set[int]]:
@@ -247,7 +263,7 @@ class ReadableSegments:
         if cold := [number for number in near if number not in topic.opened]:
             await asyncio.gather(*(self._open(topic, number) for number in cold))
         found: dict[int, Readable] = {
-            n: LocalSegment(segment, self._reader)
+            n: LocalSegment(n, segment, self._reader)
             for n in near
             if (segment := topic.opened.get(n)) and not segment.closed
         }
@@ -255,7 +271,7 @@ class ReadableSegments:
         return [found[n] for n in numbers if n in found], {n for n in numbers if n not in found}
 
     async def every(self, topic: Topic, numbers: Collection[int]) -> dict[int, Readable]:
-        """Returns all of these segments by id, and waits for those that are locked. Raises NotOwner where one cannot be
+        """Returns all of these segments by id, and waits for those that are locked. Raises NotOwner if one cannot be
         read."""
         missing: Collection[int] = numbers
         async for attempt in Deadline(self._clock, CALL_S).attempts(topic.signal, PAUSE_S):
@@ -328,7 +344,7 @@ class ReadableSegments:
             await self._ownership.open(topic, number)
 
     def _remote(self, topic: Topic) -> _RemoteTopic:
-        """Returns what is known of a topic, brought up to date with the owners of now."""
+        """Returns the known state of a topic, brought up to date with the owners of now."""
         remote = self._topics.setdefault(topic, _RemoteTopic())
         if remote.seen == topic.moved.count:
             return remote
@@ -364,12 +380,12 @@ class ReadableSegments:
         return ends.keys() & remote.segments.keys(), ends.keys() ^ remote.ends_of(owner).keys()
 
     async def _ends_now(self, topic: Topic, remote: _RemoteTopic, owner: str | None) -> Ends:
-        """Takes in an owner's ends as they are after this call begins. All who ask while another call is under way
+        """Takes in an owner's ends as they are after this call begins. All callers while another call is under way
         share the next one: thousands of pulls that begin to wait are a few calls."""
         task = remote.to_ask.get(owner)
         if task is None:
             task = asyncio.create_task(self._ask_next(topic, remote, owner), name=f"asking {owner} for ends")
-            task.add_done_callback(mark_retrieved)  # those who asked may have gone
+            task.add_done_callback(mark_retrieved)  # the callers may have gone
             remote.to_ask[owner] = task
         return await asyncio.shield(task)
 
@@ -380,7 +396,7 @@ class ReadableSegments:
             if before := remote.asking.get(owner):
                 await asyncio.wait([before])
         finally:
-            del remote.to_ask[owner]  # whoever asks from here on gets a later call
+            del remote.to_ask[owner]  # a caller from here on gets a later call
         remote.asking[owner] = task
         try:
             return await self._ends(topic, remote, owner, 0)

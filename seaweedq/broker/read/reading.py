@@ -1,19 +1,106 @@
-"""Reading: the services that read segments, whoever owns them, and let other brokers read."""
+"""Reads: the service, and the answers from this broker's segments. Clients may wait for the first row. Other brokers
+ask for ends, which they may wait for, for rows, and for the first offset of a time.
+
+Only the owner of an open segment answers another broker, and only while it has its lease, so a reader there sees the
+acknowledged rows. Calls are bounded: rows and bytes by the caller, as a client's fetch is, waits by MAX_WAIT_S.
+"""
+
+from collections.abc import Callable
 
 from seaweedq.broker.context import Context
 from seaweedq.broker.load import Load
 from seaweedq.broker.log.flusher import Log
-from seaweedq.broker.read.file_pages import FilePages
-from seaweedq.broker.read.positions import LocalPositions, TopicPositions
-from seaweedq.broker.read.readable_segments import ReadableSegments
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.reader import Pieces, Reader
+from seaweedq.broker.read.positions import FilePages, LocalPositions, TopicPositions
+from seaweedq.broker.read.readable_segments import MAX_WAIT_S, ReadableSegments, SegmentRows, SentRows
 from seaweedq.broker.read.request_search import OwnerFinder, SearchContext
-from seaweedq.broker.read.segment_reads import Fetcher, ReadServer
+from seaweedq.broker.rpc.messages import SegmentCall
 from seaweedq.broker.service import Service
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.segments.layout import mask_of
+
+MAX_BYTES = 8 * 1024 * 1024
+
+
+class ReadServer:
+    """Answers reads of other brokers. `check_ready` raises NotReady if this broker may not answer."""
+
+    def __init__(
+        self, catalog: Catalog, ownership: Ownership, reader: Reader, clock: Clock, check_ready: Callable[[], None]
+    ) -> None:
+        self._catalog = catalog
+        self._ownership = ownership
+        self._reader = reader
+        self._clock = clock
+        self._check_ready = check_ready
+
+    async def ends(self, topic: Topic, known: dict[int, int], wait_s: float) -> dict[int, int]:
+        """Returns the ends of this broker's segments of a topic by id, as soon as they differ from `known` or `wait_s`
+        has passed. Raises NotReady, TopicBeingDeleted."""
+        async for _ in Deadline(self._clock, min(wait_s, MAX_WAIT_S)).attempts(topic.signal):
+            self._catalog.check(topic)
+            ends = {segment.id: segment.end for segment in await self._ownership.mine(topic) if not segment.closed}
+            self._check_ready()
+            if ends != known:
+                break
+        return ends
+
+    async def read(self, topic: Topic, call: SegmentCall) -> SegmentRows:
+        """Returns rows of a segment of this broker. Raises NotOwner, NotReady."""
+        segment = await self._opened(topic, call)
+        pieces = await self._reader.read(segment, call.offset, call.limit, call.max_bytes)
+        lent = [SentRows(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in pieces]
+        return SegmentRows(segment.end, lent)
+
+    async def find(self, topic: Topic, call: SegmentCall) -> int:
+        """Returns the first offset of a time in a segment of this broker. Raises NotOwner, NotReady."""
+        return await self._reader.find(await self._opened(topic, call), call.timestamp_us)
+
+    async def size_since(self, topic: Topic, call: SegmentCall) -> int:
+        """Returns about how many bytes a segment of this broker has from an offset on. Raises NotOwner, NotReady."""
+        return sum(await self._reader.sizes_since(await self._opened(topic, call), call.offset))
+
+    async def _opened(self, topic: Topic, call: SegmentCall) -> OpenSegment:
+        if call.segment not in self._catalog.records(topic):
+            await self._catalog.look(topic.name, call.segment)
+        segment = await self._ownership.opened(topic, call.segment)
+        self._check_ready()
+        segment.check_open()
+        return segment
+
+
+class Fetcher:
+    """Fetches at most MAX_BYTES at a time. A wait ends early once the broker stops."""
+
+    def __init__(self, ownership: Ownership, reader: Reader, clock: Clock, stopping: Callable[[], bool]) -> None:
+        self._ownership = ownership
+        self._reader = reader
+        self._clock = clock
+        self._stopping = stopping
+
+    async def fetch(
+        self, topic: Topic, number: int, offset: int, limit: int, wait_s: float
+    ) -> tuple[OpenSegment, Pieces]:
+        """Returns the segment, and its rows from `offset` on; none if the wait has ended, or no row can come.
+
+        Raises SegmentNotFound, OffsetOutOfRange; NotOwner if the segment is paused, or was sealed meanwhile.
+        """
+        segment = await self._ownership.opened(topic, number)
+        deadline = Deadline(self._clock, wait_s, self._stopping)
+        async for _ in deadline.attempts(segment.signal):
+            segment.check_open()
+            pieces = await self._reader.read(segment, offset, limit, MAX_BYTES)
+            if pieces or segment.sealed:
+                break
+        return segment, pieces
 
 
 class Reading(Service):
-    """Where the segments of a topic begin and end, and their rows, by segment, for requests and for other brokers."""
+    """The starts and ends of segments, and their rows, by segment, for requests and for other brokers."""
 
     def __init__(self, context: Context, ownership: Ownership, log: Log, load: Load) -> None:
         view, peers, reader = context.view, context.peers, log.reader

@@ -2,7 +2,7 @@
 about a segment is answered by its owner, or by any broker once the segment is sealed.
 
 A search belongs to one request that may be repeated. It decides where the request is tried, when it is tried again, and
-when the client gets its error. It knows nothing of HTTP: whoever holds the request answers it at the target.
+when the client gets its error. It knows nothing of HTTP: its caller answers the request at the target.
 
     await search.answer(here, there)
 """
@@ -18,7 +18,7 @@ from seaweedq.broker.rpc.client import ask_while
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import ChainDamaged, NeedsNewerBroker, NotReady, Unavailable
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The broker at which a request is tried. `url` is None where that broker has gone. `wait_s` is left of the
+    """The broker at which a request is tried. `url` is None if that broker has gone. `wait_s` is left of the
     client's wait; the whole answer may take `answer_s`."""
 
     here: bool
@@ -63,10 +63,10 @@ class Locator(Protocol):
     def moved(self) -> Signal | None: ...
 
     async def locate(self) -> str | None:
-        """Returns the broker's id, None where there is none just now."""
+        """Returns the broker's id, None if there is none just now."""
 
     def failed(self, error: Unavailable) -> float | None:
-        """Returns how many seconds after an error the request may be tried again; None where the error is final."""
+        """Returns how many seconds after an error the request may be tried again; None if the error is final."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class Search:
         self._attempts = self._give_up.attempts(locator.moved)
 
     async def answer(self, here: Callable[[Target], Awaitable[T]], there: Callable[[Target], Awaitable[T]]) -> T:
-        """Returns what `here` answers, or `there`, at another broker. Raises their errors if these are final; otherwise
-        waits a little, and tries again."""
+        """Returns the answer of `here`, or of `there`, at another broker. Raises their errors if these are final;
+        otherwise waits a little, and tries again."""
         view, mine = self._view, self._view.membership.broker
         while True:
             await anext(self._attempts)
@@ -140,11 +140,11 @@ class OwnerFinder:
 
     def search(self, topic: Topic, segment: int, asked: SearchRequest) -> Search:
         """Begins the search for the broker that answers a request about a segment; it raises SegmentNotFound."""
-        return Search(self.context, topic, asked, _Owner(self, topic, segment))
+        return Search(self.context, topic, asked, _OwnerLocator(self, topic, segment))
 
 
 @dataclass(frozen=True, slots=True)
-class _Owner:
+class _OwnerLocator:
     finder: OwnerFinder
     topic: Topic
     segment: int

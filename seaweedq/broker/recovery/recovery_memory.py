@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 
 PATIENCE_S = 5.0
 RECHECK_S = 0.1  # for room that others than recoveries have made, of which the budget tells nobody

@@ -42,7 +42,7 @@ from seaweedq.broker.subscriptions.cursor import broken_by
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import CursorRecord

@@ -22,7 +22,7 @@ from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.segment_mover import SegmentMover
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError

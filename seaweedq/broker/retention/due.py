@@ -1,4 +1,4 @@
-"""Which files are due: a pure function of the policy, the files of a topic, and what its subscriptions have acked.
+"""Which files are due: a pure function of the policy, the files of a topic, and the acks of its subscriptions.
 
 Whole files, the oldest ones of each segment first, and never an open segment's newest one: a chain goes on from its
 last entry. An idle segment, whose newest file is due too, gets an empty entry first. A sealed one keeps its last

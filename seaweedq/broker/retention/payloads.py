@@ -1,13 +1,13 @@
 """Payloads of rows that retention has taken: those that no row can name any more are deleted.
 
 Each entry states the date of the oldest upload that its rows name, and a payload's name has its upload's date. So
-nothing of a row is read: a payload goes where its date is before those of all entries that are there. That asks no
+nothing of a row is read: a payload goes if its date is before those of all entries that are there. That asks no
 clock.
 
-Order: 1. after files were deleted, their segment's start notes that (`deleted`); 2. a *look* lists payloads that have
-no record in coordination, so that no publish can name them any more; 3. a later look, a grace behind the first by the
-store's clock, in which what was published before has become durable: all owners flush, which is refused where a journal
-still waits for its recovery; then the entries are listed, and those payloads are deleted that both looks have found;
+Order: 1. after files were deleted, their segment's start notes that (`deleted`); 2. a *scan* lists payloads that have
+no record in coordination, so that no publish can name them any more; 3. a later scan, a grace behind the first by the
+store's clock, in which what was published before has become durable: all owners flush, which is refused if a journal
+still waits for its recovery; then the entries are listed, and those payloads are deleted that both scans have found;
 4. once nothing is left to wait for, the starts note that (`looked`). A crash anywhere leaves 1, and the next leader
 begins with 2. Payloads of a topic that takes dead letters stay, since a letter may name one long after it was made.
 """
@@ -22,7 +22,7 @@ from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put, read_all
 from seaweedq.coordination.records import StartRecord
@@ -33,21 +33,21 @@ from seaweedq.segments.entry import EntryName
 from seaweedq.storage.interface import PayloadStore
 
 PAGE = 1000  # of a listing
-LOOKED = 10 * PAGE  # payloads of a look
+SCANNED = 10 * PAGE  # payloads of a scan
 READ = 16  # entries at a time
 NOW = "99999999"  # behind all dates: no row names any upload
 
 
 @dataclass(slots=True)
-class _Look:
-    """The last look at a topic: when it was, by the store's clock, and the uploads without a record."""
+class _Scan:
+    """The last scan of a topic: when it was, by the store's clock, and the uploads without a record."""
 
     at_us: int
     unclaimed: set[str]
 
 
 class RetainedPayloads:
-    """Deletes payloads. What it remembers of looks and entries costs only time when it is lost."""
+    """Deletes payloads. Its memory of scans and entries costs only time when it is lost."""
 
     def __init__(
         self,
@@ -65,19 +65,19 @@ class RetainedPayloads:
         self._rounds = rounds
         self._positions = positions
         self._grace_us = int(grace_s * 1e6)
-        self._looks: dict[Topic, _Look] = {}
+        self._scans: dict[Topic, _Scan] = {}
         self._oldest: dict[Topic, dict[tuple[int, EntryName], str]] = {}
 
     def is_due(self, topic: Topic, now_us: int) -> bool:
-        """Tells whether to look at a topic. Asks nobody."""
+        """Tells whether to scan a topic. Asks nobody."""
         if not self._pending(topic):
             return False
-        look = self._looks.get(topic)
-        return look is None or now_us >= look.at_us + self._grace_us
+        scan = self._scans.get(topic)
+        return scan is None or now_us >= scan.at_us + self._grace_us
 
     def forget_except(self, topics: set[Topic]) -> None:
         """Forgets topics that are gone."""
-        self._looks = {topic: look for topic, look in self._looks.items() if topic in topics}
+        self._scans = {topic: scan for topic, scan in self._scans.items() if topic in topics}
         self._oldest = {topic: known for topic, known in self._oldest.items() if topic in topics}
 
     async def any(self, topic: Topic) -> bool:
@@ -85,31 +85,34 @@ class RetainedPayloads:
         return bool(await self._store.list(rules.folder(topic.name), limit=1))
 
     async def delete_unreferenced(self, topic: Topic, now_us: int) -> None:
-        """Deletes what this look and the one before have found, in a round that began at that time of the store. Raises
-        Unavailable, Fenced, ChainDamaged."""
-        before = self._looks.pop(topic, None)
+        """Deletes the payloads that this scan and the one before have found, in a round that began at that time of the
+        store. Raises Unavailable, Fenced, ChainDamaged."""
+        before = self._scans.pop(topic, None)
         there, is_all = await self._listed(topic)
         if (is_all and not there) or await self._takes_letters(topic):
             await self._end(topic)
             return
-        unclaimed = there - await self._claimed(topic)
+        entries, _ = await read_all(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation))
+        unclaimed = there - {
+            str(keys.UPLOADS.parse(entry.key)[2]) for entry in entries
+        }  # a message may name the others
         if before and now_us >= before.at_us + self._grace_us:
             oldest = await self._oldest_named(topic)
             due = {upload for upload in there if rules.date_of(upload) < oldest}
             doomed = due & unclaimed & before.unclaimed
             await self._delete(topic, doomed)
-            if due == doomed and (is_all or due < there):  # what is not listed is not older than what is not due
+            if due == doomed and (is_all or due < there):  # unlisted ones are not older than those not due
                 await self._end(topic)
                 return
             unclaimed -= doomed
-        self._looks[topic] = _Look(now_us, unclaimed)
+        self._scans[topic] = _Scan(now_us, unclaimed)
 
     async def _listed(self, topic: Topic) -> tuple[set[str], bool]:
         """Returns the uploads of which the topic has a payload, the oldest ones, and whether that is all. Payloads of
         an earlier topic of that name may take all places."""
         found: list[str] = []
         is_all = False
-        while len(found) < LOOKED and not is_all:
+        while len(found) < SCANNED and not is_all:
             page = await self._store.list(rules.folder(topic.name), found[-1] if found else "", PAGE)
             found += page
             is_all = len(page) < PAGE
@@ -138,18 +141,13 @@ class RetainedPayloads:
         self._oldest[topic] = found
         return min((date for date in found.values()), default=NOW)
 
-    async def _claimed(self, topic: Topic) -> set[str]:
-        """Returns the uploads that have a record: a message may name them yet."""
-        entries, _ = await read_all(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation))
-        return {str(keys.UPLOADS.parse(entry.key)[2]) for entry in entries}
-
     async def _takes_letters(self, topic: Topic) -> bool:
         entries, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix())
         found = [keys.SUBSCRIPTIONS.read(entry) for entry in entries]
         return any(isinstance(one, Unreadable) or one.record.dead_letter_topic == topic.name for one in found)
 
     def _pending(self, topic: Topic) -> Mapping[int, Versioned[StartRecord]]:
-        """Returns the starts of which files were deleted since the last look."""
+        """Returns the starts of which files were deleted since the last scan."""
         known = self._catalog.starts.known(topic.name, topic.record.incarnation)
         return {number: held for number, held in known.items() if held.record.looked < held.record.deleted}
 
@@ -160,7 +158,7 @@ class RetainedPayloads:
             record = msgspec.structs.replace(held.record, looked=held.record.deleted)
             put = Put(key, keys.STARTS.encode(held.with_record(record)))
             await self._catalog.commit([self._rounds.leader_compare(), Compare(key, held.revision)], [put])
-        self._looks.pop(topic, None)
+        self._scans.pop(topic, None)
         self._oldest.pop(topic, None)
 
 

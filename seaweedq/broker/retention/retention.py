@@ -26,13 +26,19 @@ from math import inf
 
 import msgspec
 
-from seaweedq.broker.context import ClusterView
+from seaweedq.broker.context import ClusterView, Context
+from seaweedq.broker.log.flusher import Log
+from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.read.positions import TopicPositions
+from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles, due
-from seaweedq.broker.retention.files import TopicFiles
+from seaweedq.broker.retention.files import EmptyEntries, TopicFiles
 from seaweedq.broker.retention.payloads import RetainedPayloads
-from seaweedq.broker.retention.rounds import MAX_SKEW_US, Rounds
+from seaweedq.broker.retention.rounds import MAX_SKEW_US, MissingSegments, RestoredCoordinationRepair, Rounds
 from seaweedq.broker.retention.segment_removal import SegmentRemoval
+from seaweedq.broker.retention.subscription_expiry import SubscriptionExpiry
+from seaweedq.broker.service import Service
+from seaweedq.broker.subscriptions.subscribing import Subscribing
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
@@ -160,13 +166,23 @@ class Retention:
         self._grace_s = grace_s
 
     async def round(self) -> None:
-        """Does what is due. Raises Unavailable, Fenced; what fails of one topic keeps no other from its turn."""
-        topics = list(self._active())
+        """Does all work that is due. Raises Unavailable, Fenced; an error of one topic keeps no other from its turn."""
+        found = filter(None, map(self._catalog.find, self._catalog.names()))
+        topics = [topic for topic in found if topic.record.state == "active"]
         self._scans.forget_except(set(topics))
         self.payloads.forget_except(set(topics))
         now_us = self._clock.now_us()
-        doomed = [(topic, n) for topic in topics for n in self._deletable(topic, now_us - MAX_SKEW_US)]
-        scans = [(topic, found) for topic in topics if (found := await self._inputs(topic, now_us))]
+        doomed = [  # the segments of which files are below a start that was raised the grace ago
+            (topic, number)
+            for topic in topics
+            for number, held in self._catalog.starts.known(topic.name, topic.record.incarnation).items()
+            if self._below(topic, held.record, now_us - MAX_SKEW_US)
+        ]
+        scans: list[tuple[Topic, ScanInputs]] = []
+        for topic in topics:
+            with _one_of_many(topic):
+                if inputs := await self._scans.inputs(topic, now_us):
+                    scans.append((topic, inputs))
         unnamed = [topic for topic in topics if self.payloads.is_due(topic, now_us - MAX_SKEW_US)]
         emptied = [topic for topic in topics if self.removal.due(topic)]
         if not (doomed or scans or unnamed or emptied):
@@ -174,9 +190,9 @@ class Retention:
         began_us = await self.rounds.begin()
         if began_us is None:
             return
-        for topic, found in scans:
+        for topic, inputs in scans:
             with _one_of_many(topic):
-                await self._raise_starts(topic, found, began_us)
+                await self._raise_starts(topic, inputs, began_us)
         for topic, number in doomed:
             with _one_of_many(topic):
                 await self._delete(topic, number, began_us)
@@ -187,21 +203,6 @@ class Retention:
             with _one_of_many(topic):
                 await self.removal.remove(topic, began_us)
 
-    def _active(self) -> Iterator[Topic]:
-        for topic in filter(None, map(self._catalog.find, self._catalog.names())):
-            if topic.record.state == "active":
-                yield topic
-
-    async def _inputs(self, topic: Topic, now_us: int) -> ScanInputs | None:
-        with _one_of_many(topic):
-            return await self._scans.inputs(topic, now_us)
-        return None
-
-    def _deletable(self, topic: Topic, now_us: int) -> list[int]:
-        """Returns the segments of which files are below a start that was raised the grace ago."""
-        known = self._catalog.starts.known(topic.name, topic.record.incarnation)
-        return [number for number, held in known.items() if self._below(topic, held.record, now_us)]
-
     def _below(self, topic: Topic, start: StartRecord, now_us: int) -> int:
         """Returns the sequence below which files may be deleted."""
         grace_s = topic.record.config.retention.grace_s
@@ -209,7 +210,7 @@ class Retention:
         return max((sequence for sequence, raised_us in start.raised if raised_us + grace_us <= now_us), default=0)
 
     async def _raise_starts(self, topic: Topic, inputs: ScanInputs, now_us: int) -> None:
-        """Raises the starts over what is due."""
+        """Raises the starts over files that are due."""
         revision, policy = topic.revision, topic.record.config.retention
         unchanged = [Compare(keys.TOPICS.key(topic.name), revision), *await self._files.unchanged(topic, policy)]
         segments, is_complete = await self._files.read_after_empty_entries(topic, policy, inputs.flushed, now_us)
@@ -270,3 +271,28 @@ def _one_of_many(topic: Topic) -> Iterator[None]:
         logger.warning("retention of topic %s is tried again: %s", topic.name, error)
     except Exception:  # a defect must not keep the files of all other topics
         logger.exception("retention of topic %s is tried again", topic.name)
+
+
+class Retaining(Service):
+    """The `retention` of topics and the `expiry` of subscriptions, which the leader has done now and then (no task here
+    does it); the `empty_entries` that it asks owners for; the confirmation of a coordination that was `restored`."""
+
+    def __init__(
+        self, context: Context, log: Log, publishing: Publishing, reading: Reading, subscribing: Subscribing
+    ) -> None:
+        view, store, coordination, settings = context.view, context.store, context.coordination, context.settings
+        catalog, clock, ownership = context.catalog, context.clock, publishing.ownership
+        self.empty_entries = EmptyEntries(
+            view, ownership, log.commit, log.flusher, context.peers, settings.publish_timeout_s
+        )
+        self.files = TopicFiles(catalog, coordination, store, self.empty_entries)
+        rounds = Rounds(coordination, store, context.election, clock)
+        payloads = RetainedPayloads(
+            catalog, coordination, store.payloads, rounds, reading.positions, settings.upload_grace_s
+        )
+        removal = SegmentRemoval(catalog, coordination, rounds, self.files, clock)
+        scans = Scans(catalog, self.files, reading.positions)
+        self.retention = Retention(view, rounds, scans, self.files, payloads, removal, settings.retention_grace_s)
+        self.expiry = SubscriptionExpiry(catalog, coordination, subscribing.admin, rounds, clock, settings.checkpoint_s)
+        missing = MissingSegments(catalog, ownership, reading.readables, context.entries, store)
+        self.restored = RestoredCoordinationRepair(catalog, store, rounds, missing, clock)

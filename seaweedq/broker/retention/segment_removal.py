@@ -1,8 +1,8 @@
 """Removal of sealed segments: their records go, once retention has taken all their files; a tombstone stays.
 
 States of a sealed segment: sealed → *emptied* (its start is behind its last entry) → *removed* (a tombstone, and no
-record) → gone. A segment goes after its predecessors: whoever meets a removed one knows that all before it is removed,
-so that no order of keys depends on a record that is not there.
+record) → gone. A segment goes after its predecessors: a reader that meets a removed one knows that all before it is
+removed, so that no order of keys depends on a record that is not there.
 
 Order of writes: 1. the start is raised behind the last entry (broker/retention/retention): from here on readers at the
 end go on with the successors, and those below are told; 2. the grace passes, in which dispatchers and readers hear of
@@ -64,7 +64,7 @@ class SegmentRemoval:
 
     async def remove(self, topic: Topic, now_us: int) -> None:
         """Removes the segments that may go, and then their successors that may, in a round that began at that time of
-        the store. Raises NotOwner where something has changed meanwhile, Unavailable, Fenced."""
+        the store. Raises NotOwner if something has changed meanwhile, Unavailable, Fenced."""
         gone: set[int] = set()
         while due := self.due(topic):
             for number in due:
@@ -74,13 +74,13 @@ class SegmentRemoval:
 
     async def sweep(self) -> None:
         """Removes the cursors of removed segments, and tombstones whose time is over. Raises Unavailable, Fenced."""
-        graves = {topic: await self._tombstones.all(topic) for topic in await self._topics()}
-        for topic, found in graves.items():
+        tombstones = {topic: await self._tombstones.all(topic) for topic in await self._topics()}
+        for topic, found in tombstones.items():
             await self._remove_cursors(topic, found.keys())
-        doomed = {topic: self._over(topic, found, self._clock.now_us()) for topic, found in graves.items()}
+        doomed = {topic: self._over(topic, found, self._clock.now_us()) for topic, found in tombstones.items()}
         if not any(doomed.values()) or (now_us := await self._rounds.begin()) is None:
             return
-        for topic, found in graves.items():
+        for topic, found in tombstones.items():
             await self._delete(
                 keys.TOMBSTONES.key(topic.name, topic.record.incarnation, number)
                 for number in self._over(topic, found, now_us)
@@ -90,9 +90,9 @@ class SegmentRemoval:
         place = (topic.name, topic.record.incarnation, number)
         segment, start = self._catalog.segment(topic, number), self._catalog.starts.held(*place)
         await self._files.delete_before(topic, number, start.record.sequence, self._rounds.leader_compare)
-        grave = _tombstone(segment.record, now_us)
+        tombstone = _tombstone(segment.record, now_us)
         key, its_start = keys.SEGMENTS.key(*place), keys.STARTS.key(*place)
-        before = [keys.SEGMENTS.key(topic.name, topic.record.incarnation, one) for one in grave.predecessors]
+        before = [keys.SEGMENTS.key(topic.name, topic.record.incarnation, one) for one in tombstone.predecessors]
         compares = [
             self._rounds.leader_compare(),
             Compare(keys.TOPICS.key(topic.name), topic.revision),
@@ -100,7 +100,7 @@ class SegmentRemoval:
             Compare(its_start, start.revision),
             *(Compare(one, 0) for one in before),
         ]
-        put = Put(keys.TOMBSTONES.key(*place), keys.TOMBSTONES.encode(Versioned.new(grave)))
+        put = Put(keys.TOMBSTONES.key(*place), keys.TOMBSTONES.encode(Versioned.new(tombstone)))
         reach("retention.bury")
         if not await self._catalog.commit(compares, [put, Delete(key), Delete(its_start)]):
             raise NotOwner(f"topic {topic.name!r}, segment {number}, or the leader has changed meanwhile")
@@ -128,21 +128,21 @@ class SegmentRemoval:
         found = [(self._catalog.find(name), incarnation) for name, incarnation in named]
         return [t for t, n in found if t and t.record.state == "active" and t.record.incarnation == n]
 
-    def _over(self, topic: Topic, graves: Mapping[int, TombstoneRecord], now_us: int) -> list[int]:
-        """Returns the segments whose tombstones may go. Where a segment's record cannot be read, all stay."""
+    def _over(self, topic: Topic, tombstones: Mapping[int, TombstoneRecord], now_us: int) -> list[int]:
+        """Returns the segments whose tombstones may go. If a segment's record cannot be read, all stay."""
         if self._catalog.unreadable_of(topic):
             return []
-        wanted = near_ancestors(self._catalog.records(topic), graves)
-        return [n for n, one in graves.items() if one.removed_us + KEPT_US <= now_us and n not in wanted]
+        wanted = near_ancestors(self._catalog.records(topic), tombstones)
+        return [n for n, one in tombstones.items() if one.removed_us + KEPT_US <= now_us and n not in wanted]
 
 
-def near_ancestors(records: Records, graves: Mapping[int, TombstoneRecord]) -> set[int]:
+def near_ancestors(records: Records, tombstones: Mapping[int, TombstoneRecord]) -> set[int]:
     """Returns the segments from which an open one descends within GENERATIONS."""
     found: set[int] = set()
     level = {number for number, known in records.items() if known.record.state == "open"}
     for _ in range(GENERATIONS):
         before = [records[n].record.predecessors for n in level if n in records]
-        before += [graves[n].predecessors for n in level if n in graves]
+        before += [tombstones[n].predecessors for n in level if n in tombstones]
         level = {n for some in before for n in some} - found
         found |= level
     return found

@@ -1,16 +1,17 @@
 """Expiry of subscriptions: one that nobody has pulled from, acked or changed for its `expires_after_s` is deleted.
 
-A dispatcher keeps the time of the last use in memory, and notes in the record that there was one: at the first use
-after it took over or after a long rest, before it answers; and at a checkpoint, once a quarter of the time (NOTE_S at
-most) has passed since the note before. So uses cost no writes. As long as something is leased, somebody uses it.
+A dispatcher keeps the time of the last use in memory, and writes into the record that there was one: at the first use
+after it took over or after a long rest, before it answers; and at a checkpoint, once a quarter of the time
+(RECORD_USE_S at most) has passed since the write before. So uses cost no writes. As long as something is leased,
+somebody uses the subscription.
 
 The leader reads all records now and then. *No clock may delete*, and *no restore*: it deletes in a round alone
-(broker/retention/rounds), by the store's time; and only what it has itself seen unchanged, by its monotonic clock, for
-as long as a dispatcher of any clock would take to note a use (WATCHED_S at most). The deletion compares the record: so
-either a note comes first, or the next use finds the subscription gone.
+(broker/retention/rounds), by the store's time; and only records that it has itself seen unchanged, by its monotonic
+clock, for as long as a dispatcher of any clock would take to record a use (WATCHED_S at most). The deletion compares
+the record: so either that write comes first, or the next use finds the subscription gone.
 
 Order of writes: 1. the record says `deleting`, of the leader; 2. the cursors go; 3. the record goes. A crash behind 1
-leaves what counts as absent, and goes with the next creation of that name
+leaves a record that counts as absent, and goes with the next creation of that name
 (broker/subscriptions/admin).
 """
 
@@ -42,7 +43,7 @@ class _Seen:
 
 
 class SubscriptionExpiry:
-    """Deletes subscriptions that have expired, for the leader. A note may come `checkpoint_s` late."""
+    """Deletes subscriptions that have expired, for the leader. The record of a use may come `checkpoint_s` late."""
 
     def __init__(
         self,

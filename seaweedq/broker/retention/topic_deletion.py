@@ -1,6 +1,7 @@
 """Deleting a topic: in coordination, at the brokers that own its segments, and on this broker.
 
-The order of writes, and what a crash leaves, is broker/topics/topic_admin's. A deletion can be repeated at any broker.
+broker/topics/topic_admin has the order of writes, and the state behind a crash. A deletion can be repeated at any
+broker.
 """
 
 from seaweedq.broker.imports.importing import Importing
@@ -14,7 +15,7 @@ from seaweedq.errors import TopicBeingDeleted
 
 
 def refuse_more(topic: Topic) -> None:
-    """Closes what is open of a topic that is being deleted or gone, and wakes all who wait for it."""
+    """Closes the open segments of a topic that is being deleted or gone, and wakes all that wait for it."""
     reason = TopicBeingDeleted(f"topic {topic.name!r} is being deleted", topic=topic.name)
     for segment in topic.opened.values():
         segment.close(reason)

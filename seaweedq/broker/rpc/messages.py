@@ -132,7 +132,7 @@ class Waits(msgspec.Struct, array_like=True):
 
 class WaitsCall(msgspec.Struct, array_like=True):
     """Tells the dispatcher of some subscriptions the pulls that queue for them at a broker
-    (broker/subscriptions/relaying)."""
+    (broker/subscriptions/subscribing)."""
 
     broker: str
     waits: list[Waits]

@@ -31,10 +31,8 @@ from seaweedq.broker.streams.topic_streams import TailWatches, TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.leases import Position
-from seaweedq.broker.subscriptions.pull_reads import DeliveredRows
-from seaweedq.broker.subscriptions.pulling import Pull
-from seaweedq.broker.subscriptions.relaying import DispatcherFinder
-from seaweedq.broker.subscriptions.subscribing import Subscribing
+from seaweedq.broker.subscriptions.pull_rounds import DeliveredRows, Pull
+from seaweedq.broker.subscriptions.subscribing import DispatcherFinder, Subscribing
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.uploading import Uploading
@@ -222,7 +220,7 @@ class SubscriptionStreams:
         if leased.name is None or not leased.messages:
             return None
         links = await self.payloads.links_of(topic, [one.rows for one in leased.messages], until_us)
-        self.finder.check_lease()
+        self.dispatcher.check_lease()
         return LeasedBatch(leased.name, self.rows.of(topic, leased.messages, links))
 
     async def _ask(self, url: str | None, call: str, request: StreamCall, answer: type[T], timeout_s: float) -> T:

@@ -28,7 +28,7 @@ from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.segment_index import Records
 from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.coordination.records import TombstoneRecord
 from seaweedq.errors import BelowRetention, InvalidPositions, InvalidRequest, OffsetOutOfRange, SeaweedqError
 from seaweedq.segments.keyrange import KeyRange, missing_ranges

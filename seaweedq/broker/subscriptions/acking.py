@@ -21,19 +21,20 @@ from seaweedq.broker.log.intervals import Offsets, distinct, runs_of
 from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import AckResult
-from seaweedq.broker.subscriptions.leases import UNKNOWN, Asker, Lease, of_another
-from seaweedq.broker.subscriptions.stream_turn import held_by
+from seaweedq.broker.subscriptions.leases import UNKNOWN, Asker, Lease, Position, of_another
+from seaweedq.broker.subscriptions.open_subscriptions import OpenSubscriptions
 from seaweedq.broker.subscriptions.subscription import Acks, Subscription
 from seaweedq.broker.subscriptions.window import Array
-from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
+from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import LeaseEnded, NoDeadLetters
 from seaweedq.segments.frames import Frame, FrameKind
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The messages that a client answers: offsets by segment, all of a lease, or what the lease holds of those offsets;
+    """The messages that a client answers: offsets by segment, all of a lease, or those offsets that the lease holds;
     with `consumer` only those that this consumer had last."""
 
     ids: Mapping[int, Sequence[int] | Offsets] | None = None
@@ -63,17 +64,29 @@ class AckOutcome:
 
 
 class AckHandler:
-    """Takes the answers to what subscriptions of this broker have leased."""
+    """Takes the answers to messages that subscriptions of this broker have leased. It wakes `dying` when some may have
+    died."""
 
-    def __init__(self, catalog: Catalog, readables: ReadableSegments, commit: GroupCommit, clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        opened: OpenSubscriptions,
+        readables: ReadableSegments,
+        commit: GroupCommit,
+        clock: Clock,
+        dying: Signal,
+    ) -> None:
         self._catalog = catalog
+        self._opened = opened
         self._readables = readables
         self._commit = commit
         self._clock = clock
+        self._dying = dying
 
-    async def ack(self, subscription: Subscription, selection: Selection) -> AckOutcome:
+    async def ack(self, topic: Topic, name: str, selection: Selection) -> AckOutcome:
         """Acks messages, and returns when they are durable. Raises LeaseEnded, JournalUnavailable, NotReady,
         NeedsNewerBroker."""
+        subscription = await self._opened.open_for_use(topic, name)
         if selection.ids is None:
             return await self._ack_lease(subscription, self._lease(subscription, selection))
         subscription.check_readable(selection.ids)
@@ -101,8 +114,8 @@ class AckHandler:
         return AckOutcome(sum(one.known for one in judged.values()), sum(one.late for one in judged.values()), unknown)
 
     async def _ack_lease(self, subscription: Subscription, lease: Lease) -> AckOutcome:
-        """Acks all of a lease, what it has and what it had last. What of it was acked before counts again. Raises
-        LeaseEnded where it has acked nothing, and cannot any more."""
+        """Acks all of a lease, messages that it has and that it had last. Those acked before count again. Raises
+        LeaseEnded if it has acked nothing, and cannot any more."""
         subscription.check_readable(lease.segments)
         now_s = self._clock.monotonic_s()
         late = again = 0
@@ -121,18 +134,25 @@ class AckHandler:
         if not durable and not lease.acked:
             raise _ended(lease.name)
         await self._wait(durable)
-        lease.acked += again  # what its consumer has under another name by now counts for that one as well
+        lease.acked += again  # messages under another name of its consumer by now count for that one as well
         return AckOutcome(lease.acked, late)
 
-    async def ack_dead_letters(
-        self, subscription: Subscription, segment: int, cursor: SegmentCursor, dying: Offsets
-    ) -> None:
-        """Acks dying messages whose dead letters are durable. Raises JournalUnavailable, NotReady: they go on dying."""
-        await self._wait([self._begin_ack(subscription, segment, cursor, AckResult(dying))[0]])
+    async def ack_dead_letters(self, subscription: Subscription, segment: int, dying: Offsets, epoch: int) -> None:
+        """Acks messages whose dead letters are durable, as far as they are still dying in this epoch. The caller holds
+        `dead_lettering`. Raises NotOwner if this broker does not dispatch them any more; JournalUnavailable, NotReady:
+        they go on dying."""
+        subscription.check()
+        cursor = subscription.cursors.get(segment)
+        if cursor is None or subscription.record.epoch != epoch:
+            return
+        if len(left := cursor.delivery.dead_letters.still_dying(dying)):
+            await self._wait([self._begin_ack(subscription, segment, cursor, AckResult(left))[0]])
 
-    def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> AckOutcome:
-        """Ends leases at once. A lease of which nothing is held counts what of it was nacked before. Raises LeaseEnded,
-        LeaseOfAnother, NoDeadLetters, NeedsNewerBroker."""
+    async def nack(self, topic: Topic, name: str, selection: Selection, refusal: Refusal | None = None) -> AckOutcome:
+        """Ends leases at once: the messages are delivered again, by default after the backoff, or become dead letters.
+        A lease of which nothing is held counts its earlier nacks. Raises LeaseEnded, LeaseOfAnother,
+        NoDeadLetters, NeedsNewerBroker, NotReady."""
+        subscription, refusal = await self._opened.open_for_use(topic, name), refusal or Refusal()
         if refusal.reject and not subscription.has_dead_letters:
             raise NoDeadLetters(
                 f"subscription {subscription.name!r} of {subscription.topic.name!r} has no dead_letter_topic to which "
@@ -142,13 +162,14 @@ class AckHandler:
             )
         now_s, answered = self._clock.monotonic_s(), AckOutcome()
         for cursor, held in self._held(subscription, selection, answered):
-            subscription.leases.count_nacked(Counter(cursor.delivery.window.of("lease", held).tolist()))
+            subscription.leases.count_nacked(Counter(cursor.delivery.window.values("lease", held).tolist()))
             if not refusal.attempted:
                 cursor.delivery.give_back(held)
             elif refusal.reject:
                 cursor.delivery.reject(held, now_s, refusal.reason)
             else:
                 cursor.delivery.nack(held, now_s, refusal.delay_s, refusal.reason)
+        self._dying.wake()
         if answered.known:
             subscription.queue.event()
             subscription.leases.streams.wake_all()
@@ -156,20 +177,30 @@ class AckHandler:
             lease = self._lease(subscription, selection)
             if not lease.nacked:
                 raise _ended(lease.name)
-            return AckOutcome(lease.nacked)
+            answered.known = lease.nacked
+        self._opened.check_lease()
         return answered
 
-    def free(self, subscription: Subscription, stream: str) -> None:
-        """Ends all leases of a stream at once: its messages are delivered again without a delay."""
-        now_s = self._clock.monotonic_s()
-        subscription.expire(list(subscription.cursors), now_s)
-        for delivery, offsets, _ in held_by(subscription, stream).values():
-            delivery.nack(offsets, now_s, 0.0)
-        subscription.queue.event()
+    async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
+        """Has a connection of a stream get nothing any more. With `free` all leases of its stream end at once, and
+        their messages are delivered again without a delay."""
+        subscription, now_s = await self._opened.open(topic, name), self._clock.monotonic_s()
+        subscription.leases.streams.leave(position.connection, now_s)
+        if free:
+            subscription.expire(list(subscription.cursors), now_s)
+            for delivery, offsets, _ in subscription.held_by_stream(position.stream).values():
+                delivery.nack(offsets, now_s, 0.0)
+            subscription.queue.event()
+            subscription.shares.leave(subscription.leases.known_consumer(position.consumer))
+        subscription.queue.rearm(position.connection)  # a pull of it may wait
+        subscription.leases.streams.wake_all()
 
-    def extend(self, subscription: Subscription, selection: Selection, ack_deadline_s: float | None) -> AckOutcome:
+    async def extend(
+        self, topic: Topic, name: str, selection: Selection, ack_deadline_s: float | None = None
+    ) -> AckOutcome:
         """Lets leases end so many seconds from now, None: as many as the subscription gives. Raises LeaseEnded,
-        NeedsNewerBroker."""
+        NeedsNewerBroker, NotReady."""
+        subscription = await self._opened.open_for_use(topic, name)
         ack_deadline_s = subscription.record.ack_deadline_s if ack_deadline_s is None else ack_deadline_s
         due_s, answered = self._clock.monotonic_s() + ack_deadline_s, AckOutcome()
         for cursor, held in self._held(subscription, selection, answered):
@@ -177,13 +208,14 @@ class AckHandler:
         if selection.ids is None and not answered.known:
             raise _ended(selection.lease)
         if answered.known:
-            subscription.queue.event()  # those who wait may have to wake up earlier
+            subscription.queue.event()  # waiting pulls may have to wake up earlier
+        self._opened.check_lease()
         return answered
 
     def _held(
         self, subscription: Subscription, selection: Selection, answered: AckOutcome
     ) -> Iterator[tuple[SegmentCursor, Offsets]]:
-        """Yields what a client holds of a selection, and counts it. All is judged before the first of it changes."""
+        """Yields the held messages of a selection, and counts them. All are judged before the first one changes."""
         now_s = self._clock.monotonic_s()
         if selection.ids is None:
             lease = self._lease(subscription, selection)
@@ -210,7 +242,7 @@ class AckHandler:
     ) -> tuple[asyncio.Future[int], Array]:
         """Journals acks. They count, and pin their commit, once the journal has them, and before it can be released
         (broker/log/group_commit). Returns their commit, and the lease of each message whose ack was not on its way."""
-        taken = result.taken
+        topic, taken = subscription.topic, result.taken
         leases = cursor.delivery.begin_ack(taken)
         is_one = len(leases) > 0 and (leases == leases[0]).all()  # to look is faster than to count
         counts = {int(leases[0]): len(leases)} if is_one else Counter[int](leases.tolist())
@@ -221,12 +253,11 @@ class AckHandler:
             if is_durable:
                 cursor.pin_at(commit.result())
                 subscription.leases.count_acked(counts)
-            if result.late or not is_durable:  # what came back may have held back any stream; or none holds it any more
+            if result.late or not is_durable:  # messages that came back may have held back any stream
                 subscription.leases.streams.wake_all()
             if not is_durable or self._may_feed(subscription, segment, cursor):
                 subscription.queue.event()
 
-        topic = subscription.topic
         acks = Acks(subscription.name, topic.record.incarnation, subscription.record.epoch, tuple(runs_of(taken)))
         payload = msgspec.msgpack.encode(acks)
         frame = Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
@@ -235,20 +266,28 @@ class AckHandler:
         return commit, leases
 
     def _may_feed(self, subscription: Subscription, segment: int, cursor: SegmentCursor) -> bool:
-        """Tells whether an ack may make messages available: of its segment, of others where too many were in flight,
-        or of successors. What comes later is an event of its own, and mostly all that there is was delivered."""
-        end = self._readables.known_end(subscription.topic, segment)
-        if subscription.full or end is None or not cursor.delivery.is_drained(end):
+        """Tells whether an ack may make messages available: of its segment, of others if too many were in flight, or
+        of successors. A later message is an event of its own, and mostly all messages were delivered."""
+        if subscription.full:
             return True
-        return subscription.has_ended(self._catalog.records(subscription.topic))
+        topic = subscription.topic
+        opened = topic.opened.get(segment)
+        if opened is not None and opened.closed is None:
+            is_drained = cursor.delivery.is_drained(opened.end)
+        else:
+            end = self._readables.known_end(topic, segment)
+            is_drained = end is not None and cursor.delivery.is_drained(end)
+        return not is_drained or subscription.has_ended(self._catalog.records(topic))
 
     async def _wait(self, durable: list[asyncio.Future[int]]) -> None:
         if durable:
             await asyncio.gather(*map(asyncio.shield, durable))
             self._commit.check_lease()
+        else:
+            self._opened.check_lease()
 
     async def _ends(self, subscription: Subscription, ids: Iterable[int]) -> dict[int, int]:
-        """Returns the ends of the segments that are open to a subscription, which get a cursor where they have none."""
+        """Returns the ends of the segments that are open to a subscription, which get a cursor if they have none."""
         numbers = tuple(number for number in ids if number in subscription.frontier.open)
         segments, _ = await self._readables.available(subscription.topic, numbers)
         ends = {segment.id: segment.end for segment in segments if segment.id in subscription.frontier.open}

@@ -2,7 +2,7 @@
 
 Creation writes: 1. the record, `creating`, which names this broker; 2. the cursors, one for each segment; 3. the
 record, `active`. Deletion writes: 1. the record, `deleting`; 2. the cursors are removed; 3. the record is removed. Each
-write compares the result of the one before, so of two brokers only one does all of it. A record that is not active does
+write compares the result of the one before, so of two brokers only one makes them all. A record that is not active does
 not count as a subscription; while its broker lives and works on it no other broker touches it. What a dead broker has
 left, or this one after a lost answer, the next creation or deletion removes first, as a deletion that was cut off: a
 cursor that is left of a segment that the next creator does not know would be one too many.
@@ -53,7 +53,7 @@ SeekPlace: TypeAlias = str | dict[str, str] | AtOffsets
 
 class Starts:
     """Finds where to begin, in all segments of now. Segments that are created later begin at 0, so no message is missed
-    or delivered twice where a segment is replaced meanwhile."""
+    or delivered twice if a segment is replaced meanwhile."""
 
     def __init__(self, readables: ReadableSegments, positions: TopicPositions, tombstones: Tombstones) -> None:
         self._readables = readables
@@ -61,12 +61,19 @@ class Starts:
         self._tombstones = tombstones
 
     async def find(self, topic: Topic, start: str | dict[str, str]) -> list[SegmentSeek]:
-        """Returns where `earliest`, `latest` or a time is. Raises NeedsNewerBroker where that offset is not known of a
+        """Returns where `earliest`, `latest` or a time is. Raises NeedsNewerBroker if that offset is not known of a
         segment."""
         if start != "earliest":
             self._readables.check_whole(topic)
         ends = await self._ends(topic)
-        offsets = await self._offsets(topic, start, ends)
+        if isinstance(start, dict):
+            timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
+            offsets = await self._readables.find(topic, ends, timestamp_us)
+        elif start == "latest":
+            offsets = ends
+        else:
+            begin = self._readables.start_offsets(topic)
+            offsets = {number: begin.get(number, 0) for number in ends}
         return [SegmentSeek(number, ends[number], offsets[number]) for number in sorted(offsets)]
 
     async def at(self, topic: Topic, offsets: Mapping[int, int]) -> tuple[list[SegmentSeek], list[int]]:
@@ -88,16 +95,6 @@ class Starts:
 
     async def _ends(self, topic: Topic) -> dict[int, int]:
         return {number: position.end for number, position in (await self._positions.positions(topic)).items()}
-
-    async def _offsets(self, topic: Topic, start: str | dict[str, str], ends: dict[int, int]) -> dict[int, int]:
-        if start == "earliest":
-            begin = self._readables.start_offsets(topic)
-            return {number: begin.get(number, 0) for number in ends}
-        if start == "latest":
-            return ends
-        assert isinstance(start, dict)
-        timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
-        return await self._readables.find(topic, ends, timestamp_us)
 
 
 class ListedSubscription(NamedTuple):
@@ -150,7 +147,7 @@ class SubscriptionAdmin:
                 yield ListedSubscription(topic, incarnation, name, isinstance(found, Versioned))
 
     async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
-        """Creates a subscription, with cursors where `record.start` says. Returns False where it exists already. Raises
+        """Creates a subscription, with cursors where `record.start` says. Returns False if it exists already. Raises
         NotOwner."""
         if await self.find(topic, name):
             return False
@@ -188,7 +185,7 @@ class SubscriptionAdmin:
 
     async def change(self, topic: Topic, name: str, changes: Mapping[str, Any]) -> None:
         """Changes settings of a subscription that this broker dispatches. Raises SubscriptionNotFound, NotOwner,
-        NoDeadLetters. Where the outcome is unknown, the next checkpoint reads the record again."""
+        NoDeadLetters. If the outcome is unknown, the next checkpoint reads the record again."""
         subscription = await self._dispatcher.open(topic, name)
         async with self._dispatcher.changing(topic, name), subscription.saving:
             subscription.check()
@@ -198,7 +195,9 @@ class SubscriptionAdmin:
             if there.record.dead_letter_topic is not None:  # else it is a repetition
                 _check_dying(subscription, changes)
             wanted = there.with_record(self._dispatcher.used(replace(there.record, **changes)))
-            if _lacks_letters(wanted.record, changes):  # another change came since the caller looked
+            is_concerned = not changes.keys().isdisjoint({"max_attempts", "dead_letter_topic"})
+            if is_concerned and wanted.record.max_attempts > 0 and wanted.record.dead_letter_topic is None:
+                # Another change came since the caller read the record: messages that die would have no topic.
                 raise changed_meanwhile(topic, name)
             if wanted.record != there.record:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
@@ -221,7 +220,7 @@ class SubscriptionAdmin:
             await self._finish(topic, name, held)
 
     async def expire(self, topic: Topic, name: str, there: Versioned[SubscriptionRecord], as_leader: Compare) -> None:
-        """Deletes a subscription that has not changed, whoever dispatches it. Raises NotOwner."""
+        """Deletes a subscription that has not changed, of any dispatcher. Raises NotOwner."""
         async with self._dispatcher.changing(topic, name):
             reach("expire.record")
             held = await self._assignment.seize(topic, name, there.replace(state="deleting"), as_leader)
@@ -241,14 +240,8 @@ class SubscriptionAdmin:
             reach("unsubscribe.record")
 
 
-def _lacks_letters(record: SubscriptionRecord, changes: Mapping[str, Any]) -> bool:
-    """Tells whether a change lets messages die that have no topic to go to."""
-    is_concerned = not changes.keys().isdisjoint({"max_attempts", "dead_letter_topic"})
-    return is_concerned and record.max_attempts > 0 and record.dead_letter_topic is None
-
-
 def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None:
-    """Raises NoDeadLetters where a change takes the topic away that dying messages go to."""
+    """Raises NoDeadLetters if a change takes the topic away that dying messages go to."""
     if changes.get("dead_letter_topic", "") is None and (count := subscription.dying):
         raise NoDeadLetters(
             f"{count} messages of subscription {subscription.name!r} are dying and need a dead_letter_topic; name "
@@ -266,8 +259,13 @@ class Seeking:
         self._starts = starts
 
     async def seek(self, topic: Topic, name: str, place: SeekPlace, key: str) -> SeekResult:
-        """Goes on elsewhere, as the seek `key`. Raises SegmentNotFound, OffsetOutOfRange, and InvalidRequest where the
-        seek of this name went to another place."""
+        """Goes on elsewhere, as the seek `key`. Raises SegmentNotFound, OffsetOutOfRange, InvalidRequest if the seek of
+        this name went to another place, and NotReady."""
+        found = await self._seek(topic, name, place, key)
+        self._dispatcher.check_lease()
+        return found
+
+    async def _seek(self, topic: Topic, name: str, place: SeekPlace, key: str) -> SeekResult:
         if known := _known(await self._dispatcher.open(topic, name), key, place):
             return known
         plan: Sequence[SegmentSeek]
@@ -293,9 +291,9 @@ def _digest(place: SeekPlace) -> str:
 
 
 def _known(subscription: Subscription, key: str, place: SeekPlace) -> SeekResult | None:
-    """Returns the outcome of a seek of this name, None where there was none. Raises InvalidRequest where that one went
+    """Returns the outcome of a seek of this name, None if there was none. Raises InvalidRequest if that one went
     to another place."""
-    known, seek = subscription.sought_as(key), subscription.record.seek
+    known, seek = subscription.result_of_seek(key), subscription.record.seek
     if known and seek and seek.asked.get(key, digest := _digest(place)) != digest:
         detail = f"id is {key!r}, under which this subscription went elsewhere; another seek takes another id"
         raise InvalidRequest(detail, field="id", value=key)

@@ -9,7 +9,7 @@ it without a message. It takes a subscription over in one transaction, which com
 - this broker's key: a broker that was declared dead takes nothing over;
 - that the last dispatcher's key is gone. A key never comes back, so a paused dispatcher cannot go on either.
 
-Where the last dispatcher's lease was ended on suspicion, its mark must be gone: its answers rest on the lease, which it
+If the last dispatcher's lease was ended on suspicion, its mark must be gone: its answers rest on the lease, which it
 may believe in for as long as that would have lasted (broker/cluster/revoker).
 
 Before that its journal must be replayed: the journal's key is gone, or says `recovered`, or that nothing of the topic
@@ -17,9 +17,9 @@ is `left`. Then all its acks are in the
 cursors, which are read after the transaction; the new epoch keeps a replay that runs again from adding anything. A
 living dispatcher releases a subscription by itself: all its acks are in the cursors before the record names nobody.
 
-A creation and a seek take acks back. Their first transaction also changes the topic's key of rewinds,
-which retention compares when it raises a start over what all have acked: either the raise is first, and they begin at
-the start or above, or they are first, and the raise fails. One transaction has both, so no crash comes between.
+A creation and a seek take acks back. Their first transaction also changes the topic's key of rewinds, which retention
+compares when it raises a start over messages that all have acked: either the raise is first, and they begin at the
+start or above, or they are first, and the raise fails. One transaction has both, so no crash comes between.
 """
 
 import logging
@@ -58,20 +58,20 @@ class Assignment:
         self._leaving = True
 
     async def dispatcher(self, topic: Topic, name: str) -> str:
-        """Returns the broker to ask about a subscription; where it does not exist, the broker that would create it."""
+        """Returns the broker to ask about a subscription; if it does not exist, the broker that would create it."""
         known = self._known.get((topic, name))
         if known and self._roster.alive(known):
             return known
         there = await self.read(topic, name)
         if there is None:
             return self.preferred(topic, name)
-        who = there.record.dispatcher
-        if who is None or not (self._roster.alive(who) or not await self._roster.gone(who)):
-            who = self.preferred(topic, name)
+        broker = there.record.dispatcher
+        if broker is None or not (self._roster.alive(broker) or not await self._roster.gone(broker)):
+            broker = self.preferred(topic, name)
         if len(self._known) >= KNOWN:
             self._known.clear()
-        self._known[topic, name] = who
-        return who
+        self._known[topic, name] = broker
+        return broker
 
     def invalidate(self, topic: Topic, name: str) -> None:
         """Forgets the known dispatcher, which does not answer or is another one: the next call looks it up."""
@@ -83,7 +83,7 @@ class Assignment:
             del self._known[key]
 
     def preferred(self, topic: Topic, name: str) -> str:
-        """Returns the broker that would take the subscription over; this one where all are about to leave."""
+        """Returns the broker that would take the subscription over; this one if all are about to leave."""
         hosts = [Host(b, known.record.zone, not known.record.takes_more) for b, known in self._roster.brokers.items()]
         return successor_of(f"{topic.name}/{topic.record.incarnation}/{name}", hosts) or self._membership.broker
 
@@ -92,7 +92,7 @@ class Assignment:
         there = await self._coordination.get(key_of(topic, name))
         return keys.SUBSCRIPTIONS.require(there) if there else None
 
-    async def take(self, topic: Topic, name: str) -> Versioned[SubscriptionRecord]:
+    async def acquire(self, topic: Topic, name: str) -> Versioned[SubscriptionRecord]:
         """Makes this broker the dispatcher of an active subscription, in a new epoch. Raises SubscriptionNotFound,
         NotOwner."""
         there = await self.read(topic, name)
@@ -113,7 +113,7 @@ class Assignment:
         rewinds: bool = False,
     ) -> Versioned[SubscriptionRecord]:
         """Writes a record that names this broker in place of the one before; a creation or a seek `rewinds`. Raises
-        NotOwner where that one has changed, NeedsNewerBroker, and InvariantViolated if the epoch would fall."""
+        NotOwner if that one has changed, NeedsNewerBroker, and InvariantViolated if the epoch would fall."""
         if before and (found := broken_by_subscription(before.record, wanted.record)):
             logger.error("a change of %s is refused: %s; from %s to %s", key_of(topic, name), found, before, wanted)
             raise InvariantViolated(f"the change of subscription {name!r} was refused: {found[0]}")
@@ -125,7 +125,7 @@ class Assignment:
     async def seize(
         self, topic: Topic, name: str, wanted: Versioned[SubscriptionRecord], as_leader: Compare
     ) -> Versioned[SubscriptionRecord]:
-        """Writes a record that names this broker, which leads, whoever dispatches. Raises NotOwner where the record has
+        """Writes a record that names this broker, which leads, from any dispatcher. Raises NotOwner if the record has
         changed."""
         mine = wanted.replace(dispatcher=self._membership.broker)
         unchanged = Compare(key_of(topic, name), wanted.revision)
@@ -164,7 +164,7 @@ class Assignment:
 
     async def free(self, topic: Topic, record: SubscriptionRecord | None) -> list[Compare]:
         """Returns the comparisons under which this broker may dispatch after the one that `record` names. Raises
-        NotOwner where it may not yet."""
+        NotOwner if it may not yet."""
         mine = self._membership.broker
         before = record.dispatcher if record else None
         if before == mine:

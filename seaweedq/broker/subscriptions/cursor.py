@@ -1,8 +1,8 @@
 """The cursor of one segment of a subscription at its dispatcher: its delivery, its last checkpoint, and the commit with
 its oldest ack since then; and the invariants of subscriptions and their cursors, of each record and of each change.
 
-- In a segment, 0 <= `acked_to` <= `delivered_to` <= the segment's end, if that is known; what is acked beyond
-  `acked_to` are disjoint runs that rise, and end at `delivered_to` at the latest: what is acked was delivered.
+- In a segment, 0 <= `acked_to` <= `delivered_to` <= the segment's end, if that is known; acked offsets beyond
+  `acked_to` are disjoint runs that rise, and end at `delivered_to` at the latest: acked messages were delivered.
 - Within an epoch neither `acked_to` nor `delivered_to` falls, and nothing that is acked becomes unacked.
 - The epoch of a subscription and of its cursors never falls.
 """
@@ -35,16 +35,16 @@ class SegmentCursor:
         self._newest = -1
 
     def take_over(self, segment: int, epoch: int, now_s: float) -> None:
-        """Takes over the leases that the dispatcher of the epoch before has handed over, and what is dying, of any
+        """Takes over the leases that the dispatcher of the epoch before has handed over, and dying messages, of any
         epoch: dispatchers may have died before their first checkpoint, and a seek has left the cursor where it was."""
         record = self.held.record
-        for one in record.held if record.epoch == epoch - 1 else filter(_is_dying, record.held):
+        for one in record.held if record.epoch == epoch - 1 else [one for one in record.held if one.dying]:
             if one.dying and one.name:
                 continue
             offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
             due_s = now_s + one.left_s
             if one.dying:
-                self.delivery.take_dying(offsets, DeadLetterReason(*one.dying), now_s)
+                self.delivery.restore_dying(offsets, DeadLetterReason(*one.dying), now_s)
                 continue
             if not one.name and not one.consumer:
                 self.delivery.leases.take_over(offsets, NOBODY, NOBODY, due_s)
@@ -56,7 +56,7 @@ class SegmentCursor:
         for one in record.held:
             if one.dying and one.name:  # behind the reasons, of which some may not have fitted into the record
                 batch = [offset for low, high in one.runs for offset in range(low, high)]
-                self.delivery.take_dying(np.array(batch, np.int64), DeadLetterReason(*one.dying), now_s)
+                self.delivery.restore_dying(np.array(batch, np.int64), DeadLetterReason(*one.dying), now_s)
                 self.delivery.dead_letters.sent = DeadLetterBatch.parse(one.name, tuple(batch))
 
     def handed_over(self, epoch: int, now_s: float) -> CursorRecord:
@@ -64,7 +64,7 @@ class SegmentCursor:
         return replace(self.delivery.window.record(epoch), held=(*self._held(now_s), *self._dying()))
 
     def changed(self, epoch: int, handover_s: float | None = None, is_last: bool = False) -> CursorRecord | None:
-        """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one. The
+        """Returns the checkpoint to write, or None if the last one is still current and no commit waits for one. The
         last one without a handover ends the leases: those deliveries do not count."""
         if handover_s is None:
             record = self.delivery.window.record(epoch)
@@ -90,7 +90,7 @@ class SegmentCursor:
 
     def replaces(self, there: Versioned[CursorRecord] | None) -> None:
         """Notes the record in whose place the next checkpoint goes, None for none. The last checkpoint stays as it is
-        known here: what coordination has may be older, or be that of a lost answer."""
+        known here: the record in coordination may be older, or be that of a lost answer."""
         self.held = (there or Versioned.new(self.held.record)).with_record(self.held.record)
 
     @property
@@ -98,21 +98,21 @@ class SegmentCursor:
         """The newest commit that holds an ack, -1 for none."""
         return self._newest
 
-    def says(self, sent: DeadLetterBatch) -> bool:
+    def has_batch(self, sent: DeadLetterBatch) -> bool:
         """Tells whether the last checkpoint has a batch of dead letters."""
         return any(one.name == sent.name and one.dying for one in self.held.record.held)
 
     def _dying(self) -> Iterator[HeldLease]:
-        """Yields the batch that may have been published, under its identity, and what is dying, by the reason."""
-        deaths = self.delivery.dead_letters
-        if sent := deaths.begun():
-            yield HeldLease(sent.name, ANYBODY, 0.0, tuple(runs_of(sent.offsets)), (*deaths.why(sent.offsets[0]),))
-        offsets = sorted((deaths.why(offset), offset) for offset in deaths.unacked())
+        """Yields the batch that may have been published, under its identity, and the dying offsets, by the reason."""
+        queue = self.delivery.dead_letters
+        if sent := queue.pending_batch():
+            yield HeldLease(sent.name, ANYBODY, 0.0, tuple(runs_of(sent.offsets)), (*queue.reason_of(sent.offsets[0]),))
+        offsets = sorted((queue.reason_of(offset), offset) for offset in queue.unacked())
         for death, group in groupby(offsets, itemgetter(0)):
             yield HeldLease("", ANYBODY, 0.0, tuple(runs_of(offset for _, offset in group)), (*death,))
 
     def _held(self, now_s: float) -> Iterator[HeldLease]:
-        """Yields what is leased or delayed, by lease and deadline."""
+        """Yields the leased and delayed offsets, by lease and deadline."""
         waiting, consumers = self.delivery.leases.waiting(), self._leases.consumer_names()
         holds = zip(
             *(column.tolist() for column in self.delivery.leases.holds_of(waiting)), waiting.tolist(), strict=True
@@ -124,14 +124,10 @@ class SegmentCursor:
             yield HeldLease(name, consumers.get(consumer, ANYBODY), due_s - now_s, runs)
 
 
-def _is_dying(held: HeldLease) -> bool:
-    return held.dying is not None
-
-
 def broken_by(before: CursorRecord | None, after: CursorRecord, end: int | None = None) -> list[str]:
     """Returns the invariants that a cursor breaks which replaces `before`, in a segment that ends at `end`.
 
-    What was broken before is not the fault of this write.
+    An invariant that was broken before is not the fault of this write.
     """
     known = set(_broken_in(before, end)) if before else set()
     found = [text for text in _broken_in(after, end) if text not in known]

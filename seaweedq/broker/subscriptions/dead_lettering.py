@@ -1,4 +1,4 @@
-"""Dead letters: publishes what subscriptions of this broker have given up, and then acks it.
+"""Dead letters: publishes the messages that subscriptions of this broker have given up, and then acks them.
 
 Order of writes for some messages of one segment: 1. their payloads are copied; 2. a checkpoint of the segment's cursor
 says which messages they are, and the identity under which they go out; 3. the letters are published, by the same path
@@ -12,26 +12,31 @@ repeated as it was, with no message more and none less, before the next one of i
 requests of a producer, and would refuse a repeat behind later ones. If retention has taken some messages of a batch
 meanwhile, that cannot be: the letters of the others are there twice if they were published.
 
-Only the dispatcher writes 2, and acks: after the publish it is asked again (`Dispatcher.ack_dead_letters`).
+Only the dispatcher writes 2, and acks: after the publish it is asked again (`AckHandler.ack_dead_letters`).
 `dead_lettering` is held from 1 to 4, and a handover waits for it. A dispatcher that was fenced in between cannot ack:
 its journal takes nothing.
 
-What is refused waits, longer each time, and is delivered to nobody meanwhile. Memory: AT_ONCE times one batch.
+A refused letter waits, longer each time, and its message is delivered to nobody meanwhile. Memory: AT_ONCE times one
+batch.
 
 A letter has the message's key, value and time, its headers, and seven headers more, which say why it died, and where it
-was. It has no expiry: it stays for those who look into it. The bound `max_message_bytes` is for clients: these headers
+was. It has no expiry: it stays for its readers. The bound `max_message_bytes` is for clients: these headers
 do not count.
 
 Each letter has a copy of its payload, below its own topic. So it stays readable whatever becomes of the source: its
 retention takes payloads with their rows, its deletion takes them all. The copy stays as long as the topic for dead
 letters does. The store makes it (a link in a folder). Its name follows from the message, so that a second try makes the
 same one. A crash before the letter leaves a copy that the next try names.
+
+The topic for dead letters has the format of the source topic. It is created before a subscription that names it, and
+again when a message dies after somebody has deleted it: else the message would stay in the subscription for ever. A
+crash in between leaves an empty topic.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from weakref import WeakKeyDictionary
@@ -39,115 +44,123 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.access.rights import Action, Caller, Resource, judge
+from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.context import ClusterView, Context
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.publish.publisher import Producer, Publisher, Publishing
 from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
-from seaweedq.broker.subscriptions.dead_letter_topics import DeadLetterTopics
 from seaweedq.broker.subscriptions.delivery import DeadLetterBatch, DeadLetterReason
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscribing import Subscribing
 from seaweedq.broker.subscriptions.subscription import DispatchTerm, Subscription
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads import rules
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.uploading import Uploading
-from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.errors import BelowRetention, NotReady, SeaweedqError, SequenceOutOfOrder, Unavailable
+from seaweedq.concurrency.futures import gather_bounded
+from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
+from seaweedq.errors import (
+    BelowRetention,
+    Forbidden,
+    InvalidRequest,
+    NotReady,
+    SeaweedqError,
+    SequenceOutOfOrder,
+    Unavailable,
+)
 from seaweedq.failpoints import reach
-from seaweedq.segments.layout import Layout, Reference, assemble, headers_column, references_column, together
+from seaweedq.segments.layout import Reference, assemble, headers_column, references_column, together
 from seaweedq.segments.producers import LETTERS
 from seaweedq.storage.interface import PayloadStore
 
+
+class DeadLetterTopics:
+    """Finds and creates the topics for dead letters."""
+
+    def __init__(self, catalog: Catalog, admin: TopicAdmin, callers: Callers) -> None:
+        self._catalog = catalog
+        self._admin = admin
+        self._callers = callers
+
+    async def check(self, source: Topic, record: SubscriptionRecord) -> None:
+        """Ensures that a subscription's settings can be heeded. Raises InvalidRequest, and the errors of `ensure`."""
+        name = record.dead_letter_topic
+        if name is not None:
+            await self.ensure(source, name, record.creator_uid)
+        elif record.max_attempts:
+            raise InvalidRequest(
+                f"max_attempts is {record.max_attempts}, and dead_letter_topic null: what has failed so often needs a "
+                "topic to go to; name one, or set max_attempts to 0",
+                field="dead_letter_topic",
+                value=None,
+            )
+
+    async def ensure_as_creator(self, source: Topic, record: SubscriptionRecord, name: str) -> Topic:
+        """As `ensure`, with the rights that the subscription's creator has now. Raises Forbidden."""
+        if record.creator is not None:
+            creator = self._callers.principal(record.creator, record.creator_uid)
+            if creator is None:  # it has gone, or another one has its name
+                raise Forbidden(
+                    f"the principal {record.creator!r}, with whose rights dead letters go out, is disabled, or was "
+                    "deleted; one that has its name now is another one. A PATCH of dead_letter_topic, also to the same "
+                    "topic, has them go out with its caller's rights",
+                    action=str(Action.PUBLISH),
+                    resource=name,
+                )
+            _check(creator, Action.PUBLISH, name)
+            if self._catalog.find(name) is None:
+                _check(creator, Action.CREATE, name)
+        return await self.ensure(source, name, record.creator_uid)
+
+    async def ensure(self, source: Topic, name: str, creator: str | None = None) -> Topic:
+        """Returns the topic for the dead letters of `source`, which counts to the limits of the principal with the uid
+        `creator` if it is created here. Raises InvalidRequest if it has another format or is
+        `source` itself, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
+        if name == source.name:
+            raise InvalidRequest(
+                f"dead_letter_topic is {name!r}, the topic itself, which would deliver its dead letters again; name "
+                "another one",
+                field="dead_letter_topic",
+                value=name,
+            )
+        if self._catalog.find(name) is None:
+            self._catalog.check_readable(name)
+            config = source.record.config
+            plain = TopicConfig(format=config.format, schema=config.schema, columns=config.columns)
+            await self._admin.create(name, plain, creator)
+        found = await self._catalog.known(name)
+        if found.layout.format is not source.layout.format or not found.layout.values.equals(source.layout.values):
+            raise InvalidRequest(
+                f"dead_letter_topic is {name!r}, whose format is {found.layout.format.value} with other columns or "
+                f"values than {source.name!r} ({source.layout.format.value}) has; name a topic of the same format and "
+                "schema, or one that does not exist",
+                field="dead_letter_topic",
+                value=name,
+            )
+        return found
+
+
+def _check(creator: Caller, action: Action, name: str) -> None:
+    if not judge(creator, action, Resource(name)):
+        raise Forbidden(
+            f"{creator.principal!r}, who created the subscription, has no right to {action} on {name!r}",
+            action=str(action),
+            resource=name,
+        )
+
+
 PREFIX = "dead-letter-"
 NAMES = tuple(f"{PREFIX}{name}" for name in ("reason", "detail", "topic", "subscription", "id", "attempts", "time"))
-TICK_S, LEAST_S = 1.0, 0.02  # between two looks for what died
+TICK_S, LEAST_S = 1.0, 0.02  # between two searches for dying messages
 AT_ONCE = 4  # batches of this broker
 MOST, BATCH_BYTES = 100, 1024 * 1024  # messages of a batch, and about their bytes, but at least one
 COPIES = 4  # payloads at a time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
 logger = logging.getLogger(__name__)
-
-
-class PayloadCopies:
-    """Copies payloads to the topics of dead letters."""
-
-    def __init__(self, payloads: Payloads, store: PayloadStore) -> None:
-        self._payloads = payloads
-        self._store = store
-
-    async def copy(self, source: Topic, reference: Reference, target: Topic, message: str) -> Reference:
-        """Returns the reference of a letter. It is the message's own where the store has that payload no more, or it is
-        none of the topic's. Raises StoreUnavailable."""
-        name = self._payloads.name_of(source, reference.uri)
-        if name is None:
-            return reference
-        upload = rules.copied_id(name, target.record.incarnation, message)
-        copied = rules.object_name(target.name, upload)
-        try:
-            await self._store.copy(name, copied)
-        except FileNotFoundError:
-            return reference
-        reach("letter.copied")
-        return replace(reference, uri=self._store.uri(copied))
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A message that died: why, after how many deliveries, and its id."""
-
-    death: DeadLetterReason
-    attempts: int
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The topic and the subscription that the messages were given up of, and the time (microseconds)."""
-
-    topic: str
-    subscription: str
-    now_us: int
-
-    def headers(self, letter: Letter, before: Mapping[str, str]) -> dict[str, str]:
-        """Returns the headers of a letter: those of the message, but for the ones that an earlier death gave it."""
-        time = datetime.fromtimestamp(self.now_us / 1e6, UTC).isoformat().replace("+00:00", "Z")
-        death = letter.death
-        values = (death.reason, death.detail, self.topic, self.subscription, letter.id, str(letter.attempts), time)
-        kept = {name: value for name, value in before.items() if name not in NAMES}
-        return kept | dict(zip(NAMES, values, strict=True))
-
-
-def letter_rows(
-    rows: pa.RecordBatch,
-    letters: Sequence[Letter],
-    origin: Origin,
-    layout: Layout,
-    references: Sequence[Reference | None],
-) -> pa.RecordBatch:
-    """Returns the rows of letters: those of their messages, in their order, with the payloads `references`."""
-    names = rows.schema.names
-    before = rows.column("_headers").to_pylist() if "_headers" in names else [None] * rows.num_rows
-    headers = [origin.headers(letter, dict(one or ())) for letter, one in zip(letters, before, strict=True)]
-    return assemble(
-        layout,
-        rows.column("_timestamp"),
-        rows.column("_key") if "_key" in names else None,
-        headers_column([*headers]),
-        None,
-        [rows.column(name) for name in layout.values.names],
-        references_column(references) if any(references) else None,
-    )
-
-
-def references_of(rows: pa.RecordBatch) -> list[Reference | None]:
-    """Returns the payload of each row."""
-    if "_reference" not in rows.schema.names:
-        return [None] * rows.num_rows
-    return [Reference(**one) if one else None for one in rows.column("_reference").to_pylist()]
 
 
 @dataclass(slots=True)
@@ -180,12 +193,13 @@ class _Sender:
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages of one segment that die together."""
+    """Messages of one segment that die together: their rows, reasons, and how often each was delivered."""
 
     segment: int
     offsets: Offsets
     rows: pa.RecordBatch
-    letters: list[Letter] = field(default_factory=list)
+    reasons: list[DeadLetterReason]
+    attempts: list[int]
 
 
 class DeadLetters:
@@ -198,7 +212,8 @@ class DeadLetters:
         readables: ReadableSegments,
         topics: DeadLetterTopics,
         publisher: Publisher,
-        copies: PayloadCopies,
+        payloads: Payloads,
+        store: PayloadStore,
     ) -> None:
         self.published = 0
         self.topics = topics
@@ -207,13 +222,14 @@ class DeadLetters:
         self._dispatcher = dispatcher
         self._readables = readables
         self._publisher = publisher
-        self._copies = copies
+        self._payloads = payloads
+        self._store = store
         self._senders: WeakKeyDictionary[DispatchTerm, _Sender] = WeakKeyDictionary()
         self._tasks: dict[Subscription, asyncio.Task[None]] = {}
         self._turn = self._identities = 0
 
     async def run(self) -> None:
-        """Publishes what dies, for ever."""
+        """Publishes dying messages, for ever."""
         try:
             while True:
                 self._begin()
@@ -252,10 +268,10 @@ class DeadLetters:
         return found
 
     async def _send(self, subscription: Subscription) -> None:
-        """Sends one batch. What fails waits."""
+        """Sends one batch. One that fails waits."""
         try:
             async with subscription.dead_lettering:
-                await self._bury(subscription)
+                await self._send_batch(subscription)
         except SeaweedqError as error:
             self._wait(subscription, error)
         except Exception as error:  # a defect must not end the task that sends all others' letters
@@ -281,7 +297,7 @@ class DeadLetters:
             error,
         )
 
-    async def _bury(self, subscription: Subscription) -> None:
+    async def _send_batch(self, subscription: Subscription) -> None:
         subscription.check()
         name, epoch = subscription.record.dead_letter_topic, subscription.record.epoch
         if name is None:
@@ -290,8 +306,8 @@ class DeadLetters:
         batch = await self._read(subscription)
         if batch is None:
             return
-        rows = await self._rows(subscription, batch, target)
-        sent = await self._begun(subscription, batch)
+        rows = await self._letters(subscription, batch, target)
+        sent = await self._record_batch(subscription, batch)
         reach("letter.publish")
         await self._publisher.batch(target, rows, Producer(sent.producer, sent.sequence))
         self._sender(subscription).failures = 0
@@ -300,20 +316,20 @@ class DeadLetters:
         await self._dispatcher.ack_dead_letters(subscription, batch.segment, batch.offsets, epoch)
         reach("letter.acked")
 
-    async def _begun(self, subscription: Subscription, batch: _Batch) -> DeadLetterBatch:
+    async def _record_batch(self, subscription: Subscription, batch: _Batch) -> DeadLetterBatch:
         """Returns the identity of a batch, that which it had before if it is one once more. It is in the cursor's
         record by then."""
         subscription.check()
         cursor, offsets = subscription.cursors.get(batch.segment), batch.offsets.tolist()
-        deaths = cursor.delivery.dead_letters if cursor else None
-        if cursor is None or deaths is None or len(deaths.still(batch.offsets)) < len(offsets):
+        queue = cursor.delivery.dead_letters if cursor else None
+        if cursor is None or queue is None or len(queue.still_dying(batch.offsets)) < len(offsets):
             raise NotReady(f"what was dying of segment {batch.segment} has changed")
-        sent = deaths.begun()
+        sent = queue.pending_batch()
         if sent is None:
-            sent = deaths.sent = self._sender(subscription).begin(batch.segment, offsets)
+            sent = queue.sent = self._sender(subscription).begin(batch.segment, offsets)
         elif sent.offsets != tuple(offsets):
             raise NotReady(f"some dead letters of segment {batch.segment} are being acked")
-        if not cursor.says(sent):
+        if not cursor.has_batch(sent):
             reach("letter.record")
             await self._dispatcher.record_dead_letters(subscription, batch.segment, sent)
         return sent
@@ -325,7 +341,7 @@ class DeadLetters:
         if not due:
             return None
         segment = self._sender(subscription).next_of(due)
-        sent = subscription.cursors[segment].delivery.dead_letters.begun()
+        sent = subscription.cursors[segment].delivery.dead_letters.pending_batch()
         first = due[segment][due[segment] < due[segment][0] + MOST]
         wanted = np.array(sent.offsets, np.int64) if sent else first
         readable = (await self._readables.every(subscription.topic, [segment]))[segment]
@@ -340,27 +356,60 @@ class DeadLetters:
         cursor = subscription.cursors.get(segment)
         if cursor is None:
             return None
-        deaths = cursor.delivery.dead_letters
+        queue = cursor.delivery.dead_letters
         offsets, rows = read
-        here = deaths.still(offsets)
-        attempts = cursor.delivery.window.of("attempts", here).tolist()
-        letters = [
-            Letter(deaths.why(offset), count, f"{segment}-{offset}")
-            for offset, count in zip(here.tolist(), attempts, strict=True)
-        ]
-        return _Batch(segment, here, rows.filter(pa.array(np.isin(offsets, here))), letters) if letters else None
+        here = queue.still_dying(offsets)
+        if not len(here):
+            return None
+        attempts = cursor.delivery.window.values("attempts", here).tolist()
+        reasons = [queue.reason_of(offset) for offset in here.tolist()]
+        return _Batch(segment, here, rows.filter(pa.array(np.isin(offsets, here))), reasons, attempts)
 
-    async def _rows(self, subscription: Subscription, batch: _Batch, target: Topic) -> pa.RecordBatch:
-        topic, references = subscription.topic, references_of(batch.rows)
+    async def _letters(self, subscription: Subscription, batch: _Batch, target: Topic) -> pa.RecordBatch:
+        """Returns the rows of letters: those of their messages, with headers of their own, and copies of payloads."""
+        topic, rows, names = subscription.topic, batch.rows, batch.rows.schema.names
+        ids = [f"{batch.segment}-{offset}" for offset in batch.offsets.tolist()]
+        references: list[Reference | None] = [None] * rows.num_rows
+        if "_reference" in names:
+            references = [Reference(**one) if one else None for one in rows.column("_reference").to_pylist()]
 
         async def copy(at: int) -> None:
             if reference := references[at]:
-                message = f"{subscription.name}/{batch.letters[at].id}"
-                references[at] = await self._copies.copy(topic, reference, target, message)
+                references[at] = await self._copy(topic, reference, target, f"{subscription.name}/{ids[at]}")
 
         await gather_bounded(COPIES, copy, range(len(references)))
-        origin = Origin(topic.name, subscription.name, self._clock.now_us())
-        return letter_rows(batch.rows, batch.letters, origin, target.layout, references)
+        time = datetime.fromtimestamp(self._clock.now_us() / 1e6, UTC).isoformat().replace("+00:00", "Z")
+        before = rows.column("_headers").to_pylist() if "_headers" in names else [None] * rows.num_rows
+        headers: list[dict[str, str] | None] = []
+        for id, (reason, detail), attempts, some in zip(ids, batch.reasons, batch.attempts, before, strict=True):
+            values = (reason, detail, topic.name, subscription.name, id, str(attempts), time)
+            kept = {
+                name: value for name, value in dict(some or ()).items() if name not in NAMES
+            }  # not of a death before
+            headers.append(kept | dict(zip(NAMES, values, strict=True)))
+        return assemble(
+            target.layout,
+            rows.column("_timestamp"),
+            rows.column("_key") if "_key" in names else None,
+            headers_column(headers),
+            None,
+            [rows.column(name) for name in target.layout.values.names],
+            references_column(references) if any(references) else None,
+        )
+
+    async def _copy(self, source: Topic, reference: Reference, target: Topic, message: str) -> Reference:
+        """Copies a payload. Returns the reference of a letter: the message's own if the store has that payload no more,
+        or it is none of the topic's. Raises StoreUnavailable."""
+        name = self._payloads.name_of(source, reference.uri)
+        if name is None:
+            return reference
+        copied = rules.object_name(target.name, rules.copied_id(name, target.record.incarnation, message))
+        try:
+            await self._store.copy(name, copied)
+        except FileNotFoundError:
+            return reference
+        reach("letter.copied")
+        return replace(reference, uri=self._store.uri(copied))
 
 
 async def _read(readable: Readable, wanted: Offsets, is_whole: bool) -> tuple[Offsets, pa.RecordBatch]:
@@ -396,9 +445,14 @@ class DeadLettering(Service):
         uploading: Uploading,
     ) -> None:
         self.topics = DeadLetterTopics(context.catalog, admin, context.callers)
-        copies = PayloadCopies(uploading.payloads, context.store.payloads)
         self.letters = DeadLetters(
-            context.view, subscribing.dispatcher, reading.readables, self.topics, publishing.publisher, copies
+            context.view,
+            subscribing.dispatcher,
+            reading.readables,
+            self.topics,
+            publishing.publisher,
+            uploading.payloads,
+            context.store.payloads,
         )
 
     async def run(self) -> Tasks:

@@ -11,7 +11,7 @@ how a delivery ends.
 An ack counts once the journal has it: until then its offsets are `acking`, neither due nor acked. An ack after the
 deadline is *late*: it counts as long as the message was not delivered again. A delivery that is nacked or expires
 counts as an attempt. In `ordered` and `keyed` the leases of all that must come after it (of the segment, of the key)
-end with it, and those deliveries do not count. In `ordered` a consumer that comes back gets what it holds again.
+end with it, and those deliveries do not count. In `ordered` a consumer that comes back gets its messages again.
 
 A message dies when it is rejected, or when its `max_attempts`-th delivery fails. From then on it is delivered to
 nobody, and ends by an ack alone, which follows a durable dead letter (dead_lettering). It holds up nothing: it does not
@@ -51,7 +51,7 @@ NO_ANSWER = "no answer came before the deadline"
 
 
 class DeadLetterReason(NamedTuple):
-    """The reason for which messages were given up, REJECTED or MAX_ATTEMPTS, and what the consumer said of it."""
+    """The reason for which messages were given up, REJECTED or MAX_ATTEMPTS, and the detail that the consumer gave."""
 
     reason: str
     detail: str = ""
@@ -83,39 +83,41 @@ class DeadLetterQueue:
     def __init__(self, window: Window) -> None:
         self.sent: DeadLetterBatch | None = None
         self._window = window
-        self._why: dict[int, DeadLetterReason] = {}
+        self._reasons: dict[int, DeadLetterReason] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._why)
+        return bool(self._reasons)
 
-    def take(self, offsets: Offsets, death: DeadLetterReason, due_s: float) -> None:
+    def add(self, offsets: Offsets, death: DeadLetterReason, due_s: float) -> None:
         """Lets offsets of the window die; they are with nobody any more."""
         self._window.give_up(offsets, due_s)
-        self._why.update(dict.fromkeys(offsets.tolist(), death))
+        self._reasons.update(dict.fromkeys(offsets.tolist(), death))
 
-    def take_again(self, failed: Offsets) -> Offsets:
+    def restore(self, failed: Offsets) -> Offsets:
         """Lets those offsets die on whose ack was refused. Returns the others."""
-        is_dying = np.fromiter((offset in self._why for offset in failed.tolist()), bool, len(failed))
+        is_dying = np.fromiter((offset in self._reasons for offset in failed.tolist()), bool, len(failed))
         self._window.give_up(failed[is_dying])
         others: Offsets = failed[~is_dying]
         return others
 
-    def all(self) -> Offsets:
+    def dying(self) -> Offsets:
         """Returns the offsets that are dying, and forgets the reasons of those that ended."""
-        if not self._why:
+        if not self._reasons:
             return np.zeros(0, np.int64)
-        known = np.array(sorted(offset for offset in self._why if offset >= self._window.acked_to), np.int64)
-        states = self._window.of("state", known)
-        self._why = {offset: self._why[offset] for offset in known[(states == DYING) | (states == ACKING)].tolist()}
+        known = np.array(sorted(offset for offset in self._reasons if offset >= self._window.acked_to), np.int64)
+        states = self._window.values("state", known)
+        self._reasons = {
+            offset: self._reasons[offset] for offset in known[(states == DYING) | (states == ACKING)].tolist()
+        }
         found: Offsets = known[states == DYING]
         return found
 
     def unacked(self) -> list[int]:
         """Returns the offsets that are dying, and those whose ack is on its way."""
-        self.all()
-        return sorted(self._why)
+        self.dying()
+        return sorted(self._reasons)
 
-    def begun(self) -> DeadLetterBatch | None:
+    def pending_batch(self) -> DeadLetterBatch | None:
         """Returns the batch that may have been published. It forgets one of which some is gone or acked: that cannot be
         repeated as it was."""
         if self.sent and not set(self.sent.offsets) <= set(self.unacked()):
@@ -124,27 +126,27 @@ class DeadLetterQueue:
 
     def due(self, now_s: float) -> Offsets:
         """Returns the offsets whose dead letters are to be published now."""
-        found = self.all()
-        due: Offsets = found[self._window.of("due_s", found) <= now_s]
+        found = self.dying()
+        due: Offsets = found[self._window.values("due_s", found) <= now_s]
         return due
 
-    def still(self, offsets: Offsets) -> Offsets:
+    def still_dying(self, offsets: Offsets) -> Offsets:
         """Returns those of these offsets that are dying now."""
-        found: Offsets = np.intersect1d(offsets, self.all(), assume_unique=True)
+        found: Offsets = np.intersect1d(offsets, self.dying(), assume_unique=True)
         return found
 
-    def why(self, offset: int) -> DeadLetterReason:
+    def reason_of(self, offset: int) -> DeadLetterReason:
         """Returns the reason of an offset that is dying."""
-        return self._why[offset]
+        return self._reasons[offset]
 
     def due_s(self, offsets: Offsets) -> list[float]:
         """Returns when the dead letters of dying offsets are to be published (monotonic seconds)."""
-        found: list[float] = self._window.of("due_s", offsets).tolist()
+        found: list[float] = self._window.values("due_s", offsets).tolist()
         return found
 
     def postpone(self, offsets: Offsets, due_s: float) -> None:
         """Lets the dead letters of offsets that are still dying wait."""
-        self._window.extend(self.still(offsets), due_s)
+        self._window.extend(self.still_dying(offsets), due_s)
 
 
 @dataclass(slots=True)
@@ -177,7 +179,7 @@ class SegmentDelivery:
         self.leases = LeaseTable(self.window)
         self.dead_letters = DeadLetterQueue(self.window)
         self._read_to = acked_to
-        self._asked: tuple[PullLimits, Rules, int, int] | None = None  # what was `available` last
+        self._asked: tuple[PullLimits, Rules, int, int] | None = None  # the last arguments of `available`
         self._asked_to = 0
         self._found = EMPTY
 
@@ -220,7 +222,7 @@ class SegmentDelivery:
 
     def available(self, want: PullLimits, end: int) -> Offsets:
         """Returns the next offsets for a pull, below `end`, in order; none if it is another consumer's turn. It is
-        asked several times in a pull: if nothing has changed, what is below a smaller end is known."""
+        asked several times in a pull: if nothing has changed, the offsets below a smaller end are known."""
         window = self.window
         read_to = max(self._read_to, window.acked_to)
         if self._asked == (want, self.rules, read_to, window.changes) and end <= self._asked_to:
@@ -241,11 +243,11 @@ class SegmentDelivery:
             high = min(high, read_to)
         free = window.unleased(low, high, want.limit)
         if window.busy is not None:
-            free = free[window.busy.free(window.of("slot", free))]
+            free = free[window.busy.free(window.values("slot", free))]
         if not len(free):
             return EMPTY
         free = free[: want.limit]
-        return same_attempt_class(rules, free, window.of("attempts", free), window.of("slot", free), want.kind)
+        return same_attempt_class(rules, free, window.values("attempts", free), window.values("slot", free), want.kind)
 
     def is_drained(self, end: int) -> bool:
         """Tells whether it is known, without a look at the offsets, that nothing below `end` is available. An ack
@@ -254,13 +256,13 @@ class SegmentDelivery:
 
     def kind_of(self, offset: int) -> int:
         """Returns the kind (policy) that the next delivery of an offset would be."""
-        return int(self.rules.kinds(self.window.of("attempts", np.array([offset])))[0])
+        return int(self.rules.kinds(self.window.values("attempts", np.array([offset])))[0])
 
-    def know(self, first: int, slots: Array) -> None:
+    def set_slots(self, first: int, slots: Array) -> None:
         """Takes in the slots of the keys of the offsets from `first` on, which is not above `read_to`; if keys do
         not matter any slots."""
         if first + len(slots) > self.read_to:
-            self.window.know(self.read_to, slots[self.read_to - first :])
+            self.window.set_slots(self.read_to, slots[self.read_to - first :])
             self._read_to = first + len(slots)
 
     def leave_out(self, offsets: Offsets) -> None:
@@ -270,12 +272,12 @@ class SegmentDelivery:
         if len(offsets) == self._read_to - acked_to and len(offsets):  # all that is known
             self.window.pass_over(acked_to, self._read_to)
         else:
-            self.window.settle(offsets)
+            self.window.mark_acked(offsets)
 
-    def take_dying(self, offsets: Offsets, death: DeadLetterReason, now_s: float) -> None:
-        """Takes over what was dying at the dispatcher before."""
+    def restore_dying(self, offsets: Offsets, death: DeadLetterReason, now_s: float) -> None:
+        """Takes over the messages that were dying at the dispatcher before."""
         offsets = self.window.within(offsets)
-        self.dead_letters.take(offsets[self.window.of("state", offsets) == FREE], death, now_s)
+        self.dead_letters.add(offsets[self.window.values("state", offsets) == FREE], death, now_s)
 
     def nack(self, held: Offsets, now_s: float, delay_s: float | None = None, reason: str = "") -> None:
         """Ends the lease of leased offsets, which are delivered again after `delay_s`; None is the backoff. Those whose
@@ -295,8 +297,8 @@ class SegmentDelivery:
         its last attempt stays leased, since it does not come again. Returns whether there is anything."""
         window = self.window
         held = window.find(window.acked_to, HELD)
-        mine = held[window.of("consumer", held) == consumer]
-        mine = mine[~self.rules.gives_up(window.of("attempts", mine))]
+        mine = held[window.values("consumer", held) == consumer]
+        mine = mine[~self.rules.gives_up(window.values("attempts", mine))]
         if len(mine):
             self.leases.has_given_again = True
             window.give_again(mine)
@@ -304,13 +306,13 @@ class SegmentDelivery:
 
     def reject(self, held: Offsets, now_s: float, reason: str = "") -> None:
         """Lets leased offsets die."""
-        self.dead_letters.take(held, DeadLetterReason(REJECTED, reason), now_s)
+        self.dead_letters.add(held, DeadLetterReason(REJECTED, reason), now_s)
 
     def hold_last(self, due_s: float) -> None:
-        """Lets what is available, though its attempts are over, wait for late acks until `due_s`; then it dies."""
+        """Lets available messages whose attempts are over wait for late acks until `due_s`; then they die."""
         window = self.window
         free = window.find(window.acked_to, FREE, last=min(window.delivered_to, window.end))
-        self.leases.delay(free[self.rules.gives_up(window.of("attempts", free))], due_s)
+        self.leases.delay(free[self.rules.gives_up(window.values("attempts", free))], due_s)
 
     # Acks
 
@@ -318,13 +320,13 @@ class SegmentDelivery:
         """Sorts the offsets of an ack into leased, acked and unknown ones.
 
         An offset whose ack is on its way to the journal goes there once more, so that the repeated request waits for
-        durability too. `end` of the segment bounds what an asker may ack that may ack anything.
+        durability too. `end` of the segment bounds the acks of an asker that may ack anything.
         """
         window, wanted = self.window, distinct(offsets)
         if asker.anything:
             window.reach(min(end, window.acked_to + WINDOW))
         here = window.within(wanted)
-        state, mine = window.of("state", here), self.leases.is_of(here, asker)
+        state, mine = window.values("state", here), self.leases.is_of(here, asker)
         if len(here) == len(wanted) and (state == HELD).all() and mine.all():
             return AckResult(here, len(here))
         late = ((state == FREE) | (state == DELAYED)) & mine
@@ -335,12 +337,12 @@ class SegmentDelivery:
     def judge_lease(self, asker: Asker) -> AckResult:
         """As `judge`, of all that a lease may ack."""
         mine = self.leases.last_had_by(asker)
-        state = self.window.of("state", mine)
+        state = self.window.values("state", mine)
         return AckResult(mine, len(mine), int(((state == FREE) | (state == DELAYED)).sum()))
 
     def begin_ack(self, taken: Offsets) -> Array:
         """Marks offsets whose ack is on its way to the journal. Returns the lease of each one whose ack was not."""
-        leases = self.window.of("lease", taken[self.window.of("state", taken) != ACKING])
+        leases = self.window.values("lease", taken[self.window.values("state", taken) != ACKING])
         self.window.begin_ack(taken)
         return leases
 
@@ -350,51 +352,51 @@ class SegmentDelivery:
         if not len(taken):
             return
         if durable:
-            self.window.settle(taken)
+            self.window.mark_acked(taken)
             return
-        failed = self.dead_letters.take_again(taken[self.window.of("state", taken) == ACKING])
+        failed = self.dead_letters.restore(taken[self.window.values("state", taken) == ACKING])
         self.window.free(failed)
         self._drag(failed)
 
     def uncounted(self, record: CursorRecord) -> CursorRecord:
-        """Returns a record of this state in which what is leased was not delivered: its lease ends, and did not
-        fail."""
+        """Returns a record of this state in which leased messages were not delivered: their leases end, and did
+        not fail."""
         held, _ = self.leases.held()
         if not len(held):
             return record
-        before = (self.window.of("attempts", held).astype(np.int64) - 1).clip(0).tolist()
+        before = (self.window.values("attempts", held).astype(np.int64) - 1).clip(0).tolist()
         attempts = {**record.attempts, **dict(zip(map(str, held.tolist()), before, strict=True))}
         return replace(record, attempts={offset: count for offset, count in attempts.items() if count != 1})
 
     # Ends of deliveries
 
     def _end_of_turn(self, consumer: int) -> int:
-        """Returns the end of what this consumer may get in order: nothing of a segment that is with another one, and
-        nothing behind a delayed message."""
+        """Returns the end of the offsets that this consumer may get in order: nothing of a segment that is with another
+        one, and nothing behind a delayed message."""
         window = self.window
         waiting = window.find(window.acked_to, HELD, DELAYED)
         if not len(waiting):
             return window.acked_to + WINDOW
-        whose = window.of("consumer", waiting)
+        whose = window.values("consumer", waiting)
         if ((whose != consumer) & (whose != NOBODY)).any():
             return window.acked_to
-        delayed = waiting[window.of("state", waiting) == DELAYED]
+        delayed = waiting[window.values("state", waiting) == DELAYED]
         return int(delayed[0]) if len(delayed) else window.acked_to + WINDOW
 
     def _give_up(self, offsets: Offsets, now_s: float, why: str) -> Offsets:
         """Lets those die whose attempts are over. Returns the others."""
-        over = self.rules.gives_up(self.window.of("attempts", offsets))
+        over = self.rules.gives_up(self.window.values("attempts", offsets))
         if over.any():
-            self.dead_letters.take(offsets[over], DeadLetterReason(MAX_ATTEMPTS, why), now_s)
+            self.dead_letters.add(offsets[over], DeadLetterReason(MAX_ATTEMPTS, why), now_s)
         return offsets[~over]
 
     def _fail(self, failed: Offsets, now_s: float, delay_s: float | None, why: str) -> None:
-        """Ends leases that count as failed, and those that end with them. What dies ends no other lease: it does not
-        come again."""
+        """Ends leases that count as failed, and those that end with them. A dying message ends no other lease: it does
+        not come again."""
         failed = self._give_up(failed, now_s, why)
         if not len(failed):
             return
-        attempts = self.window.of("attempts", failed)
+        attempts = self.window.values("attempts", failed)
         delays_s = self.rules.delays_s(attempts) if delay_s is None else np.full(len(failed), delay_s)
         self._drag(failed)
         is_delayed = delays_s > 0
@@ -402,9 +404,9 @@ class SegmentDelivery:
         self.leases.delay(failed[is_delayed], now_s + delays_s[is_delayed])
 
     def _drag(self, failed: Offsets) -> None:
-        """Ends the leases of what must come after offsets that are delivered again; those deliveries do not count. In
-        `keyed` those whose keys are not known, which were taken over from the dispatcher before, stay: what of their
-        keys is before them waits for them once the keys are read."""
+        """Ends the leases of messages that must come after offsets that are delivered again; those deliveries do not
+        count. In `keyed` those whose keys are not known, which were taken over from the dispatcher before, stay: what
+        of their keys is before them waits for them once the keys are read."""
         window = self.window
         if self.rules.mode == "keyed":
             failed = failed[failed < self.read_to]
@@ -413,6 +415,6 @@ class SegmentDelivery:
         held = np.setdiff1d(window.find(int(failed[0]), HELD), failed, assume_unique=True)
         if self.rules.mode == "keyed":
             held = held[held < self.read_to]
-            held = held[later_of_slots(held, window.of("slot", held), failed, window.of("slot", failed))]
+            held = held[later_of_slots(held, window.values("slot", held), failed, window.values("slot", failed))]
         window.count_attempts(held, -1)
         window.free(held)

@@ -5,13 +5,13 @@ is acked, and all its predecessors are done too. So the messages of a key come i
 acknowledged, and done segments cost nothing. Ids rise along the lineage: a successor's id is above those of its
 predecessors.
 
-Where no order is wanted (`shared`), each segment is open from the beginning, and done once it is sealed and all of it
-is acked: nothing waits for its predecessors. A cursor says of its own segment alone what is acked, so nothing is stored
+If no order is wanted (`shared`), each segment is open from the beginning, and done once it is sealed and all of it
+is acked: nothing waits for its predecessors. A cursor has the acks of its own segment alone, so nothing is stored
 that depends on this: after a crash the frontier comes from the records and the cursors, and a successor that was acked
 before its predecessors is done again, while these are open.
 
 A segment whose record is gone, since retention has removed it, counts as done. So a frontier must be made with all
-records that exist, and is made anew where it goes on to a segment with a predecessor that it does not know. One whose
+records that exist, and is made anew if it goes on to a segment with a predecessor that it does not know. One whose
 record or cursor cannot be read is `hidden`: neither open nor done, so that it is not skipped, and its successors wait.
 One that was done before stays done.
 """
@@ -46,7 +46,7 @@ class Frontier:
         self._gone = {n for number in self.open for n in _successors(records, number) if n not in records}
 
     def advance(self, records: Records, acked_to: AckedTo) -> bool:
-        """Takes in new acks and seals. Returns False where the records of some segments are not known here: the caller
+        """Takes in new acks and seals. Returns False if the records of some segments are not known here: the caller
         reads them again, and makes another frontier."""
         complete = self.in_order or self._open_successors(records)
         reached = [number for number in self.open if _has_ended(records, number, acked_to)]
@@ -76,7 +76,7 @@ class Frontier:
         return all(b in records or b in self.done or b in self.hidden for b in before)
 
     def _open_successors(self, records: Records) -> bool:
-        """Opens the successors of open segments. Returns False where some are not known here."""
+        """Opens the successors of open segments. Returns False if some are not known here."""
         left, complete = list(self.open), True
         while left:
             for successor in self._unopened(records, left.pop()):

@@ -1,8 +1,8 @@
-"""The lag of a subscription: what is not acked yet, in all and by segment, in which state, and why it is not delivered.
+"""The lag of a subscription: unacked messages, in all and by segment, their states, and why they are not delivered.
 
 It costs no request a file: sizes come with the store's listing, one request for a thousand files, and are kept; the age
-of the oldest message costs the read of its row, which the next pull needs too. What metrics show (`LagSummary`) is
-known without any request.
+of the oldest message costs the read of its row, which the next pull needs too. Metrics show a `LagSummary`, which
+needs no request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from seaweedq.broker.read.positions import TopicPositions
-from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
+from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.errors import BelowRetention, NotOwner
 
@@ -33,7 +33,7 @@ LAG_S, PAUSE_S = 5.0, 0.1
 class Backlog:
     """The unacked messages of a segment: `messages` of them between `acked_to` and `end`. Of these `in_flight` are
     leased, `delayed` ones come again later, the dead letters of `dying` ones are being published, and `waiting` ones
-    are for whoever pulls next; the acks of the others are on their way. `is_full`: all of the window is delivered."""
+    are for the next pull; the acks of the others are on their way. `is_full`: all of the window is delivered."""
 
     segment: int
     acked_to: int
@@ -46,7 +46,7 @@ class Backlog:
     is_full: bool = False
 
     def stalled(self, record: SubscriptionRecord, in_flight: int) -> Stall | None:
-        """Returns why nothing of what waits is delivered, whoever pulls; `in_flight` counts the subscription's."""
+        """Returns why no pull gets the waiting messages; `in_flight` counts the subscription's."""
         if not self.waiting:
             return None
         if record.paused:
@@ -77,7 +77,8 @@ def _unacked(subscription: Subscription, segment: int, end: int) -> int:
 
 
 def stalled(segments: Iterable[Stall | None]) -> Stall | None:
-    """Returns why a subscription is stalled, by its segments; for several reasons the one that concerns most of it."""
+    """Returns why a subscription is stalled, by its segments; for several reasons the one that concerns most
+    messages."""
     found = set(segments)
     reasons: tuple[Stall, ...] = ("paused", "max_in_flight", "window")
     return next((reason for reason in reasons if reason in found), None)
@@ -85,9 +86,9 @@ def stalled(segments: Iterable[Stall | None]) -> Stall | None:
 
 @dataclass(frozen=True, slots=True)
 class LagCounts:
-    """The unacked messages of a segment or subscription; `size_bytes` is about what they take in memory or files,
+    """The unacked messages of a segment or subscription; `size_bytes` is about their size in memory or files,
     `seconds` the age of the oldest one. `in_flight` ones are leased, `delayed` ones come again later, the dead letters
-    of `dying` ones are being published, `waiting` ones are for whoever pulls next; `stalled` is why nobody gets these.
+    of `dying` ones are being published, `waiting` ones are for the next pull; `stalled` is why no pull gets them.
     `skipped`: retention took so many before they were acked."""
 
     messages: int
@@ -173,7 +174,10 @@ class LagMeter:
     def furthest_behind(self, limit: int) -> list[LagSummary]:
         """Returns so many of the subscriptions that are open here, those with the most unacked messages. Sends no
         request."""
-        opened = ((self._messages(one), one) for one in self._dispatcher.subscriptions())
+        opened = (
+            (sum(_unacked(one, number, end) for number, end in self._ends(one)), one)
+            for one in self._dispatcher.subscriptions()
+        )
         furthest = nlargest(limit, opened, key=lambda one: (one[0], one[1].topic.name, one[1].name))
         return [self._behind(subscription) for _, subscription in furthest]
 
@@ -186,9 +190,6 @@ class LagMeter:
         oldest_us = min((came_us for _, came_us in weights if came_us is not None), default=now_us)
         weight = sum(size for size, _ in weights), max(0.0, (now_us - oldest_us) / 1e6)
         return _behind(subscription, backlogs, weight, self._clock.monotonic_s())
-
-    def _messages(self, subscription: Subscription) -> int:
-        return sum(_unacked(subscription, number, end) for number, end in self._ends(subscription))
 
     def _ends(self, subscription: Subscription) -> list[tuple[int, int]]:
         left_out = subscription.frontier.done | subscription.frontier.hidden
@@ -211,7 +212,9 @@ class LagMeter:
         async def lag(one: Backlog) -> Lag:
             size, age_s = 0, 0.0
             if segment := segments.get(one.segment):
-                size, age_s = await _weigh(segment, one.acked_to, now_us)
+                pieces = await segment.read(one.acked_to, 1, 1)
+                oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
+                size, age_s = await segment.size_since(one.acked_to), max(0.0, (now_us - oldest_us) / 1e6)
             counted = LagCounts(
                 messages=one.messages,
                 size_bytes=size,
@@ -249,10 +252,3 @@ def _behind(
         waiting_pulls=subscription.waiting_pulls(now_s),
         held_up_s=subscription.hold_ups.longest_s(now_s),
     )
-
-
-async def _weigh(segment: Readable, offset: int, now_us: int) -> tuple[int, float]:
-    """Returns about how many bytes the rows from `offset` on take, and the age of the first one in seconds."""
-    pieces = await segment.read(offset, 1, 1)
-    oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
-    return await segment.size_since(offset), max(0.0, (now_us - oldest_us) / 1e6)

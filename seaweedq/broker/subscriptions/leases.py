@@ -22,7 +22,7 @@ import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.subscriptions.window import ACKING, DELAYED, FREE, HELD, NOBODY, Array, Window
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import LeaseEnded, LeaseOfAnother
 
 LEFT_S = 120.0  # for so long a connection that has left gets nothing
@@ -70,7 +70,7 @@ class LeaseTable:
     def take_over(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
         """Takes over a lease of the dispatcher before, which has counted its attempt; a delay if it is nobody's."""
         offsets = offsets[(offsets >= self.window.acked_to) & (offsets < self.window.end)]
-        offsets = offsets[self.window.of("state", offsets) == FREE]
+        offsets = offsets[self.window.values("state", offsets) == FREE]
         self.lease(offsets, lease, consumer, due_s, attempts=0)
         if lease == NOBODY:
             self.delay(offsets, due_s)
@@ -99,28 +99,28 @@ class LeaseTable:
     def over(self, now_s: float) -> tuple[Offsets, Offsets]:
         """Returns the offsets whose leases are over, and those whose delays are."""
         waiting = self.waiting()
-        over = waiting[self.window.of("due_s", waiting) <= now_s]
-        is_held = self.window.of("state", over) == HELD
+        over = waiting[self.window.values("due_s", waiting) <= now_s]
+        is_held = self.window.values("state", over) == HELD
         return over[is_held], over[~is_held]
 
     def find_next(self) -> None:
         """Finds the time at which the next lease or delay ends."""
-        self.next_s = float(self.window.of("due_s", self.waiting()).min(initial=inf))
+        self.next_s = float(self.window.values("due_s", self.waiting()).min(initial=inf))
 
     def held_by(self, lease: int) -> Offsets:
-        """Returns what a lease has and did not answer."""
+        """Returns the offsets of a lease that are not answered."""
         held = self.window.find(self.window.acked_to, HELD)
-        mine: Offsets = held[self.window.of("lease", held) == lease]
+        mine: Offsets = held[self.window.values("lease", held) == lease]
         return mine
 
     def held(self) -> tuple[Offsets, Array]:
-        """Returns what is leased, and the lease of each."""
+        """Returns the leased offsets, and the lease of each."""
         held = self.window.find(self.window.acked_to, HELD)
-        return held, self.window.of("lease", held)
+        return held, self.window.values("lease", held)
 
     def last_had_by(self, asker: Asker) -> Offsets:
-        """Returns what a lease may ack: what it has, what it had last and is with nobody, or again with its consumer,
-        and what is being acked."""
+        """Returns the offsets that a lease may ack: those that it has, those that it had last and that are with nobody,
+        or again with its consumer, and those that are being acked."""
         here = self.window.find(self.window.acked_to, HELD, FREE, DELAYED, ACKING)
         mine: Offsets = here[self.is_of(here, asker)]
         return mine
@@ -133,14 +133,14 @@ class LeaseTable:
         """Returns the numbers of the consumers that have leased something."""
         if self.window.is_idle:
             return set()
-        return set(np.unique(self.window.of("consumer", self.held()[0])).tolist())
+        return set(np.unique(self.window.values("consumer", self.held()[0])).tolist())
 
     def consumer(self) -> int:
         """Returns the consumer that has leased messages, or had those that are delayed, in `ordered`; or NOBODY."""
         window = self.window
         if window.end <= window.acked_to:
             return NOBODY
-        return int(window.of("consumer", window.find(window.acked_to, HELD, DELAYED)).max(initial=NOBODY))
+        return int(window.values("consumer", window.find(window.acked_to, HELD, DELAYED)).max(initial=NOBODY))
 
     def waiting(self) -> Offsets:
         """Returns the offsets that are leased or delayed."""
@@ -148,28 +148,28 @@ class LeaseTable:
 
     def holds_of(self, offsets: Offsets) -> tuple[Array, Array, Array]:
         """Returns lease, consumer and deadline of `waiting` offsets; a delayed one has no lease and no consumer."""
-        nobody = self.window.of("state", offsets) == DELAYED
-        lease, consumer = self.window.of("lease", offsets), self.window.of("consumer", offsets)
+        nobody = self.window.values("state", offsets) == DELAYED
+        lease, consumer = self.window.values("lease", offsets), self.window.values("consumer", offsets)
         lease[nobody] = consumer[nobody] = NOBODY
-        return lease, consumer, self.window.of("due_s", offsets)
+        return lease, consumer, self.window.values("due_s", offsets)
 
     def held_among(self, offsets: Offsets, asker: Asker) -> Offsets:
-        """Returns those of these offsets that the asker holds, sorted: not what its consumer has again by now."""
+        """Returns those of these offsets that the asker holds, sorted: not those that its consumer has again by now."""
         here = self.window.within(np.unique(offsets))
-        mine: Offsets = here[(self.window.of("state", here) == HELD) & self.is_of(here, asker)]
-        return mine if asker.lease is None else mine[self.window.of("lease", mine) == asker.lease]
+        mine: Offsets = here[(self.window.values("state", here) == HELD) & self.is_of(here, asker)]
+        return mine if asker.lease is None else mine[self.window.values("lease", mine) == asker.lease]
 
     def is_of(self, offsets: Offsets, asker: Asker) -> Array:
         """Tells which of these offsets the asker had last."""
-        consumer = self.window.of("consumer", offsets)
+        consumer = self.window.values("consumer", offsets)
         mine: Array = consumer != NOBODY if asker.anything or asker.consumer is None else consumer == asker.consumer
         if asker.anything:
             return mine | (offsets >= self.window.sought_below)
         if asker.lease is None:
             return mine
-        named: Array = self.window.of("lease", offsets) == asker.lease
+        named: Array = self.window.values("lease", offsets) == asker.lease
         if self.has_given_again:
-            named |= self.window.of("before", offsets) == asker.lease
+            named |= self.window.values("before", offsets) == asker.lease
         return mine & named
 
     def _not_begun(self) -> list[Offsets]:
@@ -178,7 +178,7 @@ class LeaseTable:
         found = []
         for given in pending:
             offsets = self.window.within(given)
-            mask = (self.window.of("state", offsets) == HELD) & (self.window.of("due_s", offsets) == inf)
+            mask = (self.window.values("state", offsets) == HELD) & (self.window.values("due_s", offsets) == inf)
             if mask.any():
                 found.append(offsets[mask])
         return found
@@ -220,7 +220,7 @@ def name_lease(stream: str, serial: int) -> str:
 
 
 def parse_lease(name: str) -> tuple[str, int] | None:
-    """Returns the stream and the serial that the name of a lease has; None where it is none of a stream's."""
+    """Returns the stream and the serial that the name of a lease has; None if it is none of a stream's."""
     stream, _, serial = name.rpartition(".")
     if not stream or not (serial.isascii() and serial.isdigit()) or len(serial) > 18 or serial[0] == "0" != serial:
         return None
@@ -230,7 +230,7 @@ def parse_lease(name: str) -> tuple[str, int] | None:
 @dataclass(slots=True)
 class StreamLeases:
     """The leases of one stream that may hold something, as serials by number; `last` is the greatest serial. `freed`
-    wakes those who wait until the stream holds less."""
+    wakes the pulls that wait until the stream holds less."""
 
     last: int = 0
     serials: dict[int, int] = field(default_factory=dict)
@@ -261,7 +261,7 @@ class Streams:
         self._streams: dict[str, StreamLeases] = {}
         self._left: dict[str, float] = {}
 
-    def of(self, stream: str) -> StreamLeases:
+    def get(self, stream: str) -> StreamLeases:
         """Returns the leases of a stream."""
         return self._streams.get(stream) or StreamLeases()
 
@@ -273,12 +273,12 @@ class Streams:
             stream.last = max(stream.last, parsed[1])
 
     def free(self, name: str) -> None:
-        """Wakes those who wait until the stream of a lease holds less."""
+        """Wakes the pulls that wait until the stream of a lease holds less."""
         if self._streams and (parsed := parse_lease(name)) and (stream := self._streams.get(parsed[0])):
             stream.freed.wake()
 
     def wake_all(self) -> None:
-        """Wakes all who wait until a stream holds less."""
+        """Wakes all pulls that wait until a stream holds less."""
         for stream in self._streams.values():
             stream.freed.wake()
 
@@ -332,7 +332,7 @@ class Leases:
 
     def known(self, name: str, consumer: str | None) -> Lease | None:
         """Returns the lease of a name for a pull of a consumer; None for a new name. Raises LeaseEnded for a name of
-        the epoch before, and LeaseOfAnother where the lease is another consumer's, and both have names."""
+        the epoch before, and LeaseOfAnother if the lease is another consumer's, and both have names."""
         if name in self._sought:
             raise LeaseEnded(f"lease {name!r} has ended by a seek; a new pull takes another name", lease=name)
         lease = self._by_name.get(name)
@@ -377,7 +377,7 @@ class Leases:
         return found
 
     def known_consumer(self, name: str) -> int:
-        """Returns the number of a consumer; one that nobody has where it never got anything."""
+        """Returns the number of a consumer; one that nobody has if it never got anything."""
         return self._consumers.get(name, UNKNOWN)
 
     def consumer_names(self) -> dict[int, str]:

@@ -74,7 +74,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """The messages that a pull may get: at most `limit`, of one `kind` where it has some already (choosing), for a
+    """The messages that a pull may get: at most `limit`, of one `kind` if it has some already, for a
     consumer."""
 
     consumer: int

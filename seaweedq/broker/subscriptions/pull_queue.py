@@ -14,7 +14,7 @@ So after each event some pull looks, and no wake-up is lost. In `ordered` an eve
 has a share of the segments; if none of these waits, to the first lane, whose look may open further segments. A timer
 is an event: it is set for the next deadline. If the subscription goes to another broker all wake, and are told.
 
-Pulls that queue at other brokers (relaying) are no pulls here, so the dispatcher would count none of them. Those
+Pulls that queue at other brokers (subscribing) are no pulls here, so the dispatcher would count none of them. Those
 brokers tell how many there are. That is soft: it is replaced by the next report of the same broker, and forgotten after
 KEPT_S without one.
 """
@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 
 ALL = 0  # the lane of a subscription whose messages are for any consumer
 T = TypeVar("T")
@@ -37,13 +37,12 @@ class Waiter:
     """One pull in a queue. It is a signal to that pull: `count` rises with each event, and `wait` returns
     when it is the pull's turn. `fed` says that it got messages."""
 
-    __slots__ = ("_lane", "_name", "_queue", "_woken", "fed")
+    __slots__ = ("_lane", "_queue", "_woken", "fed")
 
-    def __init__(self, queue: "PullQueue", lane: int, name: str | None) -> None:
+    def __init__(self, queue: "PullQueue", lane: int) -> None:
         self.fed = False
         self._queue = queue
         self._lane = lane
-        self._name = name
         self._woken: asyncio.Future[None] | None = None
 
     @property
@@ -67,7 +66,7 @@ class Waiter:
             self._queue.unpark(self)
 
     async def beside(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """As `wait`, while `work` runs; returns its result. Returns None where the turn comes before: then `work` is
+        """As `wait`, while `work` runs; returns its result. Returns None if the turn comes before: then `work` is
         cancelled."""
 
         def ended(_: asyncio.Task[T]) -> None:
@@ -106,8 +105,8 @@ class PullQueue:
 
     @contextmanager
     def join(self, signal: Signal, lane: int, name: str | None) -> Iterator[Waiter]:
-        """Lets a pull wait in the block. As long as there are any, what wakes `signal` is an event."""
-        waiter = Waiter(self, lane, name)
+        """Lets a pull wait in the block. As long as there are any, each wake of `signal` is an event."""
+        waiter = Waiter(self, lane)
         if not self._waiters:
             signal.listen(self.event)
         self._waiters += 1
@@ -116,12 +115,25 @@ class PullQueue:
         try:
             yield waiter
         finally:
-            self._leave(waiter)
+            self._waiters -= 1
+            if name:
+                self._named[name].remove(waiter)
+                if not self._named[name]:
+                    del self._named[name]
+            if self._turns.get(lane) is waiter:
+                del self._turns[lane]
+                if lane in self._asleep:
+                    self._give(lane)
+                elif not waiter.fed and self._asleep and not self._feeding:  # nobody has looked in its stead
+                    self._feeding = asyncio.get_running_loop().call_soon(self._feed)
             if not self._waiters:
                 signal.unlisten(self.event)
+                if self._timer:
+                    self._timer.cancel()
+                    self._timer = None
 
     def event(self) -> None:
-        """Gives turns to those who may be fed now."""
+        """Gives turns to the pulls that may be fed now."""
         self.count += 1
         if self._asleep and not self._feeding:
             self._feeding = asyncio.get_running_loop().call_soon(self._feed)
@@ -134,8 +146,8 @@ class PullQueue:
                 waiter.wake()
 
     def rearm(self, name: str) -> None:
-        """Lets those look who wait under a name: that of a lease that has messages now, so that they get the same ones,
-        or that of a stream's connection that has left."""
+        """Lets the pulls look that wait under a name: that of a lease that has messages now, so that they get the same
+        ones, or that of a stream's connection that has left."""
         for waiter in self._named.get(name, ()):
             waiter.wake()
 
@@ -169,28 +181,11 @@ class PullQueue:
             if not lane:
                 del self._asleep[waiter._lane]
 
-    def _leave(self, waiter: Waiter) -> None:
-        self._waiters -= 1
-        if waiter._name:
-            same = self._named[waiter._name]
-            same.remove(waiter)
-            if not same:
-                del self._named[waiter._name]
-        if self._turns.get(waiter._lane) is waiter:
-            del self._turns[waiter._lane]
-            if waiter._lane in self._asleep:
-                self._give(waiter._lane)
-            elif not waiter.fed and self._asleep and not self._feeding:  # nobody has looked in its stead
-                self._feeding = asyncio.get_running_loop().call_soon(self._feed)
-        if not self._waiters and self._timer:
-            self._timer.cancel()
-            self._timer = None
-
     # Turns
 
     def _feed(self) -> None:
         self._feeding = None
-        if len(self._asleep) == 1:  # whoever has which share, it is the lane of the look
+        if len(self._asleep) == 1:  # whatever the shares are, it is the lane of the look
             self._give(next(iter(self._asleep)))
             return
         shares = self._shares()
@@ -199,7 +194,7 @@ class PullQueue:
             self._give(lane)
 
     def _give(self, lane: int) -> None:
-        """Gives the turn to the one that waits longest; whoever has it now looks again, since `count` has risen."""
+        """Gives the turn to the one that waits longest; the pull that has it looks again, since `count` has risen."""
         if lane in self._turns or lane not in self._asleep:
             return
         waiter = next(iter(self._asleep[lane]))
@@ -212,7 +207,7 @@ class PullQueue:
         self.event()
 
 
-class _Told(NamedTuple):
+class _Report(NamedTuple):
     pulls: int
     consumers: frozenset[str]
     until_s: float
@@ -222,14 +217,14 @@ class RemotePulls:
     """How many pulls queue at other brokers, and for which consumers; "" stands for those without a name."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._reports: dict[str, _Report] = {}
 
     def update(self, broker: str, pulls: int, consumers: Collection[str], now_s: float) -> None:
-        """Takes in what a broker tells."""
+        """Takes in the report of a broker."""
         if pulls:
-            self._told[broker] = _Told(pulls, frozenset(consumers), now_s + KEPT_S)
+            self._reports[broker] = _Report(pulls, frozenset(consumers), now_s + KEPT_S)
         else:
-            self._told.pop(broker, None)
+            self._reports.pop(broker, None)
 
     def pulls(self, now_s: float) -> int:
         """Returns how many pulls queue at other brokers."""
@@ -239,6 +234,6 @@ class RemotePulls:
         """Returns the names of their consumers."""
         return set[str]().union(*(one.consumers for one in self._current(now_s)))
 
-    def _current(self, now_s: float) -> Collection[_Told]:
-        self._told = {broker: one for broker, one in self._told.items() if now_s < one.until_s}
-        return self._told.values()
+    def _current(self, now_s: float) -> Collection[_Report]:
+        self._reports = {broker: one for broker, one in self._reports.items() if now_s < one.until_s}
+        return self._reports.values()

@@ -30,7 +30,8 @@ def share(
     away: Collection[int] = (),
 ) -> dict[int, int]:
     """Returns the consumer of each segment. Pure. `held` ones keep theirs; of the others each consumer that is `here`
-    or, for a while, `away` keeps what it has in `owners`, up to an even share; the rest goes to those that are here."""
+    or, for a while, `away` keeps its segments in `owners`, up to an even share; the rest goes to those that are
+    here."""
     shares = {segment: held[segment] for segment in segments if segment in held}
     consumers = {*here, *away}
     if _is_even(segments, shares, owners, consumers):
@@ -56,9 +57,9 @@ def share(
 
 
 def _quotas(free: int, counts: Mapping[int, int], has: Mapping[int, int]) -> dict[int, int]:
-    """Returns how many segments each consumer gets, of what is free and what it holds (`counts`). Those that hold more
-    than an even share get no more, and what they hold beyond it makes the share of the others smaller. What is over
-    goes to those that have most."""
+    """Returns how many segments each consumer gets, of the free ones and those that it holds (`counts`). Those that
+    hold more than an even share get no more, and those beyond it make the share of the others smaller. The rest of a
+    division goes to those that have most."""
     sharing, over = dict(counts), dict(counts)
     while over:
         least, more = divmod(free + sum(sharing.values()), len(sharing))
@@ -71,7 +72,7 @@ def _quotas(free: int, counts: Mapping[int, int], has: Mapping[int, int]) -> dic
 def _is_even(
     segments: Collection[int], held: Mapping[int, int], owners: Mapping[int, int], consumers: Collection[int]
 ) -> bool:
-    """Tells whether each segment has another consumer, and none of them has gone: a thousand more who wait change
+    """Tells whether each segment has another consumer, and none of them has gone: a thousand more that wait change
     nothing."""
     if len(consumers) < len(segments):
         return False
@@ -80,7 +81,7 @@ def _is_even(
 
 
 class SegmentShares:
-    """The consumers who pull from a subscription, by number, and the segments that each one has."""
+    """The consumers that pull from a subscription, by number, and the segments that each one has."""
 
     def __init__(self) -> None:
         self.changes = 0  # of the shares
@@ -117,17 +118,17 @@ class SegmentShares:
         self._again.discard(consumer)
 
     def active(self, now_s: float) -> set[int]:
-        """Returns the consumers who wait, or pulled lately."""
+        """Returns the consumers that wait, or pulled lately."""
         self._pass(now_s)
         return {*self._seen_s, *self._waiting}
 
     def _pass(self, now_s: float) -> None:
-        """Forgets those who pulled too long ago."""
+        """Forgets consumers that pulled too long ago."""
         while self._seen_s and now_s - self._seen_s[first := next(iter(self._seen_s))] >= ACTIVE_S:
             self.leave(first)
 
     def _sharers(self, segments: Collection[int], asker: int) -> tuple[set[int], set[int]]:
-        """Returns the consumers that may get segments: those who wait, and the one that asks; and the others that have
+        """Returns the consumers that may get segments: those that wait, and the one that asks; and the others that have
         some for a while yet."""
         most = max(CROWD, 2 * len(segments))
         is_crowd = len(self._seen_s) + len(self._waiting) > most

@@ -5,7 +5,7 @@ after that: `pin` is the oldest commit with acks that the last checkpoint does n
 
 A segment holds up others once it is sealed, and something of it was delivered: in `ordered` and `keyed` its successors
 wait until all of it is acked. One message that is never acked holds up all of them, and nothing else shows it: the
-consumers get nothing, and the lag only rises. The sweeps notice it (`HoldUps`); what is remembered is soft.
+consumers get nothing, and the lag only rises. The sweeps notice it (`HoldUps`), and remember it softly.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ import msgspec
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
-from seaweedq.broker.subscriptions.delivery import AckResult
+from seaweedq.broker.subscriptions.delivery import AckResult, SegmentDelivery
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.subscriptions.leases import Lease, Leases
 from seaweedq.broker.subscriptions.policy import Rules
 from seaweedq.broker.subscriptions.pull_queue import ALL, PullQueue, RemotePulls, Waiter
 from seaweedq.broker.subscriptions.shares import SegmentShares
-from seaweedq.broker.subscriptions.window import DYING, HELD, NOBODY
+from seaweedq.broker.subscriptions.window import DYING, HELD, NOBODY, Array
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_index import Records
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
@@ -36,7 +36,11 @@ from seaweedq.errors import NeedsNewerBroker, NotOwner
 
 HELD_UP_S = 60.0  # with the same first unacked message, before the log warns of it; at least three deadlines
 logger = logging.getLogger(__name__)
-LOOK_AGAIN_S = 4.0  # for those who wait: ends at other brokers are followed only as long as somebody looks
+REARM_S = 4.0  # of waiting pulls: ends at other brokers are followed only as long as some pull asks
+
+
+# By segment: the messages that a stream holds, and the lease of each.
+StreamHolds = dict[int, tuple[SegmentDelivery, Offsets, Array]]
 
 
 class HoldUps:
@@ -59,7 +63,7 @@ class HoldUps:
         return new
 
     def longest_s(self, now_s: float) -> float:
-        """Returns for how long the first unacked message has been the same where that is longest, 0 without any."""
+        """Returns the longest time for which a first unacked message has been the same, 0 without any (seconds)."""
         return max((now_s - since_s for _, since_s in self._since.values()), default=0.0)
 
 
@@ -92,7 +96,8 @@ class DispatchTerm:
 @dataclass(frozen=True, slots=True)
 class SeekResult:
     """The outcome of the seek `key`: for each segment that it moved the offset before and behind it, and which of them
-    were `moved` up, since retention had taken what was wanted. Without segments: another dispatcher has answered it."""
+    were `moved` up, since retention had taken the wanted messages. Without segments: another dispatcher has answered
+    it."""
 
     key: str
     segments: Sequence[tuple[int, int, int]] = ()
@@ -137,8 +142,8 @@ class Subscription:
         self.in_doubt = False  # the outcome of a change of its record is unknown, until that is read again
         self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
-        self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
-        self.used_s = self.noted_s = float("-inf")  # monotonic: the last use, and the last one that the record says
+        self.any_until_s = 0.0  # monotonic: acks by ids of messages that the dispatcher before delivered are taken
+        self.used_s = self.recorded_s = float("-inf")  # monotonic: the last use, and the last one that the record says
         self.full = False  # the last round gave nothing, since too many messages were in flight
         self.has_dead_letters = held.record.dead_letter_topic is not None  # messages may be rejected
         self.last_seek: SeekResult | None = None
@@ -178,7 +183,7 @@ class Subscription:
             raise error
 
     def check_readable(self, segments: Iterable[int]) -> None:
-        """Raises NeedsNewerBroker where the record or the cursor of one of these segments cannot be read."""
+        """Raises NeedsNewerBroker if the record or the cursor of one of these segments cannot be read."""
         if hidden := sorted((self.frontier.hidden | self.unreadable).intersection(segments)):
             raise NeedsNewerBroker(
                 f"this broker cannot read the records or cursors of segments {hidden[:10]}; a newer one is needed",
@@ -204,16 +209,18 @@ class Subscription:
         """Returns the offset below which everything is acked, in any segment that ends at `end`."""
         return end if segment in self.frontier.done else self.acked_to(segment)
 
-    def sought_as(self, key: str) -> SeekResult | None:
-        """Returns the outcome of a seek of this name, None where there was none."""
+    def result_of_seek(self, key: str) -> SeekResult | None:
+        """Returns the outcome of a seek of this name, None if there was none."""
         if self.record.seek is None or key not in self.record.seek.ids:
             return None
         return self.last_seek if self.last_seek and self.last_seek.key == key else SeekResult(key)
 
     def retire(self, segment: int, below: int) -> None:
-        """Moves a cursor up over what retention has removed, unless the segment is done, or its cursor cannot be
+        """Moves a cursor up over removed messages, unless the segment is done, or its cursor cannot be
         read."""
         fixed = segment in self.frontier.done or segment in self.frontier.hidden | self.unreadable
+        if segment in self.topic.removed and segment not in self.cursors:
+            return  # its cursor went with it
         if not fixed and below > self.acked_to(segment):
             self.skipped[segment] += self.cursor(segment).delivery.window.retire(below)
             self.leases.streams.wake_all()  # perhaps one held that
@@ -232,7 +239,7 @@ class Subscription:
         return AckResult(known=len(wanted) - len(unknown), unknown=unknown)
 
     def advance(self, records: Records) -> bool:
-        """Takes in new acks and seals. Returns False where not all records are known: then the caller reads them, and
+        """Takes in new acks and seals. Returns False if not all records are known: then the caller reads them, and
         calls `reset_frontier`."""
         return self.frontier.advance(records, self.acked_to)
 
@@ -241,7 +248,7 @@ class Subscription:
         return self.frontier.has_ended(records, self.acked_to)
 
     def is_hidden(self, unreadable: Collection[int]) -> bool:
-        """Tells whether the frontier leaves out just what cannot be read now: these segments, and own cursors."""
+        """Tells whether the frontier leaves out just the unreadable ones of now: these segments, and own cursors."""
         if not (unreadable or self.unreadable or self.frontier.hidden):
             return True
         return self.frontier.hidden == {*unreadable, *self.unreadable} - self.frontier.done
@@ -297,13 +304,28 @@ class Subscription:
                 cursor.delivery.expire(now_s)
 
     def held_by(self, lease: Lease) -> dict[int, Offsets]:
-        """Returns what a lease still holds, by segment."""
+        """Returns the offsets that a lease still holds, by segment."""
         cursors = {number: cursor for number in lease.segments if (cursor := self.cursors.get(number))}
         held = {number: cursor.delivery.leases.held_by(lease.number) for number, cursor in cursors.items()}
         return {number: offsets for number, offsets in held.items() if len(offsets)}
 
+    def held_by_stream(self, stream: str) -> StreamHolds:
+        """Returns the offsets that a stream holds, by segment."""
+        leases = self.leases.streams.get(stream)
+        found: StreamHolds = {}
+        if not leases.serials:
+            return found
+        for segment, cursor in self.cursors.items():
+            if cursor.delivery.window.is_idle:
+                continue
+            offsets, numbers = cursor.delivery.leases.held()
+            mine = leases.mine(numbers)
+            if mine.any():
+                found[segment] = cursor.delivery, offsets[mine], numbers[mine]
+        return found
+
     def give_again(self, consumer: int) -> None:
-        """Lets a consumer that has come back get again what it holds, before anything else."""
+        """Lets a consumer that has come back get the messages that it holds again, before anything else."""
         again = [
             cursor.delivery.give_again(consumer)
             for cursor in self.cursors.values()
@@ -314,7 +336,7 @@ class Subscription:
             self.leases.streams.wake_all()
 
     def sweep(self, now_s: float, records: Records = MappingProxyType({})) -> None:
-        """Forgets the leases that ended long ago, and warns of what nobody would see."""
+        """Forgets the leases that ended long ago, and warns of hold-ups that nobody would see."""
         held, consumers = set[int](), set[int]()
         holding_up = dict[int, int]()
         for number, cursor in self.cursors.items():
@@ -323,17 +345,15 @@ class Subscription:
             cursor.delivery.expire(now_s)
             held |= cursor.delivery.leases.holders()
             consumers |= cursor.delivery.window.numbers("consumer")
-            if self._holds_up(number, records):
+            known = records.get(number)
+            if (
+                self._in_order and number in self.frontier.open and known and known.record.successors
+            ):  # they wait for it
                 holding_up[number] = cursor.delivery.window.acked_to
         self.leases.sweep(held, consumers | self.shares.active(now_s), now_s, self.record.ack_deadline_s)
         self._warn_of_idle(self.idle_consumers(now_s))
         patience_s = max(HELD_UP_S, 3 * self.record.ack_deadline_s)
         warn(self.topic.name, self.name, self.hold_ups.update(holding_up, now_s, patience_s))
-
-    def _holds_up(self, segment: int, records: Records) -> bool:
-        """Tells whether the successors of a segment wait until all of it is acked."""
-        known = records.get(segment)
-        return self._in_order and segment in self.frontier.open and known is not None and bool(known.record.successors)
 
     def _warn_of_idle(self, idle: int) -> None:
         """Logs once that some consumers get nothing, until all get something again."""
@@ -388,8 +408,8 @@ class Subscription:
 
     @contextmanager
     def changing_to(self, record: SubscriptionRecord) -> Iterator[None]:
-        """Lets nothing die while a change is written that takes away the topic for dead letters; where its outcome is
-        unknown, until the record is read again: what died meanwhile would have no topic."""
+        """Lets nothing die while a change is written that takes away the topic for dead letters; if its outcome is
+        unknown, until the record is read again: messages that died meanwhile would have no topic."""
         self.has_dead_letters = record.dead_letter_topic is not None
         if not self.has_dead_letters:
             self._follow(rules_of(record))
@@ -406,7 +426,8 @@ class Subscription:
         self.set_rules()
 
     def set_rules(self) -> None:
-        """Has all segments follow the settings that the record has by now. What was delivered too often by now dies."""
+        """Has all segments follow the settings that the record has by now. Messages that were delivered too often by
+        now die."""
         self.has_dead_letters = self.record.dead_letter_topic is not None
         self._follow(rules_of(self.record))
 
@@ -415,7 +436,7 @@ class Subscription:
             if cursor.delivery.rules != rules:
                 cursor.delivery.rules = rules
                 cursor.delivery.hold_last(due_s=0)
-        self.leases.streams.wake_all()  # what held one back may die now
+        self.leases.streams.wake_all()  # messages that held one back may die now
 
     def deadlines(self) -> list[float]:
         """Returns the times at which leases end (monotonic seconds); at least the next one of each segment."""
@@ -423,7 +444,7 @@ class Subscription:
         return [deadline for cursor in cursors if (deadline := cursor.delivery.leases.next_deadline()) is not None]
 
     def sharers(self, now_s: float) -> Collection[int] | None:
-        """Returns the consumers that have a share of the segments in `ordered`; None where all may get any message."""
+        """Returns the consumers that have a share of the segments in `ordered`; None if all may get any message."""
         if self.record.mode != "ordered":
             return None
         self.expire(self.frontier.open, now_s)
@@ -438,12 +459,12 @@ class Subscription:
             yield waiter
 
     def arm(self, now_s: float) -> None:
-        """Has those who wait look when the next lease or delay ends, or segments of another consumer may become
+        """Has waiting pulls look when the next lease or delay ends, or segments of another consumer may become
         free."""
         if not len(self.queue):
             return
         turn_s = self.shares.next_change_s() if self.record.mode == "ordered" else None
-        times_s = [now_s + LOOK_AGAIN_S, *self.deadlines(), *([] if turn_s is None else [turn_s])]
+        times_s = [now_s + REARM_S, *self.deadlines(), *([] if turn_s is None else [turn_s])]
         self.queue.arm(max(0.001, min(times_s) - now_s))
 
     def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
@@ -455,5 +476,5 @@ class Subscription:
 
 
 def rules_of(record: SubscriptionRecord) -> Rules:
-    """Returns what the configuration of a subscription says about the delivery of each segment."""
+    """Returns the rules of delivery that the configuration of a subscription has."""
     return Rules(record.mode, record.backoff_s, record.max_attempts, record.filter is not None)

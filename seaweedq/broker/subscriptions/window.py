@@ -48,7 +48,7 @@ TYPES = {
     "before": np.int64,  # the lease from which that consumer has it again, if it does
     "attempts": np.uint16,  # deliveries that count, the present one included
     "due_s": np.float64,  # monotonic; of HELD and DELAYED ones
-    "slot": np.int32,  # the hash of the key, where the mode asks for it
+    "slot": np.int32,  # the hash of the key, if the mode asks for it
 }
 Array = np.ndarray[Any, np.dtype[Any]]
 _IS_BUSY = np.array(_BUSY)
@@ -135,7 +135,7 @@ class Window:
         last = self.end if last is None else last
         return self._arrays[name][first - self._origin : max(first, last) - self._origin]
 
-    def of(self, name: str, offsets: Offsets) -> Array:
+    def values(self, name: str, offsets: Offsets) -> Array:
         """Returns the values of these offsets."""
         return self._arrays[name][offsets - self._origin]
 
@@ -199,7 +199,7 @@ class Window:
             self._origin = self.acked_to
         self.end = end
 
-    def know(self, first: int, slots: Array) -> None:
+    def set_slots(self, first: int, slots: Array) -> None:
         """Takes in the slots of the offsets from `first` on, which were not known."""
         self.reach(first + len(slots))
         self.span("slot", first, first + len(slots))[:] = slots
@@ -234,7 +234,7 @@ class Window:
     def take_back(self, offsets: Offsets) -> None:
         """leased → available, as if it had not been: nobody got those messages. A consumer that was to have them again
         has had them last."""
-        before = self.of("before", offsets)
+        before = self.values("before", offsets)
         self._put("lease", offsets, before)
         self._put("consumer", offsets[before == NOBODY], NOBODY)
         self.count_attempts(offsets, -1)
@@ -242,7 +242,7 @@ class Window:
 
     def give_again(self, offsets: Offsets) -> None:
         """leased → available, for the same consumer: acks of those leases count too."""
-        self._put("before", offsets, self.of("lease", offsets))
+        self._put("before", offsets, self.values("lease", offsets))
         self.free(offsets)
 
     def delay(self, offsets: Offsets, due_s: float | Array) -> None:
@@ -269,12 +269,12 @@ class Window:
         if len(offsets):
             self.delivered_to = max(self.delivered_to, int(offsets[-1]) + 1)
 
-    def settle(self, offsets: Offsets) -> None:
+    def mark_acked(self, offsets: Offsets) -> None:
         """acking → acked. The same of offsets that nobody will get, since they have expired, were filtered out or
         removed: those need not become durable."""
         if not len(offsets):
             return
-        self.acked_count += int((self.of("state", offsets) != ACKED).sum())
+        self.acked_count += int((self.values("state", offsets) != ACKED).sum())
         self._move(offsets, ACKED)
         self.delivered_to = max(self.delivered_to, int(offsets[-1]) + 1)
         span = self.span("state", self.acked_to)
@@ -285,7 +285,7 @@ class Window:
             self._forget(self.acked_to + count)
 
     def pass_over(self, low: int, high: int) -> None:
-        """As `settle`, of all offsets of [low, high)."""
+        """As `mark_acked`, of all offsets of [low, high)."""
         low = max(low, self.acked_to)
         if low == self.acked_to and high >= self.end:  # a recovery passes over millions at a time
             self.acked_count = 0
@@ -293,19 +293,19 @@ class Window:
             self._forget(max(low, high))
         elif low < high:
             self.reach(high)
-            self.settle(np.arange(low, high, dtype=np.int64))
+            self.mark_acked(np.arange(low, high, dtype=np.int64))
 
     def pass_over_all(self, runs: Iterable[Run]) -> None:
-        """As `pass_over`, of rising runs, which may be very many: what lies behind a hole is settled at once."""
+        """As `pass_over`, of rising runs, which may be very many: those behind a hole are marked at once."""
         left = deque(runs)
         while left and left[0][0] <= self.acked_to:
             self.pass_over(*left.popleft())
         if left:
             self.reach(left[-1][1])
-            self.settle(np.concatenate([np.arange(low, high, dtype=np.int64) for low, high in left]))
+            self.mark_acked(np.concatenate([np.arange(low, high, dtype=np.int64) for low, high in left]))
 
     def retire(self, below: int) -> int:
-        """Counts what is below an offset as acked, since retention has removed it. Returns how many of them nobody had
+        """Counts offsets below one as acked, since retention has removed them. Returns how many of them nobody had
         acked."""
         span = self.span("state", self.acked_to, max(self.acked_to, min(below, self.end)))
         acked = int((span >= ACKING).sum())
@@ -315,10 +315,10 @@ class Window:
 
     def count_attempts(self, offsets: Offsets, step: int) -> None:
         """Adds to the attempts of these offsets."""
-        changed = self.of("attempts", offsets).astype(np.int32) + step
+        changed = self.values("attempts", offsets).astype(np.int32) + step
         self._put("attempts", offsets, changed.clip(0, MOST_ATTEMPTS))
 
-    # What becomes durable
+    # The durable state
 
     def record(self, epoch: int) -> CursorRecord:
         """Returns the state as a cursor's record, without leases."""
@@ -332,7 +332,7 @@ class Window:
         )
 
     def acked_runs(self) -> list[Run]:
-        """Returns what is acked beyond `acked_to`."""
+        """Returns the acked runs beyond `acked_to`."""
         if not self.acked_count:
             return []
         return runs_of(self.find(self.acked_to, ACKED))
@@ -353,8 +353,8 @@ class Window:
         if self.busy is not None:
             known = offsets[offsets < self.busy.known_to]
             is_busy = _BUSY[state]
-            changed = known[_IS_BUSY[self.of("state", known)] != is_busy]
-            (self.busy.add if is_busy else self.busy.remove)(self.of("slot", changed))
+            changed = known[_IS_BUSY[self.values("state", known)] != is_busy]
+            (self.busy.add if is_busy else self.busy.remove)(self.values("slot", changed))
         self._arrays["state"][offsets - self._origin] = state
         self.changes += 1
 

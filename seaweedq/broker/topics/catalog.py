@@ -17,8 +17,7 @@ from seaweedq.broker.topics.invariants import check_writes
 from seaweedq.broker.topics.routing import GAP, Routing
 from seaweedq.broker.topics.segment_index import Records, SegmentIndex
 from seaweedq.broker.topics.start_offsets import StartOffsets
-from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal, gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
 from seaweedq.coordination.records import SegmentRecord, TopicRecord

@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from seaweedq.access.limits import Limits
 from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put, read_all
 from seaweedq.coordination.records import Counter

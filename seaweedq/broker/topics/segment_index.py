@@ -6,7 +6,7 @@ A segment whose record cannot be read (coordination/versioned) is known as such,
 
 from collections.abc import Collection, Mapping
 
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Entry
 from seaweedq.coordination.records import SegmentRecord

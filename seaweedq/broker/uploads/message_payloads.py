@@ -21,7 +21,7 @@ from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.clock import Clock
 from seaweedq.codec.intake import invalid_detail
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.errors import (
     BadRequest,
     BelowRetention,

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 
 logger = logging.getLogger("seaweedq")
 ENTRY = struct.Struct("d")

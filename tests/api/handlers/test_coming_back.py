@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.subscriptions.leases import Position
-from seaweedq.broker.subscriptions.pulling import Leasing, Pull
+from seaweedq.broker.subscriptions.pull_rounds import Leasing, Pull
 from seaweedq.errors import Unavailable
 from tests.api.handlers.test_leases import SUB, Client, one
 from tests.support.brokers import inside

@@ -13,9 +13,9 @@ import pytest
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.subscriptions import dead_lettering as module
+from seaweedq.broker.subscriptions.acking import AckHandler
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import DeadLetterBatch
-from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.window import HELD
 from seaweedq.coordination.packed_forms import SegmentSeek, cursor_after, pack_cursor, unpack_cursor
 from seaweedq.coordination.records import CursorRecord, HeldLease
@@ -374,9 +374,9 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
     """Its messages are in other pieces by then, and others are dying that come before and between."""
     monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.02)
     monkeypatch.setattr(module, "TICK_S", 0.02)
-    bury, publish, published, open_ = Dispatcher.ack_dead_letters, Publisher.batch, list[Any](), asyncio.Event()
+    bury, publish, published, open_ = AckHandler.ack_dead_letters, Publisher.batch, list[Any](), asyncio.Event()
 
-    async def failing(self: Dispatcher, *more: Any) -> None:
+    async def failing(self: AckHandler, *more: Any) -> None:
         if not open_.is_set():
             raise Unavailable("the journal takes nothing")
         await bury(self, *more)
@@ -386,7 +386,7 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
             published.append((producer.id, producer.sequence, rows.num_rows))
         return await publish(self, topic, rows, producer, *more)
 
-    monkeypatch.setattr(Dispatcher, "ack_dead_letters", failing)
+    monkeypatch.setattr(AckHandler, "ack_dead_letters", failing)
     monkeypatch.setattr(Publisher, "batch", noting)
     async with in_loop(tmp_path, 2) as together, at(together, together.brokers[0]) as http:
         await made(http, *({"value": n} for n in range(3)), mode="shared")
@@ -425,14 +425,14 @@ async def test_a_batch_without_ack_is_repeated_behind_those_of_other_segments(
 ) -> None:
     """Batches of all segments had one producer, of which a topic remembers few requests: a repeat was a new letter."""
     monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.02)
-    bury, open_ = Dispatcher.ack_dead_letters, asyncio.Event()
+    bury, open_ = AckHandler.ack_dead_letters, asyncio.Event()
 
-    async def failing(self: Dispatcher, subscription: Any, segment: int, *more: Any) -> None:
+    async def failing(self: AckHandler, subscription: Any, segment: int, *more: Any) -> None:
         if segment == 0 and not open_.is_set():
             raise Unavailable("the journal takes nothing")
         await bury(self, subscription, segment, *more)
 
-    monkeypatch.setattr(Dispatcher, "ack_dead_letters", failing)
+    monkeypatch.setattr(AckHandler, "ack_dead_letters", failing)
     async with one(tmp_path) as (_, http):
         await http.put(TOPIC, json={"initial_segments": 2})
         await made(http, *({"value": n, "key": f"k{n}"} for n in range(20)), mode="shared")
@@ -501,9 +501,9 @@ def test_a_checkpoint_has_the_batch_only_while_its_ack_is_on_its_way() -> None:
         assert record is not None
         after = SegmentCursor(Versioned.new(unpack_cursor(pack_cursor(record))))
         after.take_over(0, 9, 0.0)
-        assert after.delivery.dead_letters.begun() == DeadLetterBatch("~letter.b.1", 40, (0, 2))
-        assert after.delivery.dead_letters.all().tolist() == [0, 1, 2]
-        assert after.delivery.dead_letters.why(2) == ("rejected", "no")
+        assert after.delivery.dead_letters.pending_batch() == DeadLetterBatch("~letter.b.1", 40, (0, 2))
+        assert after.delivery.dead_letters.dying().tolist() == [0, 1, 2]
+        assert after.delivery.dead_letters.reason_of(2) == ("rejected", "no")
     cursor.delivery.end_ack(np.array([0, 2]), durable=True)
     record = cursor.changed(7)
     assert record is not None
@@ -520,8 +520,8 @@ def test_a_batch_stays_in_a_record_that_its_reasons_do_not_fit_into() -> None:
     assert record is not None
     after = SegmentCursor(Versioned.new(unpack_cursor(pack_cursor(record))))
     after.take_over(0, 9, 0.0)
-    assert after.delivery.dead_letters.begun() == sent
-    assert 100 < len(after.delivery.dead_letters.all()) < 2_000
+    assert after.delivery.dead_letters.pending_batch() == sent
+    assert 100 < len(after.delivery.dead_letters.dying()) < 2_000
 
 
 def topic_of(together: InLoop, number: int) -> Any:
@@ -538,7 +538,7 @@ def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
     assert (kept.held, moved.held) == ((dying,), ())
     cursor = SegmentCursor(Versioned.new(kept))
     cursor.take_over(0, 8, 0.0)
-    assert (cursor.delivery.dead_letters.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
+    assert (cursor.delivery.dead_letters.dying().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
 
 
 def test_dying_messages_outlive_dispatchers_dead_before_a_checkpoint() -> None:
@@ -547,7 +547,7 @@ def test_dying_messages_outlive_dispatchers_dead_before_a_checkpoint() -> None:
     before = CursorRecord(7, 2, delivered_to=5, held=(HeldLease("mine", "c", 9.0, ((2, 3),)), dying))
     cursor = SegmentCursor(Versioned.new(before))
     cursor.take_over(0, 9, 0.0)
-    assert (cursor.delivery.dead_letters.all().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
+    assert (cursor.delivery.dead_letters.dying().tolist(), cursor.delivery.window.count(HELD)) == ([3], 0)
     replayed = replay.with_dying(CursorRecord(8, 3, delivered_to=5), before)
     assert replayed.held == (dying,)
 

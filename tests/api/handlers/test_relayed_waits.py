@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.relaying import DRY_S, RelayQueue
+from seaweedq.broker.subscriptions.subscribing import DRY_S, RelayQueue
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable

@@ -16,7 +16,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import GroupCache, Reader, find_in_groups
 from seaweedq.clock import SystemClock
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.segments import entry as entries
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, EntryName, encode_entry, segment_folder

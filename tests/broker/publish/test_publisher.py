@@ -22,7 +22,7 @@ from seaweedq.broker.publish.local_append import LocalAppender
 from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.topics.catalog import Routing, Topic
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder

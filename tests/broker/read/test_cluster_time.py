@@ -177,7 +177,7 @@ async def test_what_was_told_late_counts_from_when_it_was_asked() -> None:
     asked_s, world.clock.seconds = world.clock.seconds, world.clock.seconds + 5
     world.clock.now += 5_000_000
     for broker in world.others:
-        world.time.hear(broker, START_US + 1_000_000, asked_s)
+        world.time.record(broker, START_US + 1_000_000, asked_s)
     assert world.lifetime_from_us() == START_US + 6_000_000
 
 
@@ -220,7 +220,7 @@ async def test_what_was_told_stays_where_the_others_have_gone() -> None:
     world.clock.seconds += 60
     assert world.lifetime_from_us() == START_US + 60_000_000
     world.brokers["b2"] = SimpleNamespace(record=Record("b2"))
-    world.time.hear("b2", START_US + DAYS_US, world.clock.seconds)
+    world.time.record("b2", START_US + DAYS_US, world.clock.seconds)
     assert world.lifetime_from_us() == START_US + DAYS_US
 
 

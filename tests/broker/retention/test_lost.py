@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.broker.retention.restored_coordination_repair import OFFSETS, SEQUENCES
+from seaweedq.broker.retention.rounds import OFFSETS, SEQUENCES
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.failpoints import using
 from seaweedq.storage.identity import mark_round

@@ -101,7 +101,7 @@ async def test_the_looks_end_where_there_are_more_payloads_than_a_look_lists(
 ) -> None:
     """They went on for ever: each grace with listings, and a flush of all owners."""
     monkeypatch.setattr(retained_payloads, "PAGE", 1)
-    monkeypatch.setattr(retained_payloads, "LOOKED", 2)
+    monkeypatch.setattr(retained_payloads, "SCANNED", 2)
     async with retained(tmp_path) as world:
         _, new = await aged(world)
         newest = await upload(world)

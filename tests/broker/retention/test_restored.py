@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.broker.retention import restored_coordination_repair
+from seaweedq.broker.retention import rounds
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.storage.identity import mark_round
 from tests.broker.retention.test_rounds import values
@@ -85,7 +85,7 @@ async def test_a_sealed_segment_without_files_ends_there(tmp_path: Path) -> None
 
 
 async def test_a_confirmation_is_made_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restored_coordination_repair, "STEP", 2)
+    monkeypatch.setattr(rounds, "STEP", 2)
     async with retained(tmp_path) as world, world.http() as http:
         assert (await http.put("/v1/topics/a", json={"initial_segments": 3})).status_code == 201
         assert (await http.put("/v1/topics/z", json={"initial_segments": 1})).status_code == 201

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from seaweedq.broker.subscriptions.assignment import Assignment
-from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
-from seaweedq.broker.subscriptions.dispatcher import Handoff
 from seaweedq.broker.subscriptions.leases import Asker, Leases
+from seaweedq.broker.subscriptions.open_subscriptions import CursorStore, TakeOver
 from seaweedq.broker.subscriptions.policy import PullLimits
+from seaweedq.broker.subscriptions.subscribing import Handoff
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
@@ -116,19 +116,19 @@ async def test_nobody_takes_over_from_a_living_one_or_an_unrecovered_journal(wor
     a, b = await world.join("a"), await world.join("b")
     held = await a.claim(world.topic, "s", Versioned.new(RECORD))
     with pytest.raises(NotOwner):
-        await b.take(world.topic, "s")
+        await b.acquire(world.topic, "s")
     await world.die("a")
     with pytest.raises(NotOwner, match="not been recovered"):
-        await b.take(world.topic, "s")
+        await b.acquire(world.topic, "s")
     await world.journal("a", recovered=True)
-    taken = await b.take(world.topic, "s")
+    taken = await b.acquire(world.topic, "s")
     assert (taken.record.dispatcher, taken.record.epoch) == (world.members["b"].broker, held.record.epoch + 1)
 
 
 async def test_of_many_that_take_over_at_once_one_does(world: World) -> None:
     brokers = [await world.join(name) for name in "abcd"]
     await brokers[0].release(world.topic, "s", await brokers[0].claim(world.topic, "s", Versioned.new(RECORD)))
-    outcomes = await asyncio.gather(*(each.take(world.topic, "s") for each in brokers), return_exceptions=True)
+    outcomes = await asyncio.gather(*(each.acquire(world.topic, "s") for each in brokers), return_exceptions=True)
     taken = [outcome for outcome in outcomes if isinstance(outcome, Versioned)]
     assert len(taken) == 1
     assert all(isinstance(outcome, Versioned | NotOwner) for outcome in outcomes)
@@ -140,7 +140,7 @@ async def test_one_that_was_declared_dead_takes_nothing_over(world: World) -> No
     await a.release(world.topic, "s", await a.claim(world.topic, "s", Versioned.new(RECORD)))
     await world.die("b")
     with pytest.raises(NotOwner):
-        await b.take(world.topic, "s")
+        await b.acquire(world.topic, "s")
 
 
 async def test_a_checkpoint_of_a_dispatcher_that_was_succeeded_changes_nothing(world: World) -> None:
@@ -150,7 +150,7 @@ async def test_a_checkpoint_of_a_dispatcher_that_was_succeeded_changes_nothing(w
     assert await CursorStore(world.coordination).save(old)
     await world.die("a")
     await world.journal("a", recovered=True)
-    new = await world.subscription(await b.take(world.topic, "s"))
+    new = await world.subscription(await b.acquire(world.topic, "s"))
     assert new.cursor(0).delivery.window.acked_to == 5
     new.cursor(0).delivery.window.pass_over(5, 9)
     old.cursor(0).delivery.window.pass_over(5, 7)
@@ -195,7 +195,7 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     old.cursor(0).delivery.leases.lease(np.arange(4), lease.number, lease.consumer, 30.0)
     assert await CursorStore(world.coordination).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
-    first = await world.subscription(await b.take(world.topic, "s"))
+    first = await world.subscription(await b.acquire(world.topic, "s"))
     delivery, consumer = first.cursor(0).delivery, first.leases.known_consumer("c")
     another = first.leases.consumer("another")
     assert not len(delivery.available(PullLimits(another, 10), 10))
@@ -206,7 +206,7 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     assert first.held_by(known)[0].tolist() == [*range(4)]
     delivery.expire(20.0)
     assert delivery.available(PullLimits(another, 10), 10).tolist() == [*range(10)]
-    second = await world.subscription(await b.take(world.topic, "s"))
+    second = await world.subscription(await b.acquire(world.topic, "s"))
     assert second.cursor(0).delivery.available(PullLimits(another, 10), 10).tolist() == [*range(10)]
 
 
@@ -224,13 +224,13 @@ async def test_scattered_leases_and_delays_of_all_modes_are_handed_on(world: Wor
     delivery.nack(np.array([2]), 10.0, 5.0)
     assert await CursorStore(world.coordination).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
-    new = await world.subscription(await b.take(world.topic, "s"))
+    new = await world.subscription(await b.acquire(world.topic, "s"))
     delivery, found = new.cursor(0).delivery, [lease for name in "xy" if (lease := new.leases.find(name))]
     assert {one.name: new.held_by(one)[0].tolist() for one in found} == {"x": [0, 4], "y": [1, 3]}
     assert delivery.leases.waiting().tolist() == [0, 1, 2, 3, 4]
     delivery.expire(6.0)
     assert delivery.available(PullLimits(1, 10), 6).tolist() == [2, 5]
-    assert delivery.window.of("attempts", np.arange(5)).tolist() == [1] * 5
+    assert delivery.window.values("attempts", np.arange(5)).tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("state", ["creating", "deleting"])
@@ -239,11 +239,11 @@ async def test_what_a_dead_broker_was_making_or_removing_is_not_there(world: Wor
     half = SubscriptionRecord("ordered", "latest", 30, 0, None, 1, epoch=1, state=state)  # type: ignore[arg-type]
     held = await a.claim(world.topic, "s", Versioned.new(half))
     with pytest.raises(NotOwner):
-        await b.take(world.topic, "s")
+        await b.acquire(world.topic, "s")
     await world.die("a")
     await world.journal("a", recovered=True)
     with pytest.raises(SubscriptionNotFound):
-        await b.take(world.topic, "s")
+        await b.acquire(world.topic, "s")
     made = await b.claim(world.topic, "s", held.with_record(RECORD), held)
     assert made.record.dispatcher == world.members["b"].broker
     with pytest.raises(NotOwner):
@@ -255,7 +255,7 @@ async def test_what_leaves_takes_nothing_over(world: World) -> None:
     await a.release(world.topic, "s", await a.claim(world.topic, "s", Versioned.new(RECORD)))
     b.leave()
     with pytest.raises(NotOwner):
-        await b.take(world.topic, "s")
+        await b.acquire(world.topic, "s")
 
 
 @pytest.mark.parametrize(("error", "lines"), [(NeedsNewerBroker("a cursor"), 0), (Unavailable("no answer"), 2)])

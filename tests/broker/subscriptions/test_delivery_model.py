@@ -193,7 +193,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         last = min(model.end, model.read_to + count, model.acked_to + WINDOW)
         if model.rules.mode == "keyed" and last > first:
             slots = [model.ones[offset].slot for offset in range(first, last)]
-            self.delivery.know(first, np.array(slots, np.int32))
+            self.delivery.set_slots(first, np.array(slots, np.int32))
             model.read_to = max(model.read_to, last)
 
     @rule(consumer=CONSUMERS, limit=st.integers(1, 8), kind=st.sampled_from([None, None, 0, 1]), data=st.data())
@@ -226,7 +226,9 @@ class DeliveryMachine(RuleBasedStateMachine):
                 one.attempts -= 1
             return
         self.delivery.leases.begin(self.now_s + DEADLINE_S)
-        assert self.delivery.window.of("attempts", found).tolist() == [model.ones[offset].attempts for offset in given]
+        assert self.delivery.window.values("attempts", found).tolist() == [
+            model.ones[offset].attempts for offset in given
+        ]
 
     def draw_ids(self, data: st.DataObject) -> tuple[list[int], Asker]:
         model = self.model
@@ -318,12 +320,12 @@ class DeliveryMachine(RuleBasedStateMachine):
     def publish_letters(self, pause_s: float) -> None:
         """Those that are due are durable, and acked; or none is, and all wait."""
         self.expire()
-        ones, deaths = self.model.ones, self.delivery.dead_letters
-        due = deaths.due(self.now_s)
+        ones, queue = self.model.ones, self.delivery.dead_letters
+        due = queue.due(self.now_s)
         assert due.tolist() == [offset for offset in self.model.those("dying") if ones[offset].due_s <= self.now_s]
-        assert [deaths.why(offset).reason for offset in due.tolist()] == [ones[o].why for o in due.tolist()]
+        assert [queue.reason_of(offset).reason for offset in due.tolist()] == [ones[o].why for o in due.tolist()]
         if pause_s:
-            deaths.postpone(due, self.now_s + pause_s)
+            queue.postpone(due, self.now_s + pause_s)
             for offset in due.tolist():
                 ones[offset].due_s = self.now_s + pause_s
         elif len(due):
@@ -427,7 +429,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert delivery.window.acked_count == len(beyond)
         for state, name in ((HELD, "held"), (DELAYED, "delayed"), (ACKING, "acking"), (DYING, "dying")):
             assert delivery.window.count(state) == len(model.those(name))
-        assert delivery.dead_letters.all().tolist() == model.those("dying")
+        assert delivery.dead_letters.dying().tolist() == model.those("dying")
         waiting = delivery.leases.waiting()
         assert waiting.tolist() == model.those("held", "delayed")
         leases, consumers, due_s = (found.tolist() for found in delivery.leases.holds_of(waiting))
@@ -452,7 +454,7 @@ test_delivery = DeliveryMachine.TestCase
 def test_very_many_acked_runs_are_taken_in_at_once() -> None:
     """Each alone took 30 us of the event loop: a cursor of 50,000 holds it for more than a second."""
     runs = [(n, n + 1) for n in range(0, 20_000, 2)]
-    with patch.object(Window, "settle", autospec=True, side_effect=Window.settle) as settled:
+    with patch.object(Window, "mark_acked", autospec=True, side_effect=Window.mark_acked) as settled:
         found = Window(0, runs[1:])
         found.pass_over_all(runs)
     assert settled.call_count < 10

@@ -84,7 +84,7 @@ VERBS: dict[Step, list[tuple[Verb, Verb]]] = {
     ("leased", "dying"): [(leased, lambda one: one.reject(ONE, 0.0)), (leased, expire_tired)],
     ("delayed", "dying"): [(delayed, expire_tired)],
     ("available", "delayed"): [(free, tired)],
-    ("available", "dying"): [(lambda one: None, lambda one: one.take_dying(ONE, DeadLetterReason(REJECTED), 0.0))],
+    ("available", "dying"): [(lambda one: None, lambda one: one.restore_dying(ONE, DeadLetterReason(REJECTED), 0.0))],
     ("dying", "acking"): [(dying, lambda one: one.begin_ack(ONE))],
     ("acking", "acked"): [(acking, lambda one: one.end_ack(ONE, durable=True)), (acking, retired)],
     ("acking", "available"): [(acking, lambda one: one.end_ack(ONE, durable=False))],

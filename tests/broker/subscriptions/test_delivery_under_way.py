@@ -5,18 +5,22 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from seaweedq.broker.subscriptions import policy, pull_reads
+from seaweedq.broker.subscriptions import policy, pull_rounds
+from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Asker, Position
 from seaweedq.broker.subscriptions.policy import PullLimits, Rules
-from seaweedq.broker.subscriptions.pulling import Pull
+from seaweedq.broker.subscriptions.pull_rounds import Pull
 from seaweedq.broker.subscriptions.window import Window
 from seaweedq.coordination import keys
+from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
 from seaweedq.segments.layout import rows_of_singles
 from tests.support import privates
@@ -102,6 +106,36 @@ async def test_a_cursor_that_may_not_move_over_retention_holds_up_no_loop(tmp_pa
         assert reads == 1
 
 
+async def test_a_segment_that_retention_removes_during_a_read_ends_its_round(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        dispatcher, reads = inside.dispatcher(broker), 0
+        subscription = await dispatcher.open(topic, "s")
+        assert offsets((await dispatcher.pull_now(topic, "s", Pull(5, lease="l"))).messages) == [*range(5)]
+
+        async def below(*arguments: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            assert reads < 10, "it asks again and again"
+            topic.removed.add(0)
+            subscription.forget(topic.removed)  # as a checkpoint does
+            raise BelowRetention("gone", offset=0, start_offset=20)
+
+        monkeypatch.setattr(inside.reader(broker), "read", below)
+        assert (await dispatcher.pull_now(topic, "s", Pull(1))).messages == ()
+        assert reads == 1
+        assert not subscription.skipped, "what it had acked is not known any more"
+        subscription.cursors = {0: SegmentCursor(Versioned.new(CursorRecord(1, 0)), Rules(), subscription.leases)}
+        held = subscription.leases.known("l", None)
+        assert held
+        subscription.cursor(0).delivery.leases.lease(np.arange(5), held.number, held.consumer, 1e12)
+        with pytest.raises(LeaseEnded):
+            await dispatcher.pull_now(topic, "s", Pull(1, lease="l"))
+        assert reads == 2
+
+
 async def test_a_pull_counts_what_is_in_flight_once(tmp_path: Path, monkeypatch: Any) -> None:
     async with running(tmp_path) as broker:
         topic = await make_topic(broker, segments=64)
@@ -161,7 +195,7 @@ def test_in_ordered_what_comes_after_a_failure_is_leased_no_more() -> None:
 
 
 async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pull_reads, "KEYS_AHEAD", 4)
+    monkeypatch.setattr(pull_rounds, "KEYS_AHEAD", 4)
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         for n in range(20):
@@ -449,7 +483,7 @@ async def test_a_stream_that_is_held_back_waits_no_more_once_the_broker_leaves(t
         first = await dispatcher.pull(topic, "s", Pull(1, 0, "mine", position=position))
         assert offsets(first.messages) == [0]
         subscription = await dispatcher.open(topic, "s")
-        freed = subscription.leases.streams.of("stream").freed
+        freed = subscription.leases.streams.get("stream").freed
         full = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 25, "mine", position=position.at(1, 0, 0))))
         await until(lambda: len(privates.waiters(freed)) == 1)
         dispatcher.close()
@@ -474,7 +508,8 @@ async def test_acked_while_others_are_asked_for_the_time_it_is_not_delivered(tmp
             await gate()
             return 0
 
-        monkeypatch.setattr(time, "own_us", lambda: 2**53)
+        clock = SimpleNamespace(now_us=lambda: 2**53, monotonic_s=broker.process.clock.monotonic_s)
+        monkeypatch.setattr(privates.leasing(privates.pulling(dispatcher)), "_clock", clock)
         monkeypatch.setattr(time, "now_us", now_us)
         again = asyncio.create_task(dispatcher.pull(topic, "s", wanted))
         await gate.reached.wait()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.broker.subscriptions.policy import left_out
-from seaweedq.broker.subscriptions.pulling import Pull
+from seaweedq.broker.subscriptions.pull_rounds import Pull
 from seaweedq.coordination.records import MessageFilter
 from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
 from tests.support import privates

@@ -11,8 +11,8 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.reader import Reader
-from seaweedq.broker.subscriptions.cursor_store import TakeOver
 from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.open_subscriptions import TakeOver
 from seaweedq.journal.file_journal import FileJournal
 from tests.support import privates
 from tests.support.brokers import inside

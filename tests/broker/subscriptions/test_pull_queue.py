@@ -11,10 +11,11 @@ import pytest
 
 from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.pull_queue import ALL, KEPT_S, PullQueue, RemotePulls
-from seaweedq.broker.subscriptions.pulling import Pull, Pulling, PullResult, RoundResult
+from seaweedq.broker.subscriptions.pull_rounds import Pull, PullResult, RoundResult
+from seaweedq.broker.subscriptions.pulling import Pulling
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
 from tests.support.brokers.in_process_cluster import until
@@ -201,7 +202,7 @@ class Looking(Pulling):
         view: Any = SimpleNamespace(catalog=none, clock=SystemClock())
         opened: Any = SimpleNamespace(open=lambda topic, name: self.open(topic, name))
         readables: Any = SimpleNamespace(refresh=self._refresh)
-        super().__init__(view, opened, none, readables, 1)
+        super().__init__(view, opened, readables, 1)
         self.looks = 0
 
     async def open(self, topic: Any, name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.broker.subscriptions import cursor_store
+from seaweedq.broker.subscriptions import open_subscriptions
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import read_all
 from seaweedq.failpoints import using
@@ -236,7 +236,7 @@ def killing(place: str) -> Callable[[str], None]:
 async def test_killed_amid_a_seek_all_segments_are_sought_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr(cursor_store, "PAGE", 1)  # cursors a transaction
+    monkeypatch.setattr(open_subscriptions, "PAGE", 1)  # cursors a transaction
     has_begun = place.startswith("seek.") and place != "seek.begin"
     async with in_loop(tmp_path, checkpoint_s=600, publish_timeout_s=20) as together, everywhere(together) as clients:
         await make(together.brokers[0], 3)

@@ -14,10 +14,10 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.streams import streaming
 from seaweedq.broker.streams.streaming import LeasedBatch
-from seaweedq.broker.subscriptions import pulling
+from seaweedq.broker.subscriptions import pull_rounds, pulling
 from seaweedq.broker.subscriptions.acking import Refusal, Selection
 from seaweedq.broker.subscriptions.leases import Position
-from seaweedq.broker.subscriptions.pulling import Leasing, Pull
+from seaweedq.broker.subscriptions.pull_rounds import Leasing, Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.errors import JournalUnavailable, LeaseOfAnother, NeedsNewerBroker
@@ -79,7 +79,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(place, name, counted)
 
     count(Leasing, "round")
-    count(pulling, "next_turn")
+    for module in (pull_rounds, pulling):
+        count(module, "next_turn")
     count(streaming, "message_texts")
     return found
 
@@ -200,10 +201,10 @@ def test_who_waits_is_woken_when_a_subscription_is_blocked_no_more(tmp_path: Pat
         await asyncio.sleep(1)
         (subscription,) = here.dispatcher.subscriptions()
         subscription.blocked = NeedsNewerBroker("its record cannot be read")
-        freed, turns = subscription.leases.streams.of("s").freed.count, subscription.queue.count
+        freed, turns = subscription.leases.streams.get("s").freed.count, subscription.queue.count
         await here.dispatcher.checkpoint()
         assert subscription.blocked is None
-        assert subscription.leases.streams.of("s").freed.count > freed
+        assert subscription.leases.streams.get("s").freed.count > freed
         assert subscription.queue.count > turns
         await here.ack("s", 0)
         assert await waiting == [1]

@@ -13,7 +13,8 @@ from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Leases, Position, Streams, parse_lease
 from seaweedq.broker.subscriptions.policy import FEW, PullLimits, Rules
-from seaweedq.broker.subscriptions.stream_turn import NewLease, Resend, next_turn
+from seaweedq.broker.subscriptions.pull_rounds import NewLease, Resend, next_turn
+from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.versioned import Versioned
 
@@ -37,6 +38,8 @@ class Shared:
             number: SegmentCursor(Versioned.new(CursorRecord(1, 0)), rules, self.leases) for number in range(segments)
         }
         self.frontier = Frontier(self.cursors)
+
+    held_by_stream = Subscription.held_by_stream
 
     def turn(self, position: Position) -> Resend | NewLease | None:
         return next_turn(self, position)  # type: ignore[arg-type]
@@ -114,7 +117,7 @@ class Client:
 
     def holds(self) -> list[tuple[int, int, int]]:
         """What is with this stream, in the order in which it was sent."""
-        leases = self.shared.leases.streams.of(self.begin.stream)
+        leases = self.shared.leases.streams.get(self.begin.stream)
         return sorted(
             (serial, *one)
             for serial in leases.serials.values()
@@ -210,12 +213,12 @@ def test_streams_are_forgotten_once_they_hold_nothing() -> None:
     streams.add("a.3", 1)
     streams.add("plain", 2)
     streams.leave("gone", 0.0)
-    assert streams.of("a").last == 3
+    assert streams.get("a").last == 3
     streams.sweep({1}, 1.0)
-    assert streams.of("a").last == 3
+    assert streams.get("a").last == 3
     assert streams.has_left("gone")
     streams.sweep({2}, 1000.0)
-    assert streams.of("a").last == 0
+    assert streams.get("a").last == 0
     assert not streams.has_left("gone")
 
 
@@ -225,4 +228,4 @@ def test_leases_named_like_a_streams_are_forgotten_beside_a_newer_one() -> None:
     for number in range(5):
         streams.add(f"worker.{number}", number)
     streams.sweep({4}, 0.0)
-    assert (streams.of("worker").serials, streams.of("worker").last) == ({4: 4}, 4)
+    assert (streams.get("worker").serials, streams.get("worker").last) == ({4: 4}, 4)

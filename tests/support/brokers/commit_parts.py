@@ -10,7 +10,7 @@ from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.group_commit import Append, EncodedRows, GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment, Waiter
-from seaweedq.concurrency.signal import Signal
+from seaweedq.concurrency.futures import Signal
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange

@@ -9,8 +9,7 @@ from typing import Any
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.subscriptions.acking import AckOutcome, Selection
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.pull_reads import DeliveredRows
-from seaweedq.broker.subscriptions.pulling import Pull
+from seaweedq.broker.subscriptions.pull_rounds import DeliveredRows, Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put

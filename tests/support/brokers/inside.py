@@ -29,9 +29,9 @@ from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery, JournalRegistration, RequestedRecoveries
 from seaweedq.broker.reshape.planner import Planner, Roller
 from seaweedq.broker.reshape.reshaper import Reshaper
-from seaweedq.broker.retention.empty_entries import EmptyEntries
-from seaweedq.broker.retention.restored_coordination_repair import RestoredCoordinationRepair
+from seaweedq.broker.retention.files import EmptyEntries
 from seaweedq.broker.retention.retention import Retention
+from seaweedq.broker.retention.rounds import RestoredCoordinationRepair
 from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.rpc.peer_keyring import PeerKeyring
 from seaweedq.broker.streams.streaming import SubscriptionStreams
@@ -41,7 +41,7 @@ from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dead_lettering import DeadLetters
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.lag import LagMeter
-from seaweedq.broker.subscriptions.relaying import RelayedWaits
+from seaweedq.broker.subscriptions.subscribing import RelayedWaits
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.ownership import Ownership
