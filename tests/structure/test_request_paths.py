@@ -45,9 +45,9 @@ BUDGETS = {
     "publish of one message": Budget(38, 16),
     "publish of 100 as NDJSON": Budget(42, 17),
     "publish of 100 as Arrow": Budget(44, 17),
-    "pull of 5": Budget(40, 15),
-    "ack by lease": Budget(46, 15),
-    "read of a topic's record": Budget(38, 16),
+    "pull of 5": Budget(38, 15),
+    "ack by lease": Budget(39, 14),
+    "read of a topic's record": Budget(35, 15),
 }
 
 
