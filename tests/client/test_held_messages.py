@@ -43,7 +43,7 @@ def test_a_lane_has_one_message_at_work(mode: Mode, first: list[str] | None) -> 
     assert ids(jobs) == (first or [one.id for one in wires])
     seen = ids(jobs)
     while jobs:
-        held.done(jobs.pop(0))
+        held.finish(jobs.pop(0))
         jobs += (more := begun(held))
         seen += ids(more)
     assert sorted(seen) == sorted(one.id for one in wires)
@@ -54,8 +54,8 @@ def test_a_failure_drops_what_is_behind_it() -> None:
     held = held_with("keyed", wire(0, "a"), wire(1, "b"), wire(2, "a"), wire(3, "b"))
     first, second = begun(held)
     held.fail(first)
-    held.done(first)
-    held.done(second)
+    held.finish(first)
+    held.finish(second)
     assert ids(begun(held)) == ["0-3"], "0-2 comes again, after 0-0"
 
 
@@ -65,7 +65,7 @@ def test_a_pull_under_way_may_bring_what_a_failure_has_ended() -> None:
     (first,) = begun(held)
     held.begin_pull()
     held.fail(first)
-    held.done(first)
+    held.finish(first)
     assert ids(held.add(PullResult("b", [wire(2), wire(3), wire(7, segment=1)]), 0)) == ["0-2", "0-3"]
     assert ids(begun(held)) == ["1-7"]
     held.begin_pull()
@@ -78,7 +78,7 @@ def test_a_pull_under_way_may_bring_the_failed_message_again() -> None:
     (first,) = begun(held)
     held.begin_pull()
     held.fail(first)
-    held.done(first)
+    held.finish(first)
     assert held.add(PullResult("b", [wire(0), wire(1)]), 0) == []
     assert ids(begun(held)) == ["0-0"]
 
@@ -91,16 +91,16 @@ def test_a_repeat_before_its_failure_is_answered_waits_for_the_answer() -> None:
     held.fail(first)
     assert held.add(PullResult("b", [wire(0), wire(1)]), 0) == []
     assert begun(held) == []
-    held.done(first)
+    held.finish(first)
     (again,) = begun(held)
-    held.done(again)
+    held.finish(again)
     assert ids([again, *begun(held)]) == ["0-0", "0-1"]
 
 
 def test_what_has_lost_its_lease_is_not_begun() -> None:
     held = held_with("shared", wire(0), wire(1), wire(2))
     assert len(held.to_extend(20)) == 3
-    held.extended(held.to_extend(20), {"0-1"}, 20)
+    held.record_extension(held.to_extend(20), {"0-1"}, 20)
     assert ids(begun(held, 49)) == ["0-0", "0-2"]
     assert begun(held_with("ordered", wire(0), wire(1)), 30) == []
 
@@ -147,7 +147,7 @@ def test_what_another_message_of_the_lane_does_tells_no_failure() -> None:
     held.begin_pull()
     assert held.add(PullResult("b", [wire(3)]), 30) == []
     (other,) = begun(held, 30)
-    held.done(other)
+    held.finish(other)
     assert ids(held.pop_lost()) == ["0-5"]
 
 

@@ -204,7 +204,7 @@ class AsyncWork:
         if verdict is None:
             self._acker.answer(job.wire.id)
             self._worked.acked += 1
-            self._held.done(job)
+            self._held.finish(job)
             return
         is_rejected = False
         try:
@@ -214,7 +214,7 @@ class AsyncWork:
         finally:
             self._worked.rejected += is_rejected
             self._worked.failed += not is_rejected
-            self._held.done(job)
+            self._held.finish(job)
 
     async def _reject(self, verdict: Answer) -> bool:
         """Rejects a message; returns False if that cannot be, or if its lease has ended."""
@@ -252,4 +252,4 @@ class AsyncWork:
             except SeaweedqError as error:
                 logger.warning("leases were not extended, and will be tried again: %s", error)
                 continue
-            self._held.extended(jobs, set(answered.unknown), sent_s)
+            self._held.record_extension(jobs, set(answered.unknown), sent_s)

@@ -2,16 +2,17 @@
 
 In `ordered` the messages of a segment, and in `keyed` those of a key, are a *lane*: one of them is handled at a time,
 in their order. When one fails, the broker ends the leases of all behind it, which come again after it; so they are
-dropped before the broker is told. Where that was the last attempt, the broker ends no other lease: so what was dropped
-is given back before the lane goes on. One that is rejected holds up nothing, and nothing is dropped. A pull that is
-answered meanwhile, or was under way when the broker knew of it, may bring what was leased before: that is dropped too,
-unless it begins with the failed one. The same holds for a message whose lease is over before it was begun: it is given
-back, with all behind it, and nothing of its lane from a pull under way overtakes it.
+dropped before the broker is told. If that was the last attempt, the broker ends no other lease: so the dropped ones
+are given back before the lane goes on. One that is rejected holds up nothing, and nothing is dropped. A pull that is
+answered meanwhile, or was under way when the broker knew of the failure, may bring messages that were leased before:
+these are dropped too, unless they begin with the failed one. The same holds for a message whose lease is over before it
+was begun: it is given back, with all behind it, and nothing of its lane from a pull under way overtakes it.
 
-A slow lane must not take all the places of those that wait: where workers have nothing to do, and all that waits is
-behind what runs, the ends of the longest lanes are given back, and the next pull may bring other lanes. In `keyed` the
-broker brings no more of a key that is leased; in `ordered` it may bring the same again: then the next time comes later.
-No pull is under way meanwhile, and the next one is sent once the broker has taken them back, so that their order stays.
+A slow lane must not take all the places of those that wait: if workers have nothing to do, and all waiting messages are
+behind running ones, the ends of the longest lanes are given back, and the next pull may bring other lanes. In `keyed`
+the broker brings no more of a key that is leased; in `ordered` it may bring the same again: then the next time comes
+later. No pull is under way meanwhile, and the next one is sent once the broker has taken them back, so that their order
+stays.
 """
 
 from collections import deque
@@ -61,7 +62,7 @@ class Job:
 
 @dataclass(slots=True)
 class Failure:
-    """The message of a lane that failed, or whose lease was over; `is_told` once a broker knows of it."""
+    """The message of a lane that failed, or whose lease was over; `is_told` once a broker knows of that."""
 
     segment: int
     offset: int
@@ -103,11 +104,11 @@ class HeldMessages:
         return min(longest_s, max(limit_s - idle_s, 0 if self.is_empty else BUSY_S))
 
     def begin_pull(self) -> None:
-        """Notes that a pull is sent: one at a time. It brings nothing that a failure has ended that is told already."""
+        """Records that a pull is sent: one at a time. It brings nothing that ended with a failure told before."""
         self._failures = {lane: one for lane, one in self._failures.items() if not one.is_told}
 
     def add(self, pulled: PullResult, now_s: float) -> list[Job]:
-        """Takes in what the last pull has brought. Returns what is dropped of it."""
+        """Adds the messages of the last pull. Returns those that are dropped at once."""
         stale = []
         for wire in pulled.items:
             lane = {"ordered": wire.segment, "keyed": wire.key}.get(self._mode)
@@ -123,7 +124,7 @@ class HeldMessages:
 
     def next(self, now_s: float) -> Job | None:
         """Returns the next message to handle, which is `running` from now on; those whose leases are over are lost, and
-        what is behind them."""
+        so are those behind them."""
         while self._ready:
             job = self._ready.popleft()
             if job.due_s > now_s:
@@ -136,13 +137,13 @@ class HeldMessages:
         return None
 
     def pop_lost(self) -> list[Job]:
-        """Returns what is to be given back, since `next` found that its leases were over."""
+        """Returns the messages to give back, since `next` found that their leases were over."""
         lost, self._lost = self._lost, []
         self._leaving |= dict.fromkeys(lost)
         return lost
 
     def is_crowded(self, workers: int) -> bool:
-        """Tells whether some of the workers have nothing to do, and all that waits is behind what runs."""
+        """Tells whether some of the workers have nothing to do, and all waiting messages are behind running ones."""
         idle = 0 < len(self.running) < workers
         return idle and not self._ready and any(self._behind.values())
 
@@ -160,10 +161,10 @@ class HeldMessages:
         """Notes that a broker has what was given back."""
         for job in jobs:
             self._leaving.pop(job, None)
-            self._tell(job)
+            self._mark_told(job)
 
     def fail(self, job: Job) -> list[Job]:
-        """Drops what is behind a message that failed, before a broker is told. Returns it."""
+        """Drops the messages behind one that failed, before a broker is told. Returns them."""
         if job.lane is None:
             return []
         dropped = [*self._behind[job.lane]]
@@ -171,11 +172,11 @@ class HeldMessages:
         self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
         return dropped
 
-    def done(self, job: Job) -> None:
-        """Notes that a message was handled, or that a broker knows of its failure: the next one of its lane is
+    def finish(self, job: Job) -> None:
+        """Removes a message that was handled, or of whose failure a broker knows: the next one of its lane is
         ready."""
         self.running.discard(job)
-        self._tell(job)
+        self._mark_told(job)
         behind = self._behind.get(job.lane)
         if behind:
             self._ready.append(behind.popleft())
@@ -187,13 +188,13 @@ class HeldMessages:
         waiting = [*self._ready, *(job for behind in self._behind.values() for job in behind)]
         return [job for job in (*self.running, *waiting) if now_s < job.since_s + self._max_extension_s]
 
-    def extended(self, jobs: Iterable[Job], unknown: Collection[str], sent_s: float) -> None:
-        """Takes in the answer to an extension that was sent then; what is unknown is another's."""
+    def record_extension(self, jobs: Iterable[Job], unknown: Collection[str], sent_s: float) -> None:
+        """Records the answer to an extension that was sent then; unknown messages are another consumer's."""
         for job in jobs:
             job.due_s = 0 if job.wire.id in unknown else sent_s + self.ack_deadline_s
 
     def clear(self) -> list[Job]:
-        """Forgets what is not begun, and returns it, also what is just being given back."""
+        """Removes the messages that are not begun, and returns them, also those that are just being given back."""
         waiting = [*self._ready, *(job for behind in self._behind.values() for job in behind)]
         waiting += [*self._lost, *self._leaving]
         self._lost, self._leaving = [], {}
@@ -210,8 +211,8 @@ class HeldMessages:
         if job.lane is not None:
             self._behind[job.lane] = deque()
 
-    def _tell(self, job: Job) -> None:
-        """Notes that a broker knows of the failure of a message, if it is that of its lane."""
+    def _mark_told(self, job: Job) -> None:
+        """Records that a broker knows of a message's failure, if it is that of its lane."""
         failure = self._failures.get(job.lane)
         if failure and (failure.segment, failure.offset) == (job.wire.segment, job.wire.offset):
             failure.is_told = True

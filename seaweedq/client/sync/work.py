@@ -206,7 +206,7 @@ class Work:
             self._acker.answer(job.wire.id)
             with self._changed:
                 self._worked.acked += 1
-                self._held.done(job)
+                self._held.finish(job)
                 self._changed.notify_all()
             return
         is_rejected = False
@@ -219,7 +219,7 @@ class Work:
         with self._changed:
             self._worked.rejected += is_rejected
             self._worked.failed += not is_rejected
-            self._held.done(job)
+            self._held.finish(job)
             self._changed.notify_all()
 
     def _reject(self, verdict: Answer) -> bool:
@@ -259,4 +259,4 @@ class Work:
                 logger.warning("leases were not extended, and will be tried again: %s", error)
                 continue
             with self._changed:
-                self._held.extended(jobs, set(answered.unknown), sent_s)
+                self._held.record_extension(jobs, set(answered.unknown), sent_s)
