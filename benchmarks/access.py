@@ -18,8 +18,8 @@ from seaweedq.access.rights import Action, Grant
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.api.access.authentication import Authentication
 from seaweedq.api.access.rates import Rates
+from seaweedq.api.app import route_table
 from seaweedq.api.request import Request
-from seaweedq.api.routes import find
 from seaweedq.broker.access.callers import AdminToken, Callers
 from seaweedq.broker.access.view import AccessView
 from seaweedq.broker.topics.catalog import Catalog
@@ -75,10 +75,11 @@ def cpu() -> Result:
 def _admitted_us(authentication: Authentication, rates: Rates, headers: list[tuple[bytes, bytes]]) -> float:
     common = {"type": "http", "method": "POST", "path": "/v1/topics/bench/messages", "query_string": b""}
     scopes: list[dict[str, Any]] = [{**common, "headers": headers} for _ in range(REQUESTS)]
+    find = route_table().find
     begun = time.process_time()
     for scope in scopes:
         request = Request(scope, _no_body)
-        request.route, request.resource = find(request.method, request.path)
+        request.route, request.resource, request.names = find(request.method, request.path)
         with suppress(StopIteration):  # it need not wait: only the look-up of a new token does
             authentication.authenticate(request).send(None)
         authentication.authorise(request)

@@ -1,17 +1,23 @@
-"""Checks parameters of requests: names, texts, whole numbers, durations, times; and shows values in answers."""
+"""Parameters of requests: names, texts, whole numbers, durations, times; their checks, and what OpenAPI says of them.
+And values in answers.
+"""
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
+from fastapi import Depends, Response
 from msgspec import Meta
+from starlette.requests import HTTPConnection
 
+from seaweedq.api.request import Request
 from seaweedq.errors import InvalidName, InvalidRequest
 from seaweedq.segments.entry import NAME
-from seaweedq.units import MOMENT, seconds_ago, seconds_of
+from seaweedq.units import AGO_PATTERN, DURATION_PATTERN, MOMENT, SIZE_PATTERN, seconds_ago, seconds_of
 
 _NAME = re.compile(NAME)
 _NUMBER = re.compile(r"[0-9]{1,19}")
@@ -22,6 +28,25 @@ MAX_NUMBER = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _Moment = Annotated[datetime, Meta(tz=True)]
+NAME_SCHEMA = {"type": "string", "pattern": f"^{NAME}$"}
+TEXTS = {
+    "s": {"type": "string", "pattern": DURATION_PATTERN, "description": "a duration, such as 90s, 1h30m or 7d"},
+    "bytes": {"type": "string", "pattern": SIZE_PATTERN, "description": "a size, such as 10GB or 512MiB"},
+}
+TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": AGO_PATTERN}]}
+
+
+async def _request(connection: HTTPConnection) -> Request:
+    found: Request = connection.state.request  # as the application has put it there
+    return found
+
+
+RequestDep = Annotated[Request, Depends(_request)]
+
+
+def json_answer(document: Any, status: int = 200) -> Response:
+    """Returns a JSON answer."""
+    return Response(msgspec.json.encode(document), status, media_type="application/json")
 
 
 def check_name(name: str, what: str = "topic") -> str:
@@ -109,7 +134,7 @@ def moment(time_us: int) -> datetime:
     return datetime.fromtimestamp(time_us / 1e6, UTC)
 
 
-def told(differences: Mapping[str, Mapping[str, Any]]) -> str:
+def show_differences(differences: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the `current` and the `requested` value of each field; of objects, of each member that differs."""
     each = (pair for field, one in differences.items() for pair in _apart(field, one["current"], one["requested"]))
     return ", ".join(f"{field} is {_shown(old)} and the request says {_shown(new)}" for field, old, new in each)
@@ -128,3 +153,58 @@ def _apart(field: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
 def _shown(value: Any) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+class QueryParameter:
+    """A dependency of path operations on a parameter of the query, which it reads and checks. `described` is what
+    OpenAPI says of it. One that is left out is as `default`, or None."""
+
+    def __init__(self, described: Mapping[str, Any], read: Callable[[str], Any], default: str | None) -> None:
+        self.described = described
+        self._read = read
+        self._default = default
+
+    async def __call__(self, request: RequestDep) -> Any:
+        """Returns the value. Raises InvalidRequest."""
+        text = request.query.get(self.described["name"], self._default)
+        return None if text is None else self._read(text)
+
+
+def query(
+    name: str,
+    about: str,
+    schema: Mapping[str, Any],
+    read: Callable[[str], Any] = str,
+    default: str | None = None,
+    **more: Any,
+) -> Any:
+    """Returns the dependency on a parameter of the query, which `read` checks; `more` are members of its
+    description."""
+    described = {"name": name, "in": "query", "description": about, "schema": schema, **more}
+    return Depends(QueryParameter(described, read, default))
+
+
+def integer(name: str, low: int, high: int, about: str, default: int | None = None) -> Any:
+    """Returns the dependency on a whole number of the query."""
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    text = None if default is None else str(default)
+    schema |= {} if default is None else {"default": default}
+    return query(name, about, schema, partial(whole_number, what=name, low=low, high=high), text)
+
+
+async def _topic(topic: str) -> str:
+    return check_name(topic)
+
+
+async def _subscription(subscription: str) -> str:
+    return check_name(subscription, "subscription")
+
+
+async def _segment(segment: str) -> int:
+    return whole_number(segment, "segment", 0, MAX_NUMBER)
+
+
+PathTopic = Annotated[str, Depends(_topic)]
+PathSubscription = Annotated[str, Depends(_subscription)]
+PathSegment = Annotated[int, Depends(_segment)]
+PageToken = Annotated[str | None, query("page_token", "from the page before", {"type": "string"})]

@@ -1,4 +1,8 @@
-"""Turns errors, also those of FastAPI's routes, into RFC 9457 problem documents: the only place with status codes."""
+"""Problems: errors, also those of path operations, as RFC 9457 documents; the only place with status codes.
+
+What was refused to strangers is counted by reason and logged: else nobody sees an attack, or a bound that is too low.
+The first refusal for a reason is logged, then one line each REFUSALS_EVERY_S with the number of those between.
+"""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +20,19 @@ from seaweedq import errors
 from seaweedq.access.tokens import masked
 from seaweedq.api.request import Answer, ClientGone, Request
 from seaweedq.clock import Clock
-from seaweedq.errors import RouteNotFound, SeaweedqError, Unavailable
+from seaweedq.errors import (
+    Forbidden,
+    ForeignOrigin,
+    MissingContentType,
+    RateLimited,
+    RouteNotFound,
+    SeaweedqError,
+    TooManySegments,
+    TooManyTopics,
+    Unauthenticated,
+    Unavailable,
+    WrongHost,
+)
 
 CONTENT_TYPE = "application/problem+json"
 EVERY_S = 5.0
@@ -192,13 +208,6 @@ def unexpected_answer(error: Exception) -> Answer:
     return Answer(status, content, headers)
 
 
-def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Returns the answers with problems of these statuses, for OpenAPI."""
-    names = {s: sorted({kind.title for kind, status in STATUS.items() if status == s}) for s in statuses}
-    schema = {"$ref": "#/components/schemas/Problem"}
-    return {s: {"description": "; ".join(names[s]), "content": {CONTENT_TYPE: {"schema": schema}}} for s in statuses}
-
-
 Note = Callable[[SeaweedqError, Request], None]
 
 
@@ -213,7 +222,7 @@ def handlers(note: Note) -> dict[Any, ExceptionHandler]:
         return _response(problem(error))
 
     async def routing(connection: HTTPConnection, error: Exception) -> Response:
-        """Answers that there is no such route. Its rule was found: a part of the path is empty, or names no
+        """Answers that there is no such route. Its route was found: a part of the path is empty, or names no
         file."""
         request: Request = connection.state.request
         return _response(problem(RouteNotFound(f"there is no route {request.method} {request.path[:200]}; see /docs")))
@@ -232,3 +241,49 @@ def handlers(note: Note) -> dict[Any, ExceptionHandler]:
 def _response(answer: tuple[int, dict[str, str], bytes]) -> Response:
     status, headers, content = answer
     return Response(content, status, headers)
+
+
+REASON_OF: dict[type[SeaweedqError], str] = {
+    WrongHost: "host",
+    ForeignOrigin: "origin",
+    MissingContentType: "content_type",
+    RateLimited: "rate",
+    Unauthenticated: "unauthenticated",
+    Forbidden: "forbidden",
+    TooManyTopics: "topics",
+    TooManySegments: "segments",
+}
+OF_BODIES, OF_ANSWERS = ("bodies", "slow_body", "unread_body"), ("answers", "slow_reader", "unread_answer")
+OF_CONNECTIONS = ("connection", "quiet_connection", "slow_head", "handshake", "staying", "tls", "address")
+OF_PEERS = ("peer",)
+REASONS = (*REASON_OF.values(), *OF_PEERS, *OF_BODIES, *OF_ANSWERS, *OF_CONNECTIONS)
+REFUSALS_EVERY_S = 10.0
+
+
+class Refusals:
+    """The counts of one broker, by reason. `throttled_s` are the seconds that limits have told clients to wait."""
+
+    def __init__(self, clock: Clock, masked: Callable[[str], str] = masked) -> None:
+        self.counts = dict.fromkeys(REASONS, 0)
+        self.throttled_s = 0.0
+        self._clock = clock
+        self._masked = masked
+        self._logged: dict[str, tuple[float, int]] = {}  # when, and the count then
+
+    def note_error(self, error: SeaweedqError) -> None:
+        """Counts an error with which a client is answered, if it is one of REASON_OF."""
+        if isinstance(error, RateLimited):
+            self.throttled_s += error.fields.get("retry_after_s", 0)
+        if reason := REASON_OF.get(type(error)):
+            self.note(reason, error.detail)
+
+    def note(self, reason: str, detail: str) -> None:
+        """Counts a refusal, and logs it where none was logged for a while."""
+        self.counts[reason] += 1
+        now_s = self._clock.monotonic_s()
+        at_s, count = self._logged.get(reason, (-REFUSALS_EVERY_S, 0))
+        if now_s - at_s >= REFUSALS_EVERY_S:
+            self._logged[reason] = now_s, self.counts[reason]
+            between = self.counts[reason] - count - 1
+            told = self._masked(detail)
+            logger.warning("refused for %s: %s (%d more since the last such line)", reason, told, between)

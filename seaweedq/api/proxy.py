@@ -24,7 +24,7 @@ class Proxy:
         self._peers = peers
         self._requests = requests
 
-    def asked(self, request: Request, wait_s: float = 0.0) -> SearchRequest:
+    def search_request(self, request: Request, wait_s: float = 0.0) -> SearchRequest:
         """Returns what a search has to know of a request. Raises Forbidden."""
         return SearchRequest(wait_s, self._requests.is_authenticated(request))
 

@@ -1,11 +1,13 @@
-"""A request as one object, with the findings of the steps of its way (pipeline); and bare answers.
+"""A request as one object, with the findings of the steps of its way (app); bare answers; and the counts of answers by
+route and status, with the durations of the hot routes, for metrics.
 
-Each step writes its own members: `sender` the look at peers, `route` and `resource` the match, `caller` and
-`is_relayed` the authentication, `meter` the limits, `outcome`, `has_created` and `issued` the handlers.
+Each step writes its own members: `sender` the look at peers, `route`, `resource` and `names` the match, `caller`
+and `is_relayed` the authentication, `meter` the limits, `outcome`, `has_created` and `issued` the handlers.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +16,8 @@ from urllib.parse import parse_qsl
 from seaweedq.access.limits import Account
 from seaweedq.access.rights import NOBODY, Caller
 from seaweedq.api.routes import NO_RESOURCE, NO_ROUTE, SOCKET, Route
+from seaweedq.clock import Clock
+from seaweedq.durations import Durations, by_outcome
 from seaweedq.errors import InvalidRequest, UnreadableBody
 
 Scope = MutableMapping[str, Any]
@@ -88,6 +92,7 @@ class Request:
         "issued",
         "meter",
         "method",
+        "names",
         "outcome",
         "path",
         "query_string",
@@ -118,6 +123,7 @@ class Request:
         self.sender: str | None = None  # the broker that has sent it, empty: none; None: nobody has looked yet
         self.route: Route = NO_ROUTE
         self.resource = NO_RESOURCE  # of the route's action
+        self.names: tuple[str, ...] = ()  # in its path
         self.caller: Caller = NOBODY
         self.is_relayed = False  # by another broker, which has judged and counted it
         self.meter: Meter | None = None  # if its caller, or its topic, has limits
@@ -264,3 +270,28 @@ def _weight(stated: str, ranges: tuple[str, ...]) -> float:
         weight = next((text[2:] for text in parameters if text.startswith("q=")), "1")
         weights[named] = max(weights.get(named, 0.0), float(weight) if _WEIGHT.fullmatch(weight) else 1.0)
     return next((weights[one] for one in ranges if one in weights), 0.0)
+
+
+REFUSED, FAILED = "refused", "failed"
+SWITCHED = 101  # the status of a request that became a WebSocket
+
+
+class Traffic:
+    """The counts of one broker."""
+
+    def __init__(self, clock: Clock, routes: Iterable[Route]) -> None:
+        self.responses: Counter[tuple[str, str, int]] = Counter()
+        self._clock = clock
+        self._timed = {one: by_outcome(OK, *one.outcomes, REFUSED, FAILED) for one in routes if one.timed}
+        self.durations: dict[str, dict[str, Durations]] = {one.timed: found for one, found in self._timed.items()}
+
+    def note(self, request: Request, status: int, began_s: float) -> None:
+        """Counts an answer."""
+        if request.is_relayed:
+            return
+        route = request.route
+        self.responses["other" if route is NO_ROUTE else request.method, route.path, status] += 1
+        timed = self._timed.get(route)
+        if timed is not None:
+            outcome = request.outcome if status < 400 else REFUSED if status < 500 else FAILED
+            timed[outcome].add(self._clock.monotonic_s() - began_s)

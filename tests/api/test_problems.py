@@ -1,5 +1,5 @@
-"""Every error of the tree has a status, and every answer to one is a problem that says what it has to. What an error
-says of the installation's inside, addresses above all, is in the log and not in what clients get.
+"""Problems: what each error becomes, with its status and headers. Refusals are counted by reason and logged: each bound
+that strangers meet has a metric, a log line and a place in the docs.
 """
 
 import json
@@ -11,9 +11,10 @@ import pytest
 
 from seaweedq import errors
 from seaweedq.api.app import Application
-from seaweedq.api.problems import CONTENT_TYPE, EVERY_S, STATUS, InsideLog, problem, responses, unexpected
+from seaweedq.api.problems import CONTENT_TYPE, EVERY_S, REASONS, STATUS, InsideLog, problem, unexpected
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.messages import ErrorMessage
+from seaweedq.broker.uploads.rules import upload_id
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.etcd import EtcdCoordination
 from seaweedq.coordination.etcd_transport import Access
@@ -24,7 +25,10 @@ from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.s3 import S3Store
 from tests.support.brokers.environments import environment
+from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.peer_client import stranger_peers
+from tests.support.brokers.reshaped import at
+from tests.support.paths import ROOT
 from tests.support.processes.broker_process import free_port
 
 KINDS = sorted(by_slug().values(), key=lambda kind: kind.slug)
@@ -87,12 +91,6 @@ def test_a_defect_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> No
     assert status == 500
     assert b"secret" not in content
     assert "a secret" in caplog.text
-
-
-def test_openapi_says_which_errors_a_status_stands_for() -> None:
-    described = responses(413)[413]
-    assert described["description"] == "A message is too large; The payload is too large; The request is too large"
-    assert list(described["content"]) == [CONTENT_TYPE]
 
 
 class StoppedClock(SystemClock):
@@ -188,3 +186,41 @@ def test_each_kind_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -
     clock.now_s += EVERY_S
     inside.note(StoreUnavailable("store", inside="later"))
     assert [r.getMessage().rsplit(" ", 1)[1] for r in caplog.records] == ["s0", "c0", "later"]
+
+
+async def counted(http: httpx.AsyncClient, reason: str) -> float:
+    start = f'seaweedq_refusals_total{{reason="{reason}"}} '
+    lines = (await http.get("/metrics")).text.splitlines()
+    return next(float(line.removeprefix(start)) for line in lines if line.startswith(start))
+
+
+@pytest.mark.brokers
+async def test_what_goes_beyond_a_bound_of_the_cluster_is_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        in_loop(tmp_path, 1, max_topics=1, max_segments=2) as together,
+        at(together, together.brokers[0]) as http,
+    ):
+        for name, reason, more in (("t", "segments", {"initial_segments": 3}), ("t", "", {}), ("u", "topics", {})):
+            answer = await http.put(f"/v1/topics/{name}", json=more)
+            assert answer.status_code == (429 if reason else 201)
+            if reason:
+                assert await counted(http, reason) == 1
+                assert f"refused for {reason}: the cluster has" in caplog.text
+
+
+@pytest.mark.brokers
+async def test_a_forged_link_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with in_loop(tmp_path, 1) as together, at(together, together.brokers[0]) as http:
+        assert (await http.put("/v1/topics/t", json={})).status_code == 201
+        forged = {"expires": "99999999999", "token": "x" * 43}
+        answer = await http.get(f"/v1/topics/t/uploads/{upload_id(0, 1, '0' * 32)}/content", params=forged)
+        assert answer.status_code == 403
+        assert await counted(http, "forbidden") == 1
+        assert "refused for forbidden: the URL has expired" in caplog.text
+
+
+def test_each_reason_is_explained() -> None:
+    page = (ROOT / "docs" / "operate" / "operations.md").read_text()
+    assert [reason for reason in REASONS if f"`{reason}`" not in page] == []

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from seaweedq.api.handlers.pulls import MAX_WAIT_S
-from seaweedq.api.routes import every
+from tests.support.http.requests import every
 from tests.support.paths import ROOT
 
 KEPT_OUT = ("/internal", "/metrics")

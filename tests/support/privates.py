@@ -191,10 +191,6 @@ def read(of: Any) -> Any:
     return of._read
 
 
-def reader(of: Any) -> Any:
-    return of._reader
-
-
 def records(of: Any) -> Any:
     return of._records
 

@@ -33,7 +33,7 @@ import msgspec
 
 from seaweedq.access.rights import ANONYMOUS, EVERYTHING, NEVER_US, NOBODY, Action, Caller, Resource, judge
 from seaweedq.access.tokens import PREFIX, digest_of
-from seaweedq.api.refusals import Refusals
+from seaweedq.api.problems import Refusals
 from seaweedq.api.request import Request
 from seaweedq.broker.access import Callers, Touched
 from seaweedq.broker.rpc import HELLO_HEADER, STAMP_HEADER, USUAL, Covered, PeerVerifier, Refusal, Welcome

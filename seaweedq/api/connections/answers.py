@@ -17,8 +17,7 @@ from seaweedq.api.access.authentication import PEER_PREFIX
 from seaweedq.api.connections.memory import LARGE_BYTES, UnreadAnswers
 from seaweedq.api.connections.request_reader import StreamedBody
 from seaweedq.api.problems import problem, problem_answer
-from seaweedq.api.request import Answer, Request, Send, start_of
-from seaweedq.api.traffic import SWITCHED
+from seaweedq.api.request import SWITCHED, Answer, Request, Send, start_of
 from seaweedq.broker.broker import Readiness
 from seaweedq.errors import OffsetOutOfRange, SeaweedqError
 

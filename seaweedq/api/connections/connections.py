@@ -28,7 +28,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 from typing import Protocol
 
 from seaweedq.api.connections.memory import IncompleteBodies, UnreadAnswers
-from seaweedq.api.refusals import Refusals
+from seaweedq.api.problems import Refusals
 from seaweedq.api.request import Request
 from seaweedq.errors import Overloaded
 

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from seaweedq.api.refusals import Refusals
+from seaweedq.api.problems import Refusals
 from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec import bodies

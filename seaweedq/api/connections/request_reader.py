@@ -28,7 +28,7 @@ from seaweedq.api.connections.memory import (
     UnreadAnswers,
     needed_to_decompress,
 )
-from seaweedq.api.refusals import Refusals
+from seaweedq.api.problems import Refusals
 from seaweedq.api.request import ClientGone, Request
 from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock

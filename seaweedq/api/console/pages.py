@@ -16,19 +16,19 @@ from importlib.metadata import version
 from mimetypes import guess_type
 from pathlib import Path
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from msgspec import Struct
 
-from seaweedq.api.openapi.document import described, json_answer, schema_ref
+from seaweedq.api.parameters import RequestDep, json_answer
 from seaweedq.api.request import Request
-from seaweedq.api.services import RequestDep
+from seaweedq.api.routes import OPEN, Lead, Router, nobody
 from seaweedq.codec.bodies import JSON
 from seaweedq.errors import RouteNotFound
 
 STATIC = Path(__file__).parent / "static"
 PAGE, HTML = "index.html", "text/html"
-SAFE = ["GET", "HEAD"]
+SAFE = "GET HEAD"
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -51,7 +51,7 @@ HEADERS = {
     "cache-control": "no-cache",  # which asks again each time: a broker of another version may answer
 }
 
-router = APIRouter(tags=["cluster"])
+router = Router("cluster")
 
 
 class Start(Struct):
@@ -82,10 +82,28 @@ class _File:
     tag: str
 
 
-@router.get(
+@router.route(
+    SAFE,
     "/",
-    **described(
-        None, {200: {JSON: {"schema": schema_ref(Start), "example": _SHOWN}, HTML: {"schema": {"type": "string"}}}}
+    OPEN,
+    "getLinks",
+    "Get links, or the console",
+    answers={200: {JSON: {"schema": Start, "example": _SHOWN}, HTML: {"schema": {"type": "string"}}}},
+    leads=(
+        Lead(
+            (
+                "listTopics",
+                "listAllSubscriptions",
+                "listPrincipals",
+                "listTokens",
+                "getCluster",
+                "whoAmI",
+                "isAlive",
+                "isReady",
+                "getMetrics",
+            ),
+            {},
+        ),
     ),
 )
 async def start(request: RequestDep) -> Response:
@@ -97,26 +115,20 @@ async def start(request: RequestDep) -> Response:
     return answer
 
 
-@router.head("/", include_in_schema=False)
-async def start_head(request: RequestDep) -> Response:
-    """Returns the headers of `start`."""
-    return await start(request)
-
-
-@router.get("/docs", include_in_schema=False)
+@router.route("GET", "/docs", OPEN)
 async def documentation() -> Response:
     """Returns the page that shows the OpenAPI document, and sends requests of its routes."""
     content, policy = _documentation()
     return Response(content, headers={**HEADERS, "content-security-policy": policy}, media_type=HTML)
 
 
-@router.api_route("/console", methods=SAFE, include_in_schema=False)
+@router.route(SAFE, "/console", OPEN)
 async def console() -> Response:
     """Leads to the page, whose links are relative to its own folder."""
     return Response(status_code=308, headers={"location": "./"})
 
 
-@router.api_route("/console/{name:path}", methods=SAFE, include_in_schema=False)
+@router.route(SAFE, "/console/*", OPEN)
 async def console_file(request: RequestDep, name: str) -> Response:
     """Returns a file of the console; leads to the page if none is named. Raises RouteNotFound."""
     if not name:
@@ -124,6 +136,10 @@ async def console_file(request: RequestDep, name: str) -> Response:
     if name == PAGE or name not in _places():
         raise RouteNotFound(f"the console has no file {name[:200]!r}")
     return _file(request, name)
+
+
+router.route(SAFE, "/openapi.json", OPEN)(nobody)  # FastAPI has these two by itself
+router.route(SAFE, f"/{STATIC_DOCS}/*", OPEN)(nobody)
 
 
 @cache

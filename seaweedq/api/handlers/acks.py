@@ -4,20 +4,24 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 from msgspec import Meta
 
-from seaweedq.api.handlers.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
+from seaweedq.access.rights import Action
+from seaweedq.api.handlers.pulls import MAX_IDS, OF_LEASES, Consumer, LeaseName, SubscriptionCalls
 from seaweedq.api.handlers.subscriptions import AckDeadline, Delay
 from seaweedq.api.request import Answer, Request
+from seaweedq.api.routes import HOT, OF_BODIES, SUBSCRIPTION, Router, Takes
+from seaweedq.api.services import Parts
 from seaweedq.broker.read import Target
 from seaweedq.broker.subscriptions import AckOutcome, Refusal, Selection
 from seaweedq.broker.topics import Topic
 from seaweedq.codec.message_ids import read_ids
-from seaweedq.errors import ChainDamaged, InvalidRequest, NotOwner
+from seaweedq.errors import ChainDamaged, InvalidRequest, NoDeadLetters, NotOwner
 
+router = Router("subscriptions")
 FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
 
 
@@ -84,19 +88,62 @@ class Acks:
 
     calls: SubscriptionCalls
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        return cls(parts.get(SubscriptionCalls))
+
+    @router.route(
+        "POST",
+        f"{SUBSCRIPTION}/ack",
+        Action.CONSUME,
+        "ackMessages",
+        "Ack messages",
+        mode=HOT,
+        timed="ack",
+        takes=Takes(AckRequest, {"ids": ["0-17", "0-18"]}, required=True),
+        answers={200: AckAnswer},
+        refuses=(*OF_BODIES, 404, *OF_LEASES),
+        shows={"acked": 1, "late": 0, "unknown": ["0-18"]},
+    )
     async def ack(self, request: Request, topic_name: str, name: str) -> Answer:
         """Acks messages; they are acked durably when this answers."""
-        async with self.calls.asked(request, _ACK, topic_name, name) as (topic, wanted):
+        async with self.calls.read(request, _ACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
+    @router.route(
+        "POST",
+        f"{SUBSCRIPTION}/nack",
+        Action.CONSUME,
+        "nackMessages",
+        "Give messages back",
+        mode=HOT,
+        timed="nack",
+        takes=Takes(NackRequest, {"ids": ["0-17", "0-18"], "delay_s": 10}, required=True),
+        answers={200: NackAnswer},
+        refuses=(*OF_BODIES, 404, *OF_LEASES, NoDeadLetters),
+        shows={"nacked": 1, "late": 0, "unknown": ["0-18"]},
+    )
     async def nack(self, request: Request, topic_name: str, name: str) -> Answer:
         """Gives leased messages back, which are delivered again after a delay."""
-        async with self.calls.asked(request, _NACK, topic_name, name) as (topic, wanted):
+        async with self.calls.read(request, _NACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
+    @router.route(
+        "POST",
+        f"{SUBSCRIPTION}/extend",
+        Action.CONSUME,
+        "extendLeases",
+        "Extend the leases of messages",
+        mode=HOT,
+        timed="extend",
+        takes=Takes(ExtendRequest, {"ids": ["0-17", "0-18"], "ack_deadline_s": 60}, required=True),
+        answers={200: ExtendAnswer},
+        refuses=(*OF_BODIES, 404, *OF_LEASES),
+        shows={"extended": 1, "late": 0, "unknown": ["0-18"]},
+    )
     async def extend(self, request: Request, topic_name: str, name: str) -> Answer:
         """Gives leases a new deadline, counted from now."""
-        async with self.calls.asked(request, _EXTEND, topic_name, name) as (topic, wanted):
+        async with self.calls.read(request, _EXTEND, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
     async def answer(self, request: Request, topic: Topic, name: str, wanted: AckRequest) -> Answer:
@@ -118,7 +165,7 @@ class Acks:
         def there(target: Target) -> Awaitable[Answer]:
             return calls.proxy.relay(request, target, msgspec.json.encode(wanted))
 
-        search = calls.finder.search(topic, name, calls.proxy.asked(request))
+        search = calls.finder.search(topic, name, calls.proxy.search_request(request))
         return await search.answer(lambda _: self._answer_here(topic, name, wanted), there)
 
     async def _answer_here(self, topic: Topic, name: str, wanted: AckRequest) -> Answer:

@@ -3,29 +3,29 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
-import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
-from starlette.requests import HTTPConnection
 
+from seaweedq.access.rights import Action
 from seaweedq.api.connections.request_reader import RequestReader
-from seaweedq.api.openapi.document import Takes, described, json_answer
-from seaweedq.api.parameters import DIGITS
-from seaweedq.api.services import RequestDep, given
+from seaweedq.api.handlers.internal import Internal
+from seaweedq.api.parameters import DIGITS, RequestDep, json_answer, query
+from seaweedq.api.routes import OF_BODIES, OPEN, Router
+from seaweedq.api.services import Parts, PartsDep, body, given
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.retention import BEGINNING, Place, RestoredCoordinationRepair
 from seaweedq.broker.rpc import BrokerStatus
 from seaweedq.broker.topics import OrphanedTopics, find_orphaned_topics
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.records import BrokerRecord
-from seaweedq.errors import InvalidRequest, Unavailable
+from seaweedq.errors import InvalidRequest, LevelConflict, Unavailable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATUS_S = 2.0
 ASKED = 100  # brokers at a time
-router = APIRouter(tags=["cluster"])
+router = Router("cluster")
 
 
 class BrokerAnswer(Struct):
@@ -137,11 +137,23 @@ class ClusterServices:
     store_url: str
     own_status: Callable[[], BrokerStatus]
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        return cls(parts.broker, parts.broker.process.settings.store_path, parts.get(Internal).status)
+
 
 ClusterDep = Annotated[ClusterServices, given(ClusterServices)]
 
 
-@router.get("/v1/cluster", **described(None, {200: ClusterAnswer}, shows=_EXAMPLE))
+@router.route(
+    "GET",
+    "/v1/cluster",
+    Action.CLUSTER,
+    "getCluster",
+    "Get the brokers and the leader",
+    answers={200: ClusterAnswer},
+    shows=_EXAMPLE,
+)
 async def cluster(services: ClusterDep) -> Response:
     """Returns the leader, the brokers and their loads."""
     context = services.broker.context
@@ -204,25 +216,6 @@ async def _status(services: ClusterServices, id: str, url: str) -> BrokerStatus 
         return None
 
 
-@router.get("/healthz", **described(None, {200: Health}, shows={"status": "ok"}))
-async def healthz() -> Response:
-    """Answers while the process is alive."""
-    return json_answer(Health("ok"))
-
-
-@router.get("/readyz", **described(None, {200: Health}, shows={"status": "ok"}))
-async def readyz(connection: HTTPConnection) -> Response:
-    """Answers while the broker can take work; else 503."""
-    connection.app.state.readiness.check_takes_work()
-    return json_answer(Health("ok"))
-
-
-@router.get("/metrics", **described(None, {200: {"text/plain": {"schema": {"type": "string"}}}}))
-async def metrics(connection: HTTPConnection) -> Response:
-    """Returns Prometheus metrics."""
-    return Response(connection.app.state.metrics(), media_type=CONTENT_TYPE)
-
-
 MAX_LEVEL = 1_000_000
 
 
@@ -238,28 +231,21 @@ class LevelAnswer(Struct):
     level: int
 
 
-_LEVEL = msgspec.json.Decoder(LevelRequest)
-
-
-@dataclass(frozen=True)
-class LevelServices:
-    """The services of this route."""
-
-    broker: Broker
-    reader: RequestReader
-
-
-LevelDep = Annotated[LevelServices, given(LevelServices)]
-
-
-@router.post(
+@router.route(
+    "POST",
     "/v1/cluster/level",
-    **described(Takes(LevelRequest, {"level": 2}), {200: LevelAnswer}, (400, 408, 409, 413, 415), shows={"level": 2}),
+    Action.CLUSTER,
+    "raiseLevel",
+    "Raise the cluster's level",
+    answers={200: LevelAnswer},
+    refuses=(*OF_BODIES, LevelConflict),
+    shows={"level": 2},
 )
-async def raise_level(services: LevelDep, request: RequestDep) -> Response:
+async def raise_level(
+    services: ClusterDep, wanted: Annotated[LevelRequest, body(LevelRequest, {"level": 2})]
+) -> Response:
     """Raises the cluster's level, and answers once its forms are written. It never falls: brokers that do not read it
     can join no more."""
-    wanted = await services.reader.json(request, _LEVEL)
     to = None if wanted.level is UNSET else wanted.level
     return json_answer(LevelAnswer((await services.broker.leadership.upgrade.upgrade(to)).level))
 
@@ -284,36 +270,12 @@ class ConfirmServices:
     restored: RestoredCoordinationRepair
     reader: RequestReader
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        return cls(parts.broker.retaining.restored, parts.reader)
+
 
 ConfirmDep = Annotated[ConfirmServices, given(ConfirmServices)]
-
-
-@router.post(
-    "/v1/cluster/confirm",
-    **described(
-        None,
-        {200: ConfirmAnswer},
-        (400, 408, 413, 415),
-        parameters=[
-            {
-                "name": "after",
-                "in": "query",
-                "description": "`next` of the answer before",
-                "schema": {"type": "string", "pattern": f"^{_AFTER.pattern}$"},
-            }
-        ],
-        shows={"retention_round": 17},
-    ),
-)
-async def confirm(services: ConfirmDep, request: RequestDep) -> Response:
-    """Confirms that coordination, which was restored, is the one to go by: retention takes and deletes again. Looks at
-    1,000 segments, and says where the next request goes on."""
-    await services.reader.nothing(request)
-    options = request.query
-    step = await services.restored.confirm(_place(options["after"]) if "after" in options else BEGINNING)
-    if step.last is None:
-        return json_answer(ConfirmAnswer(step.round if step.round is not None else UNSET))
-    return json_answer(ConfirmAnswer(left=step.left, next="{}/{}".format(*step.last)))
 
 
 def _place(text: str) -> Place:
@@ -322,3 +284,66 @@ def _place(text: str) -> Place:
         detail = f"after is {text[:80]!r}; it must be a topic and a segment, such as {_NEXT!r}"
         raise InvalidRequest(detail, field="after", value=text[:80])
     return match[1], int(match[2])
+
+
+@router.route(
+    "POST",
+    "/v1/cluster/confirm",
+    Action.CLUSTER,
+    "confirmRestore",
+    "Confirm a restored coordination",
+    answers={200: ConfirmAnswer},
+    refuses=(*OF_BODIES,),
+    shows={"retention_round": 17},
+)
+async def confirm(
+    services: ConfirmDep,
+    request: RequestDep,
+    after: Annotated[
+        Place | None,
+        query("after", "`next` of the answer before", {"type": "string", "pattern": f"^{_AFTER.pattern}$"}, _place),
+    ],
+) -> Response:
+    """Confirms that coordination, which was restored, is the one to go by: retention takes and deletes again. Looks at
+    1,000 segments, and says where the next request goes on."""
+    await services.reader.nothing(request)
+    step = await services.restored.confirm(BEGINNING if after is None else after)
+    if step.last is None:
+        return json_answer(ConfirmAnswer(step.round if step.round is not None else UNSET))
+    return json_answer(ConfirmAnswer(left=step.left, next="{}/{}".format(*step.last)))
+
+
+@router.route(
+    "GET", "/healthz", OPEN, "isAlive", "Tell whether the broker lives", answers={200: Health}, shows={"status": "ok"}
+)
+async def healthz() -> Response:
+    """Answers while the process is alive."""
+    return json_answer(Health("ok"))
+
+
+@router.route(
+    "GET",
+    "/readyz",
+    OPEN,
+    "isReady",
+    "Tell whether the broker takes requests",
+    answers={200: Health},
+    shows={"status": "ok"},
+)
+async def readyz(parts: PartsDep) -> Response:
+    """Answers while the broker can take work; else 503."""
+    parts.broker.readiness.check_takes_work()
+    return json_answer(Health("ok"))
+
+
+@router.route(
+    "GET",
+    "/metrics",
+    Action.METRICS,
+    "getMetrics",
+    "Get the metrics of the broker",
+    answers={200: {"text/plain": {"schema": {"type": "string"}}}},
+)
+async def metrics(parts: PartsDep) -> Response:
+    """Returns Prometheus metrics."""
+    return Response(parts.metrics(), media_type=CONTENT_TYPE)

@@ -6,22 +6,34 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 import pyarrow as pa
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Struct, UnsetType
 
+from seaweedq.access.rights import Action
 from seaweedq.api.access.rates import waiting
 from seaweedq.api.connections.answers import StoredObject, send_object
 from seaweedq.api.connections.memory import UnreadAnswers
 from seaweedq.api.connections.request_reader import RequestReader
-from seaweedq.api.openapi.document import TEXTS, described, integer, schema_ref
-from seaweedq.api.parameters import MAX_NUMBER, check_name, choice, seconds, whole_number
+from seaweedq.api.parameters import (
+    MAX_NUMBER,
+    TEXTS,
+    PathSegment,
+    PathTopic,
+    RequestDep,
+    choice,
+    integer,
+    query,
+    seconds,
+    whole_number,
+)
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Receive, Request, Scope, Send, send
-from seaweedq.api.services import RequestDep, given
+from seaweedq.api.routes import SEGMENT, Router
+from seaweedq.api.services import Parts, given
 from seaweedq.broker.log import OpenSegment, Pieces, fitting
 from seaweedq.broker.read import MAX_BYTES, ClusterTime, Fetcher, OwnerFinder, Target
 from seaweedq.broker.topics import Catalog, Tombstones, Topic, check_at_end
@@ -29,9 +41,9 @@ from seaweedq.broker.uploads import PIECE_BYTES, Payloads
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import encode_messages
 from seaweedq.coordination.records import SegmentRecord
-from seaweedq.errors import ChainDamaged, PayloadNotFound, SegmentNotFound
+from seaweedq.errors import BelowRetention, ChainDamaged, PayloadNotFound, SegmentNotFound
 
-router = APIRouter(tags=["read"])
+router = Router("read")
 _FRAME_BYTES = 1024  # of a JSON answer, around its messages: at most 32 successors
 _END_BYTES = 8  # of an Arrow stream
 MAX_LIMIT = 10_000
@@ -102,62 +114,68 @@ class FetchServices:
     time: ClusterTime
     unread: UnreadAnswers
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker, reading = parts.broker, parts.broker.reading
+        read = reading.finder, parts.proxy, reading.fetcher, broker.uploading.payloads
+        return cls(broker.catalog, *read, broker.context.tombstones, reading.readables.time, parts.reader.unread)
+
 
 FetchDep = Annotated[FetchServices, given(FetchServices)]
-
-
-@router.get(
-    "/v1/topics/{topic}/segments/{segment}/messages",
-    **described(
-        None,
-        {200: {JSON: {"schema": schema_ref(FetchAnswer)}, ARROW: {"schema": {"type": "string", "format": "binary"}}}},
-        (400, 404, 409, 410, 416),
-        parameters=[
-            integer("offset", 0, 0, MAX_NUMBER, "the first offset wanted; the segment's end is valid"),
-            integer("limit", 1000, 1, MAX_LIMIT, "messages at most"),
-            {
-                "name": "wait_s",
-                "in": "query",
-                "description": "seconds to wait for a message where there is none yet, or a duration such as 500ms",
-                "schema": {
-                    "anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}, TEXTS["s"]],
-                    "default": 0,
-                },
-                "example": 0.1,
-            },
-            {
-                "name": "expired",
-                "in": "query",
-                "description": "whether messages that have expired are left out, or returned as well",
-                "schema": {"type": "string", "enum": list(EXPIRED), "default": "skip"},
-            },
-        ],
-        shows={"messages": [EXAMPLE], "next_offset": 18, "sealed": False, "successors": []},
-    ),
+_WAIT = query(
+    "wait_s",
+    "seconds to wait for a message where there is none yet, or a duration such as 500ms",
+    {"anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}, TEXTS["s"]], "default": 0},
+    partial(seconds, what="wait_s", high=MAX_WAIT_S),
+    "0",
+    example=0.1,
 )
-async def fetch(services: FetchDep, request: RequestDep, topic: str, segment: str) -> Response:
+_EXPIRED = query(
+    "expired",
+    "whether messages that have expired are left out, or returned as well",
+    {"type": "string", "enum": list(EXPIRED), "default": "skip"},
+    partial(choice, what="expired", allowed=EXPIRED),
+    "skip",
+)
+
+
+@router.route(
+    "GET",
+    f"{SEGMENT}/messages",
+    Action.READ,
+    "fetchMessages",
+    "Fetch a segment's messages from an offset",
+    lasts=True,
+    timed="fetch",
+    answers={200: {JSON: {"schema": FetchAnswer}, ARROW: {"schema": {"type": "string", "format": "binary"}}}},
+    refuses=(400, 404, 409, 416, BelowRetention),
+    shows={"messages": [EXAMPLE], "next_offset": 18, "sealed": False, "successors": []},
+)
+async def fetch(
+    services: FetchDep,
+    request: RequestDep,
+    topic: PathTopic,
+    segment: PathSegment,
+    offset: Annotated[int, integer("offset", 0, MAX_NUMBER, "the first offset wanted; the segment's end is valid", 0)],
+    limit: Annotated[int, integer("limit", 1, MAX_LIMIT, "messages at most", 1000)],
+    wait_s: Annotated[float, _WAIT],
+    expired: Annotated[str, _EXPIRED],
+) -> Response:
     """Returns messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
-    check_name(topic)
-    options = request.query
-    number = whole_number(segment, "segment", 0, MAX_NUMBER)
-    offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
-    limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
-    wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
-    expired = choice(options.get("expired", "skip"), "expired", EXPIRED)
     found = await services.catalog.known(topic)
-    asked = _Asked(found, number, offset, limit, wait_s, expired == "keep")
+    asked = _FetchRequest(found, segment, offset, limit, wait_s, expired == "keep")
     try:
-        await services.catalog.known_segment(found, number)
+        await services.catalog.known_segment(found, segment)
         with waiting(request) if wait_s else nullcontext():
             return await _fetched(services, request, asked)
     except SegmentNotFound:
-        grave = await services.tombstones.require(found, number)
-        check_at_end(number, grave.end_offset, offset)
+        grave = await services.tombstones.require(found, segment)
+        check_at_end(segment, grave.end_offset, offset)
         return _removed(request, asked, grave.successors)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _FetchRequest:
     """The messages that a request asks for."""
 
     topic: Topic
@@ -168,7 +186,7 @@ class _Asked:
     keeps_expired: bool
 
 
-async def _fetched(services: FetchServices, request: Request, asked: _Asked) -> Response:
+async def _fetched(services: FetchServices, request: Request, asked: _FetchRequest) -> Response:
     topic, number = asked.topic, asked.segment
 
     async def here(target: Target) -> Response | None:
@@ -182,7 +200,7 @@ async def _fetched(services: FetchServices, request: Request, asked: _Asked) -> 
         relayed = await services.proxy.relay(request, target)
         return Response(bytes(relayed.body), relayed.status, dict(relayed.headers))
 
-    search = services.finder.search(topic, number, services.proxy.asked(request, asked.wait_s))
+    search = services.finder.search(topic, number, services.proxy.search_request(request, asked.wait_s))
     answer = await search.answer(here, there)
     if answer is None:  # raised within the search, the error would be taken for the owner's, and tried again
         raise services.unread.refusal()
@@ -190,7 +208,7 @@ async def _fetched(services: FetchServices, request: Request, asked: _Asked) -> 
 
 
 async def _maker(
-    services: FetchServices, request: Request, asked: _Asked, opened: OpenSegment, pieces: Pieces
+    services: FetchServices, request: Request, asked: _FetchRequest, opened: OpenSegment, pieces: Pieces
 ) -> Callable[[], Response]:
     """Returns a function that encodes the answer, from what nobody changes."""
     next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
@@ -215,7 +233,7 @@ def _answer(
     return _json(messages, next_offset if left_out is None else left_out, _successors(record))
 
 
-def _removed(request: Request, asked: _Asked, successors: tuple[int, ...]) -> Response:
+def _removed(request: Request, asked: _FetchRequest, successors: tuple[int, ...]) -> Response:
     """Returns the answer at the end of a segment that retention has removed: that of a sealed one."""
     if not request.asks_for(ARROW):
         return _json(b"[]", asked.offset, successors)
@@ -264,7 +282,6 @@ def arrow_stream(segment: OpenSegment, pieces: Pieces, max_bytes: int) -> tuple[
     return memoryview(sink.getvalue()), left_out
 
 
-PATH = "/v1/topics/{topic}/segments/{segment}/messages/{offset}/payload"
 OCTETS = "application/octet-stream"
 
 _BYTES: dict[str, Any] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
@@ -275,7 +292,6 @@ _RANGE = {
     "schema": {"type": "string"},
     "example": "bytes=0-1023",
 }
-_SAYS = described(None, {200: _BYTES, 206: _BYTES}, (404, 409, 416), parameters=[_RANGE])
 
 
 @dataclass(frozen=True)
@@ -285,6 +301,10 @@ class PayloadServices:
     catalog: Catalog
     payloads: Payloads
     reader: RequestReader
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        return cls(parts.broker.catalog, parts.broker.uploading.payloads, parts.reader)
 
 
 PayloadDep = Annotated[PayloadServices, given(PayloadServices)]
@@ -308,17 +328,25 @@ class _Payload(Response):
             await send(answer, out)
 
 
-@router.get(PATH, **_SAYS)
-@router.head(PATH, include_in_schema=False)
-async def payload(services: PayloadDep, topic: str, segment: str, offset: str) -> Response:
+@router.route(
+    "GET HEAD",
+    f"{SEGMENT}/messages/{{offset}}/payload",
+    Action.READ,
+    "getPayload",
+    "Get a message's payload",
+    lasts=True,
+    answers={200: _BYTES, 206: _BYTES},
+    refuses=(409, 416, PayloadNotFound),
+    parameters=[_RANGE],
+)
+async def payload(services: PayloadDep, topic: PathTopic, segment: PathSegment, offset: str) -> Response:
     """Returns the payload of a message that was published by reference, or a range of it. Any broker answers."""
     catalog = services.catalog
-    found = await catalog.known(check_name(topic))
-    number = whole_number(segment, "segment", 0, MAX_NUMBER)
+    found = await catalog.known(topic)
     at = whole_number(offset, "offset", 0, MAX_NUMBER)
-    await catalog.known_segment(found, number)
+    await catalog.known_segment(found, segment)
     try:
-        name, reference = await services.payloads.find(found, number, at)
+        name, reference = await services.payloads.find(found, segment, at)
     except ChainDamaged:  # the topic may be going, and its files with it
         await catalog.look(topic)
         catalog.check(found)

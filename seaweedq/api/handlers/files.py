@@ -3,21 +3,22 @@
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Self
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Struct, UnsetType
 
-from seaweedq.api.openapi.document import TIME, described, integer, json_answer
-from seaweedq.api.parameters import MAX_NUMBER, check_name, moment, time_us, whole_number
-from seaweedq.api.services import RequestDep, given
+from seaweedq.access.rights import Action
+from seaweedq.api.parameters import MAX_NUMBER, TIME, PathTopic, integer, json_answer, moment, query, time_us
+from seaweedq.api.routes import TOPIC, Router
+from seaweedq.api.services import Parts, given
 from seaweedq.broker.read import MOST, FilePages, Place, ReadableSegments, TopicFile, TopicPositions
 from seaweedq.broker.topics import Catalog, Tombstones, Topic
 from seaweedq.clock import Clock
 from seaweedq.errors import InvalidRequest, SegmentNotFound
 from seaweedq.segments.entry import EntryName
 
-router = APIRouter(tags=["topics"])
+router = Router("read")
 LEAST = 2  # objects of a page: where a file ends is told by the next one
 _AFTER = re.compile(r"([0-9]{1,19})/([0-9]{8}-[0-9]{16}\.parquet)")
 
@@ -61,10 +62,6 @@ _FILE = {
 }
 
 
-def _text(name: str, about: str, **schema: Any) -> dict[str, Any]:
-    return {"name": name, "in": "query", "description": about, "schema": {"type": "string", **schema}}
-
-
 @dataclass(frozen=True)
 class FileServices:
     """The services of these routes."""
@@ -75,6 +72,12 @@ class FileServices:
     readables: ReadableSegments
     tombstones: Tombstones
     clock: Clock
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker, reading = parts.broker, parts.broker.reading
+        read = reading.files, reading.positions, reading.readables
+        return cls(broker.catalog, *read, broker.context.tombstones, broker.process.clock)
 
     async def check(self, topic: Topic, segment: int) -> None:
         """Raises SegmentNotFound for a segment that there never was."""
@@ -87,32 +90,65 @@ class FileServices:
 Services = Annotated[FileServices, given(FileServices)]
 
 
-@router.get(
-    "/v1/topics/{topic}/files",
-    **described(
-        None,
-        {200: FilesAnswer},
-        (400, 404, 409),
-        parameters=[
-            integer("page_size", MOST, LEAST, MOST, "objects of the store that a page looks at"),
-            _text("after", "`next` of the page before, or segment and name of a file", pattern=f"^{_AFTER.pattern}$"),
-            {
-                "name": "segment",
-                "in": "query",
-                "description": "files of this segment alone",
-                "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
-            },
-        ],
-        shows={"files": [_FILE], "next": _NEXT},
-    ),
+def _place(text: str) -> Place:
+    match = _AFTER.fullmatch(text)
+    if not match or int(match[1]) > MAX_NUMBER:
+        detail = f"after is {text[:80]!r}; it must be a segment and the name of a file, such as {_NEXT!r}"
+        raise InvalidRequest(detail, field="after", value=text[:80])
+    return Place(int(match[1]), EntryName.parse(match[2]))
+
+
+_AFTER_FILE = query(
+    "after",
+    "`next` of the page before, or segment and name of a file",
+    {"type": "string", "pattern": f"^{_AFTER.pattern}$"},
+    _place,
 )
-async def topic_files(services: Services, request: RequestDep, topic: str) -> Response:
+
+
+@router.route(
+    "GET",
+    f"{TOPIC}/offsets",
+    Action.DESCRIBE,
+    "findOffsets",
+    "Find the offsets of a time",
+    answers={200: OffsetsAnswer},
+    refuses=(400, 404, 409),
+    shows={"offsets": {"0": 48211}},
+)
+async def offsets_of_a_time(
+    services: Services,
+    topic: PathTopic,
+    timestamp: Annotated[
+        str, query("timestamp", "RFC 3339, with an offset, or how long ago: 5m", TIME, default="", required=True)
+    ],
+) -> Response:
+    """Returns the offset of each segment from which on no message of this time, or of a later one, is missed."""
+    moment_us = time_us(timestamp, "timestamp", services.clock.now_us())
+    found = await services.catalog.known(topic)
+    services.catalog.check_whole(found)
+    ends = {number: position.end for number, position in (await services.positions.positions(found)).items()}
+    return json_answer(OffsetsAnswer(await services.readables.find(found, ends, moment_us)))
+
+
+@router.route(
+    "GET",
+    f"{TOPIC}/files",
+    Action.READ,
+    "listFiles",
+    "List a topic's files",
+    answers={200: FilesAnswer},
+    refuses=(400, 404, 409),
+    shows={"files": [_FILE], "next": _NEXT},
+)
+async def topic_files(
+    services: Services,
+    topic: PathTopic,
+    most: Annotated[int, integer("page_size", LEAST, MOST, "objects of the store that a page looks at", MOST)],
+    after: Annotated[Place | None, _AFTER_FILE],
+    segment: Annotated[int | None, integer("segment", 0, MAX_NUMBER, "files of this segment alone")],
+) -> Response:
     """Lists the topic's files, a page at a time: all rows below the segments' flushed offsets are in them."""
-    check_name(topic)
-    options = request.query
-    most = whole_number(options.get("page_size", str(MOST)), "page_size", LEAST, MOST)
-    segment = whole_number(options["segment"], "segment", 0, MAX_NUMBER) if "segment" in options else None
-    after = _place(options["after"]) if "after" in options else None
     if after and segment not in (None, after.segment):
         raise InvalidRequest(f"after is in segment {after.segment}, not in {segment}", field="after")
     named = await services.catalog.known(topic)
@@ -121,42 +157,6 @@ async def topic_files(services: Services, request: RequestDep, topic: str) -> Re
     found, behind = await services.pages.page(named, most, after, segment)
     following = f"{behind.segment}/{behind.name}" if behind else UNSET
     return json_answer(FilesAnswer([_answer(one) for one in found], following))
-
-
-@router.get(
-    "/v1/topics/{topic}/offsets",
-    **described(
-        None,
-        {200: OffsetsAnswer},
-        (400, 404, 409),
-        parameters=[
-            {
-                "name": "timestamp",
-                "in": "query",
-                "description": "RFC 3339, with an offset, or how long ago: 5m",
-                "schema": TIME,
-                "required": True,
-            }
-        ],
-        shows={"offsets": {"0": 48211}},
-    ),
-)
-async def offsets_of_a_time(services: Services, request: RequestDep, topic: str) -> Response:
-    """Returns the offset of each segment from which on no message of this time, or of a later one, is missed."""
-    check_name(topic)
-    moment_us = time_us(request.query.get("timestamp", ""), "timestamp", services.clock.now_us())
-    found = await services.catalog.known(topic)
-    services.catalog.check_whole(found)
-    ends = {number: position.end for number, position in (await services.positions.positions(found)).items()}
-    return json_answer(OffsetsAnswer(await services.readables.find(found, ends, moment_us)))
-
-
-def _place(text: str) -> Place:
-    match = _AFTER.fullmatch(text)
-    if not match or int(match[1]) > MAX_NUMBER:
-        detail = f"after is {text[:80]!r}; it must be a segment and the name of a file, such as {_NEXT!r}"
-        raise InvalidRequest(detail, field="after", value=text[:80])
-    return Place(int(match[1]), EntryName.parse(match[2]))
 
 
 def _answer(file: TopicFile) -> FileAnswer:

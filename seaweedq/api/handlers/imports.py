@@ -1,24 +1,35 @@
 """Importing: uploaded files whose rows become messages, which broker/imports publishes."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq import errors
-from seaweedq.api.connections.request_reader import RequestReader
-from seaweedq.api.openapi.document import Takes, described, integer, json_answer
-from seaweedq.api.parameters import check_name, whole_number
-from seaweedq.api.services import RequestDep, given
+from seaweedq.access.rights import Action
+from seaweedq.api.parameters import PathTopic, check_name, integer, json_answer
+from seaweedq.api.routes import OF_BODIES, OF_TOPIC, TOPIC, Lead, Router
+from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records import ImportProblem, ImportRecord
-from seaweedq.errors import InvalidRequest, SeaweedqError
+from seaweedq.errors import (
+    InvalidImport,
+    InvalidRequest,
+    InvalidUpload,
+    MessageTooLarge,
+    PartlyTaken,
+    SeaweedqError,
+    SequenceOutOfOrder,
+    UploadConflict,
+    UploadExpired,
+    UploadIncomplete,
+    UploadMismatch,
+    UploadNotFound,
+)
 from seaweedq.segments.layout import Format
 
-router = APIRouter(tags=["imports"])
-PATH = "/v1/topics/{topic}/imports"
+router = Router("imports")
 WAIT_S, MAX_WAIT_S = 30, 300
 
 
@@ -62,7 +73,7 @@ class ImportAnswer(Struct):
     problem: ImportProblemAnswer | UnsetType = UNSET
 
 
-_REQUEST = msgspec.json.Decoder(ImportRequest)
+_EXAMPLE = {"upload_id": "20260131-0-5f2b8a6c", "format": "parquet"}
 _SHOWN = {
     "upload_id": "20260131-0-5f2b8a6c",
     "state": "done",
@@ -79,30 +90,48 @@ class ImportServices:
     """The services of these routes."""
 
     broker: Broker
-    reader: RequestReader
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        return cls(parts.broker)
 
 
 Services = Annotated[ImportServices, given(ImportServices)]
 
 
-@router.post(
-    PATH,
-    **described(
-        Takes(ImportRequest, {"upload_id": "20260131-0-5f2b8a6c", "format": "parquet"}, required=True),
-        {200: ImportAnswer, 202: ImportAnswer},
-        (400, 404, 408, 409, 410, 413, 415),
-        [integer("wait_s", WAIT_S, 0, MAX_WAIT_S, "seconds to wait for its end")],
-        shows=_SHOWN,
+@router.route(
+    "POST",
+    f"{TOPIC}/imports",
+    Action.PUBLISH,
+    "importUpload",
+    "Import a file's rows as messages",
+    answers={200: ImportAnswer, 202: ImportAnswer},
+    refuses=(
+        *OF_BODIES,
+        UploadNotFound,
+        SequenceOutOfOrder,
+        UploadIncomplete,
+        UploadConflict,
+        UploadExpired,
+        MessageTooLarge,
+        UploadMismatch,
+        InvalidUpload,
+        InvalidImport,
+        PartlyTaken,
     ),
+    shows=_SHOWN,
+    leads=(Lead(("getImport",), {**OF_TOPIC, "upload": "$response.body#/upload_id"}),),
 )
-async def import_upload(services: Services, request: RequestDep, topic: str) -> Response:
+async def import_upload(
+    services: Services,
+    topic: PathTopic,
+    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "seconds to wait for its end", WAIT_S)],
+    asked: Annotated[ImportRequest, body(ImportRequest, _EXAMPLE, required=True)],
+) -> Response:
     """Publishes every row of an uploaded file as a message: 200 once all are durable, 202 while the import runs.
 
     The same request again joins the import, or returns its result.
     """
-    check_name(topic)
-    wait_s = whole_number(request.query.get("wait_s", str(WAIT_S)), "wait_s", 0, MAX_WAIT_S)
-    asked = await services.reader.json(request, _REQUEST)
     check_name(asked.upload_id, "upload")
     found = await services.broker.catalog.known(topic)
     bare = asked.bare
@@ -118,10 +147,18 @@ async def import_upload(services: Services, request: RequestDep, topic: str) -> 
     return json_answer(_answer(asked.upload_id, record), 200 if record.state == "done" else 202)
 
 
-@router.get(PATH + "/{upload}", **described(None, {200: ImportAnswer}, (404, 409), shows=_SHOWN))
-async def show_import(services: Services, topic: str, upload: str) -> Response:
+@router.route(
+    "GET",
+    f"{TOPIC}/imports/{{upload}}",
+    Action.PUBLISH,
+    "getImport",
+    "Get an import",
+    answers={200: ImportAnswer},
+    refuses=(404, 409),
+    shows=_SHOWN,
+)
+async def show_import(services: Services, topic: PathTopic, upload: str) -> Response:
     """Returns the state of an import."""
-    check_name(topic)
     check_name(upload, "upload")
     found = await services.broker.catalog.known(topic)
     return json_answer(_answer(upload, await services.broker.importing.show(found, upload)))

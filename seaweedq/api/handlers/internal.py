@@ -4,7 +4,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec.msgpack import decode
@@ -12,7 +12,9 @@ from msgspec.msgpack import decode
 from seaweedq.api.access.authentication import PEER_PREFIX, PeerRequests
 from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.request import Answer, Request
-from seaweedq.broker.broker import Broker, Readiness
+from seaweedq.api.routes import HOT, OWN_RIGHT, Router
+from seaweedq.api.services import Parts
+from seaweedq.broker.broker import Broker
 from seaweedq.broker.load import FoundHistory, LoadReport
 from seaweedq.broker.rpc import (
     BrokerStatus,
@@ -34,37 +36,37 @@ from seaweedq.broker.rpc import (
 )
 from seaweedq.broker.streams import LEAVE, NEXT
 from seaweedq.broker.subscriptions import WAITS
-from seaweedq.broker.topics import Catalog, Topic
+from seaweedq.broker.topics import Topic
 from seaweedq.errors import Forbidden, NotOwner, PeerRefused, RouteNotFound, SeaweedqError, UnreadableBody
 
 HELLO = "hello"
 FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one forwarded frame may be larger
-Call = Callable[[bytes], Awaitable[Any]]
+Call = Callable[["Internal", bytes], Awaitable[Any]]
+router = Router("cluster")
 _encode = msgspec.msgpack.encode
 
 
-class InternalServer:
-    """Answers calls. `calls` returns the handlers by name, once the broker is ready."""
+@dataclass(frozen=True)
+class Internal:
+    """The calls by name: of a broker as a whole with the rows that others forward to it, of topics, of segments, and of
+    subscriptions that this broker dispatches."""
 
-    def __init__(
-        self,
-        peers: PeerRequests,
-        readiness: Readiness,
-        reader: RequestReader,
-        calls: Callable[[], Mapping[str, Call]],
-    ) -> None:
-        self._peers = peers
-        self._readiness = readiness
-        self._reader = reader
-        self._calls = calls
+    peers: PeerRequests
+    reader: RequestReader
+    broker: Broker
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        return cls(parts.peers, parts.reader, parts.broker)
+
+    @router.route("POST", f"{PEER_PREFIX}*", OWN_RIGHT, mode=HOT, early=True)
     async def answer(self, request: Request) -> Answer:
         """Returns the answer to a call; errors travel as `ErrorMessage`. Raises Forbidden, RouteNotFound."""
         name = request.path.removeprefix(PEER_PREFIX)
         try:
             if name == HELLO:
-                return Answer(200, _encode(self._peers.welcome(request)))
-            if self._peers.is_authenticated(request):
+                return Answer(200, _encode(self.peers.welcome(request)))
+            if self.peers.is_authenticated(request):
                 return await self._answer(name, request)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Answer(422, _encode(ErrorMessage.from_error(UnreadableBody(str(error)))))
@@ -75,31 +77,12 @@ class InternalServer:
         raise Forbidden("only brokers of this cluster may call /internal")
 
     async def _answer(self, name: str, request: Request) -> Answer:
-        self._readiness.check_joined()
-        call = self._calls().get(name)
+        self.broker.readiness.check_joined()
+        call = _CALLS.get(name)
         if call is None:
             raise RouteNotFound(f"there is no internal call {name[:200]}")
-        async with self._reader.body_of_peer(request, FORWARD_BYTES) as content:
-            return Answer(200, _encode(await call(content)))
-
-
-@dataclass(frozen=True)
-class BrokerCalls:
-    """Calls that concern this broker as a whole, and the rows that others forward to it."""
-
-    broker: Broker
-
-    def by_name(self) -> dict[str, Call]:
-        """Returns the handlers."""
-        return {
-            "publish": self._publish,
-            "load": self._load,
-            "status": self._status,
-            "recover": self._recover,
-            "greet": self._heartbeat,
-            "use": self._use,
-            "share": self._share,
-        }
+        async with self.reader.body_of_peer(request, FORWARD_BYTES) as content:
+            return Answer(200, _encode(await call(self, content)))
 
     def status(self) -> BrokerStatus:
         """Returns what this broker holds, and what comes to it."""
@@ -138,37 +121,16 @@ class BrokerCalls:
     async def _recover(self, content: bytes) -> bool:
         return await self.broker.recovery.requested.recover(decode(content, type=RecoverCall).broker)
 
-
-@dataclass(frozen=True)
-class TopicCalls:
-    """Calls that concern a topic."""
-
-    broker: Broker
-
-    def by_name(self) -> dict[str, Call]:
-        """Returns the handlers."""
-        return {
-            "positions": self._positions,
-            "close": self._close,
-            "give": self._give,
-            "mark": self._mark,
-            "history": self._history,
-        }
-
     async def _history(self, content: bytes) -> FoundHistory:
         return await self.broker.load.histories.here(decode(content, type=HistoryCall))
 
     async def _mark(self, content: bytes) -> bool:
         call = decode(content, type=MarkCall)
-        return await self.broker.retaining.empty_entries.append_here(
-            await _topic(self.broker.catalog, call), call.segments
-        )
+        return await self.broker.retaining.empty_entries.append_here(await self._topic(call), call.segments)
 
     async def _positions(self, content: bytes) -> Any:
         call = decode(content, type=TopicCall)
-        return await self.broker.reading.local_positions.positions(
-            await _topic(self.broker.catalog, call), call.sizes, call.flush
-        )
+        return await self.broker.reading.local_positions.positions(await self._topic(call), call.sizes, call.flush)
 
     async def _close(self, content: bytes) -> bool:
         call = decode(content, type=TopicCall)
@@ -182,71 +144,68 @@ class TopicCalls:
 
     async def _give(self, content: bytes) -> bool:
         call = decode(content, type=GiveCall)
-        return await self.broker.reshaping.mover.move(
-            await _topic(self.broker.catalog, call), call.segment, call.target
-        )
-
-
-@dataclass(frozen=True)
-class SegmentCalls:
-    """Calls that read this broker's segments."""
-
-    broker: Broker
-
-    def by_name(self) -> dict[str, Call]:
-        """Returns the handlers."""
-        return {"ends": self._ends, "read": self._read, "find": self._find, "size": self._size}
+        return await self.broker.reshaping.mover.move(await self._topic(call), call.segment, call.target)
 
     async def _ends(self, content: bytes) -> Any:
         call = decode(content, type=EndsCall)
-        return await self.broker.reading.server.ends(await _topic(self.broker.catalog, call), call.known, call.wait_s)
+        return await self.broker.reading.server.ends(await self._topic(call), call.known, call.wait_s)
 
     async def _read(self, content: bytes) -> Any:
         call = decode(content, type=SegmentCall)
-        return await self.broker.reading.server.read(await _topic(self.broker.catalog, call), call)
+        return await self.broker.reading.server.read(await self._topic(call), call)
 
     async def _find(self, content: bytes) -> Any:
         call = decode(content, type=SegmentCall)
-        return await self.broker.reading.server.find(await _topic(self.broker.catalog, call), call)
+        return await self.broker.reading.server.find(await self._topic(call), call)
 
     async def _size(self, content: bytes) -> Any:
         call = decode(content, type=SegmentCall)
-        return await self.broker.reading.server.size_since(await _topic(self.broker.catalog, call), call)
-
-
-@dataclass(frozen=True)
-class StreamCalls:
-    """Calls for subscriptions that this broker dispatches: of their streams, and of what waits for them elsewhere."""
-
-    broker: Broker
-
-    def by_name(self) -> dict[str, Call]:
-        """Returns the handlers."""
-        return {NEXT: self._next, LEAVE: self._leave, WAITS: self._waits}
+        return await self.broker.reading.server.size_since(await self._topic(call), call)
 
     async def _waits(self, content: bytes) -> bool:
         return self.broker.subscribing.reports.receive(decode(content, type=WaitsCall))
 
     async def _next(self, content: bytes) -> Any:
         call = decode(content, type=StreamCall)
-        return await self.broker.streaming.subscriptions.answer_next(await _topic(self.broker.catalog, call), call)
+        return await self.broker.streaming.subscriptions.answer_next(await self._topic(call), call)
 
     async def _leave(self, content: bytes) -> bool:
         call = decode(content, type=StreamCall)
-        return await self.broker.streaming.subscriptions.answer_leave(await _topic(self.broker.catalog, call), call)
+        return await self.broker.streaming.subscriptions.answer_leave(await self._topic(call), call)
 
-
-async def _topic(
-    catalog: Catalog, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall
-) -> Topic:
-    """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one,
-    NeedsNewerBroker where it cannot read that one."""
-    catalog.check_readable(call.topic)
-    found = catalog.find(call.topic)
-    if found is None or found.record.incarnation != call.incarnation:
-        await catalog.look(call.topic)
+    async def _topic(self, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall) -> Topic:
+        """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one,
+        NeedsNewerBroker where it cannot read that one."""
+        catalog = self.broker.catalog
+        catalog.check_readable(call.topic)
         found = catalog.find(call.topic)
-    if found is None or found.record.incarnation != call.incarnation:
-        raise NotOwner(f"this broker does not know that topic {call.topic!r}")
-    catalog.check(found)
-    return found
+        if found is None or found.record.incarnation != call.incarnation:
+            await catalog.look(call.topic)
+            found = catalog.find(call.topic)
+        if found is None or found.record.incarnation != call.incarnation:
+            raise NotOwner(f"this broker does not know that topic {call.topic!r}")
+        catalog.check(found)
+        return found
+
+
+_CALLS: Mapping[str, Call] = {
+    "publish": Internal._publish,
+    "load": Internal._load,
+    "use": Internal._use,
+    "share": Internal._share,
+    "status": Internal._status,
+    "greet": Internal._heartbeat,
+    "recover": Internal._recover,
+    "history": Internal._history,
+    "mark": Internal._mark,
+    "positions": Internal._positions,
+    "close": Internal._close,
+    "give": Internal._give,
+    "ends": Internal._ends,
+    "read": Internal._read,
+    "find": Internal._find,
+    "size": Internal._size,
+    WAITS: Internal._waits,
+    NEXT: Internal._next,
+    LEAVE: Internal._leave,
+}

@@ -1,24 +1,23 @@
-"""Principals: their grants and limits in requests and answers; create, change, list, show, delete."""
+"""Principals: their grants and limits in requests and answers; who the caller is; list, create, show, delete."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Depends, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from seaweedq.access.limits import Limits
-from seaweedq.access.rights import ANY, DEFAULT, OF_THE_CLUSTER, OURS, Action, Grant
-from seaweedq.api.connections.request_reader import RequestReader
-from seaweedq.api.openapi.document import Takes, described, integer, json_answer
-from seaweedq.api.parameters import check_name, moment, whole_number
-from seaweedq.api.services import RequestDep, given
+from seaweedq.access.rights import ANY, DEFAULT, NEVER_US, OF_THE_CLUSTER, OURS, Action, Grant
+from seaweedq.api.parameters import PageToken, RequestDep, check_name, integer, json_answer, moment
+from seaweedq.api.routes import KNOWN, OF_BODIES, Lead, Router
+from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.access import Principals
 from seaweedq.coordination.records import PrincipalRecord
-from seaweedq.errors import InvalidRequest, PrincipalNotFound
+from seaweedq.errors import InvalidName, InvalidRequest, PrincipalNotFound
 from seaweedq.segments.entry import NAME
 
 MAX_GRANTS, MAX_PATTERNS, MAX_TEXT = 100, 100, 128
@@ -90,10 +89,8 @@ def _refused(why: str, value: str) -> InvalidRequest:
     return InvalidRequest(f"grants: {why}", field="grants", value=value)
 
 
-PATH = "/v1/principals/{principal}"
 MAX_PAGE = 1000
-PAGES = {"name": "page_token", "in": "query", "description": "from the page before", "schema": {"type": "string"}}
-router = APIRouter(tags=["access"])
+router = Router("access")
 
 
 class PrincipalRequest(Struct, forbid_unknown_fields=True):
@@ -121,7 +118,16 @@ class PrincipalList(Struct, omit_defaults=True):
     next_page_token: str | UnsetType = UNSET
 
 
-_PRINCIPAL = msgspec.json.Decoder(PrincipalRequest)
+class CallerAnswer(Struct):
+    """The caller; `principal` is null where it is anonymous. `grants` are lists of which each must allow what it
+    does: the principal's, then those that narrow its token."""
+
+    principal: str | None
+    token: str | None
+    expires_at: datetime | None
+    grants: list[list[GrantRequest]]
+
+
 _EXAMPLE = {"grants": [{"actions": ["describe", "publish"], "topics": ["flights*"]}]}
 _SHOWN = {
     "name": "importer",
@@ -130,6 +136,12 @@ _SHOWN = {
     "disabled": False,
     "created_at": "2026-01-31T12:00:00Z",
 }
+_CALLER = {
+    "principal": "importer",
+    "token": "5f2b8a6c90d1e2f3",
+    "expires_at": "2026-03-02T12:00:00Z",
+    "grants": [[{"actions": ["publish"], "topics": ["flights"], "subscriptions": ["*"]}]],
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,11 @@ class PrincipalServices:
     """The services of these routes."""
 
     principals: Principals
-    reader: RequestReader
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        context, callers = parts.broker.context, parts.broker.callers
+        return cls(Principals(context.coordination, callers.view, context.clock, context.ids))
 
     def find(self, name: str) -> PrincipalRecord:
         """Returns a principal. Raises PrincipalNotFound."""
@@ -150,63 +166,108 @@ class PrincipalServices:
 Services = Annotated[PrincipalServices, given(PrincipalServices)]
 
 
-@router.put(
-    PATH,
-    **described(
-        Takes(PrincipalRequest, _EXAMPLE),
-        {201: PrincipalAnswer, 200: PrincipalAnswer},
-        (400, 408, 409, 413, 415),
-        shows=_SHOWN,
-    ),
+async def _principal(principal: str) -> str:
+    """Returns the name, if it is valid: that of a principal, or of the limits of all. Raises InvalidName."""
+    return principal if principal == DEFAULT else check_name(principal, "principal")
+
+
+PathPrincipal = Annotated[str, Depends(_principal)]
+
+
+@router.route(
+    "GET",
+    "/v1/whoami",
+    KNOWN,
+    "whoAmI",
+    "Show whose token it is, and its rights",
+    answers={200: CallerAnswer},
+    shows=_CALLER,
 )
-async def put_principal(services: Services, request: RequestDep, principal: str) -> Response:
-    """Creates a principal (201), or replaces all that it may do (200). Its tokens stay, and get the new rights within a
-    second."""
-    _check(principal)
-    wanted = await services.reader.json(request, _PRINCIPAL)
-    grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
-    created = await services.principals.put(principal, grants, limits, wanted.disabled)
-    return json_answer(_answer(principal, services.find(principal)), 201 if created else 200)
+async def whoami(services: Services, request: RequestDep) -> Response:
+    """Returns who the caller is, and what it may do."""
+    caller = request.caller
+    expires_at = None if caller.expires_us == NEVER_US else moment(caller.expires_us)
+    shown = [shown_grants(layer.grants) for layer in caller.layers]
+    return json_answer(CallerAnswer(caller.principal, caller.token, expires_at, shown))
 
 
-@router.get(PATH, **described(None, {200: PrincipalAnswer}, (404,), shows=_SHOWN))
-async def show_principal(services: Services, principal: str) -> Response:
-    """Returns a principal."""
-    return json_answer(_answer(principal, services.find(_check(principal))))
-
-
-@router.get(
+@router.route(
+    "GET",
     "/v1/principals",
-    **described(
-        None,
-        {200: PrincipalList},
-        (400,),
-        parameters=[integer("page_size", MAX_PAGE, 1, MAX_PAGE, "principals in an answer"), PAGES],
-        shows={"principals": [_SHOWN]},
-    ),
+    Action.ACCESS,
+    "listPrincipals",
+    "List principals",
+    answers={200: PrincipalList},
+    refuses=(400, InvalidName),
+    shows={"principals": [_SHOWN]},
+    leads=(Lead(("putPrincipal",), {"principal": "importer"}),),
 )
-async def list_principals(services: Services, request: RequestDep) -> Response:
+async def list_principals(
+    services: Services,
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "principals in an answer", MAX_PAGE)],
+    after: PageToken,
+) -> Response:
     """Lists the principals by name, a page at a time."""
-    options = request.query
-    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     every = services.principals.view.principals
-    names = sorted(name for name in every if name > options.get("page_token", ""))
+    names = sorted(name for name in every if name > (after or ""))
     page = PrincipalList([_answer(name, every[name]) for name in names[:size]])
     if len(names) > size:
         page.next_page_token = names[size - 1]
     return json_answer(page)
 
 
-@router.delete(PATH, status_code=204, **described(None, {204: None}, (404,)))
-async def delete_principal(services: Services, principal: str) -> Response:
+@router.route(
+    "PUT",
+    "/v1/principals/{principal}",
+    Action.ACCESS,
+    "putPrincipal",
+    "Create or change a principal",
+    answers={201: PrincipalAnswer, 200: PrincipalAnswer},
+    refuses=(*OF_BODIES, 409),
+    shows=_SHOWN,
+    leads=(
+        Lead(("getPrincipal", "deletePrincipal"), {"principal": "$request.path.principal"}),
+        Lead(("createToken",), {}, {"principal": "$request.path.principal"}),
+    ),
+)
+async def put_principal(
+    services: Services, principal: PathPrincipal, wanted: Annotated[PrincipalRequest, body(PrincipalRequest, _EXAMPLE)]
+) -> Response:
+    """Creates a principal (201), or replaces all that it may do (200). Its tokens stay, and get the new rights within a
+    second."""
+    grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
+    created = await services.principals.put(principal, grants, limits, wanted.disabled)
+    return json_answer(_answer(principal, services.find(principal)), 201 if created else 200)
+
+
+@router.route(
+    "GET",
+    "/v1/principals/{principal}",
+    Action.ACCESS,
+    "getPrincipal",
+    "Get a principal",
+    answers={200: PrincipalAnswer},
+    refuses=(404,),
+    shows=_SHOWN,
+)
+async def show_principal(services: Services, principal: PathPrincipal) -> Response:
+    """Returns a principal."""
+    return json_answer(_answer(principal, services.find(principal)))
+
+
+@router.route(
+    "DELETE",
+    "/v1/principals/{principal}",
+    Action.ACCESS,
+    "deletePrincipal",
+    "Delete a principal",
+    answers={204: None},
+    refuses=(404,),
+)
+async def delete_principal(services: Services, principal: PathPrincipal) -> Response:
     """Deletes a principal. All its tokens end with it, within a second, also if another one gets its name later."""
-    await services.principals.delete(_check(principal))
+    await services.principals.delete(principal)
     return Response(status_code=204)
-
-
-def _check(name: str) -> str:
-    """Returns the name, if it is valid: that of a principal, or of the limits of all. Raises InvalidName."""
-    return name if name == DEFAULT else check_name(name, "principal")
 
 
 def _answer(name: str, record: PrincipalRecord) -> PrincipalAnswer:

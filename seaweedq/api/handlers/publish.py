@@ -5,19 +5,21 @@ One JSON message joins the messages that wait for its segment. Any other body be
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seaweedq.access.rights import Action
 from seaweedq.api.connections.memory import DecodingMemory, needed
 from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.topics import create, may_create
-from seaweedq.api.openapi.document import NAME_SCHEMA, schema_ref
-from seaweedq.api.parameters import check_name, truth, whole_number
+from seaweedq.api.parameters import NAME_SCHEMA, check_name, truth, whole_number
 from seaweedq.api.request import Answer, Request
+from seaweedq.api.routes import HOT, OF_BODIES, OF_CREATION, OF_TOPIC, TOPIC, Lead, Router, Takes
+from seaweedq.api.services import Parts
 from seaweedq.broker.publish import INLINE_ROWS, AppendedRows, Producer, Publisher, PublishResult, in_time
 from seaweedq.broker.read import AGAIN_S, ClusterTime
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
@@ -35,7 +37,22 @@ from seaweedq.codec.messages import (
 )
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
-from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest, Unavailable
+from seaweedq.errors import (
+    BadRequest,
+    InvalidMessages,
+    InvalidRequest,
+    InvalidUpload,
+    JournalUnavailable,
+    MessageTooLarge,
+    PartlyTaken,
+    SequenceOutOfOrder,
+    Unavailable,
+    UploadConflict,
+    UploadExpired,
+    UploadIncomplete,
+    UploadMismatch,
+    UploadNotFound,
+)
 from seaweedq.segments.layout import Format, Layout, Single
 from seaweedq.segments.producers import OF_PRINCIPAL
 
@@ -46,6 +63,7 @@ ID_BYTES = 64  # of a message's id while its answer is made: where it went, its 
 ID_SLICE = 16 * 1024  # ids whose texts are made at a time: Arrow's columns of them take four times as much
 LENIENT_US = 10 * 365 * 86_400 * 1_000_000  # by which a repeat's timestamps may be ahead: they were judged before
 MAX_SEQUENCE = 2**62
+router = Router("publish")
 
 
 class SegmentRows(msgspec.Struct):
@@ -68,9 +86,9 @@ class PublishAnswer(msgspec.Struct):
 
 _STREAM = {"schema": {"type": "string", "format": "binary"}}
 _KINDS = (Envelopes, Envelope, BytesEnvelopes, BytesEnvelope, ReferenceEnvelopes, ReferenceEnvelope)
-TAKES = {
+_TAKES = {
     bodies.JSON: {
-        "schema": {"anyOf": [schema_ref(one) for one in _KINDS]},
+        "schema": {"anyOf": [*_KINDS]},
         "example": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]},
     },
     bodies.NDJSON: {
@@ -83,7 +101,7 @@ TAKES = {
     bodies.ARROW: _STREAM,
     "application/octet-stream": _STREAM,
 }
-PARAMETERS = (
+_PARAMETERS = (
     {
         "name": "bare",
         "in": "query",
@@ -124,7 +142,7 @@ PARAMETERS = (
 
 
 @dataclass(slots=True)
-class _Posted:
+class _PublishBody:
     """The body of a publish, how the request says to decode it, and the format that it states of the topic."""
 
     request: Request
@@ -170,22 +188,65 @@ class Publish:
     reader: RequestReader
     time: ClusterTime
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker = parts.broker
+        publisher, payloads, time = (
+            broker.publishing.publisher,
+            broker.uploading.payloads,
+            broker.reading.readables.time,
+        )
+        return cls(broker.catalog, broker.topics, publisher, payloads, parts.reader, time)
+
+    @router.route(
+        "POST",
+        f"{TOPIC}/messages",
+        Action.PUBLISH,
+        "publishMessages",
+        "Publish messages",
+        mode=HOT,
+        timed="publish",
+        takes=Takes(_TAKES, required=True),
+        answers={200: PublishAnswer},
+        refuses=(
+            *OF_BODIES,
+            *OF_CREATION,
+            UploadNotFound,
+            SequenceOutOfOrder,
+            UploadIncomplete,
+            UploadConflict,
+            UploadExpired,
+            MessageTooLarge,
+            InvalidMessages,
+            UploadMismatch,
+            InvalidUpload,
+            PartlyTaken,
+            JournalUnavailable,
+        ),
+        parameters=_PARAMETERS,
+        shows={"count": 1, "segments": [{"segment": 0, "first_offset": 17, "count": 1}], "ids": ["0-17"]},
+        leads=(Lead(("fetchMessages",), {**OF_TOPIC, "segment": "$response.body#/segments/0/segment"}),),
+    )
     async def publish(self, request: Request, name: str) -> Answer:
         """Publishes messages. They are durable when this answers."""
         check_name(name)
         producer = _producer(request)
         options = request.query
         bare, key = truth(options["bare"], "bare") if "bare" in options else None, options.get("key")
-        ids = truth(options.get("ids", "false"), "ids")  # before anything is stored: a refusal stores nothing
+        ids = "ids" in options and truth(options["ids"], "ids")  # before anything is stored: a refusal stores nothing
         async with self.reader.body(request) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
-            posted = _Posted(request, request.header(b"content-type"), content, bare, key, options.get("format"))
+            posted = _PublishBody(request, request.header(b"content-type"), content, bare, key, options.get("format"))
             topic = self.catalog.find(name)
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(request, name, posted), deadline)
             _check_format(topic.layout, posted.format)
             try:
-                found = await self._publish(request, topic, posted, producer, deadline)
+                try:
+                    found = await self._append(request, topic, posted, producer, deadline)
+                except TimeUnknown:  # from the decoder, before anything is stored
+                    await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
+                    found = await self._append(request, topic, posted, producer, deadline)
             except (InvalidMessages, *REFUSALS):
                 repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None
                 if repeated is None:
@@ -200,29 +261,25 @@ class Publish:
             return Answer(200, await self.reader.decoding.run_at_once(size, _answer, published, with_ids))
         return Answer(200, _answer(published, with_ids))
 
-    async def _publish(
-        self, request: Request, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
-    ) -> Answer | PublishResult:
-        try:
-            return await self._take(request, topic, posted, producer, deadline)
-        except TimeUnknown:  # from the decoder, before anything is stored
-            await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
-            return await self._take(request, topic, posted, producer, deadline)
-
-    async def _take(
-        self, request: Request, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
+    async def _append(
+        self, request: Request, topic: Topic, posted: _PublishBody, producer: Producer | None, deadline: Deadline
     ) -> Answer | PublishResult:
         intake = self._intake(topic.record.config, topic.layout)
         single = posted.single(intake)
         if single is not None:
             request.spend("messages", 1)
-            return await self._single(topic, single, producer, deadline)
+            self.reader.budget.check(0)
+            if single.reference is not None:
+                single = await in_time(self.payloads.resolve_single(topic, single), deadline)
+            return _single_answer(*await self.publisher.single(topic, single, producer, deadline))
         rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
         request.spend("messages", rows.num_rows)
         with self.reader.made(request, rows.nbytes):
-            return await self._batch(topic, rows, producer, deadline)
+            if names_uploads(rows):
+                rows = await in_time(self.payloads.resolve(topic, rows), deadline)
+            return await self.publisher.batch(topic, rows, producer, deadline)
 
-    async def _repeated(self, topic: Topic, posted: _Posted, producer: Producer) -> PublishResult | None:
+    async def _repeated(self, topic: Topic, posted: _PublishBody, producer: Producer) -> PublishResult | None:
         """Returns where the messages of a refused request are, if they were taken before. What was valid then may be
         refused now: a timestamp by another broker's clock, an upload that has expired. They must not seem lost."""
         intake = self._intake(topic.record.config, topic.layout)
@@ -234,7 +291,7 @@ class Publish:
         with self.reader.made(posted.request, rows.nbytes):
             return await self.publisher.repeated(topic, rows, producer)
 
-    async def _known(self, request: Request, name: str, posted: _Posted) -> Topic:
+    async def _known(self, request: Request, name: str, posted: _PublishBody) -> Topic:
         """Returns a topic that is not known yet, and creates it where that is asked for, and the caller may."""
         is_unknown = self.catalog.find(name) is None and self.reader.settings.auto_create_topics
         if is_unknown and await may_create(request, self.catalog, name):
@@ -242,20 +299,7 @@ class Publish:
             await self._create(request, name, posted)
         return await self.catalog.known(name)
 
-    async def _single(self, topic: Topic, single: Single, producer: Producer | None, deadline: Deadline) -> Answer:
-        self.reader.budget.check(0)
-        if single.reference is not None:
-            single = await in_time(self.payloads.resolve_single(topic, single), deadline)
-        return _single_answer(*await self.publisher.single(topic, single, producer, deadline))
-
-    async def _batch(
-        self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None, deadline: Deadline
-    ) -> PublishResult:
-        if names_uploads(rows):
-            rows = await in_time(self.payloads.resolve(topic, rows), deadline)
-        return await self.publisher.batch(topic, rows, producer, deadline)
-
-    async def _create(self, request: Request, name: str, posted: _Posted) -> None:
+    async def _create(self, request: Request, name: str, posted: _PublishBody) -> None:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
         layout = Layout.from_format(Format.JSON)
         _check_format(layout, posted.format)
@@ -284,9 +328,9 @@ def _check_format(layout: Layout, stated: str | None) -> None:
 
 
 def _producer(request: Request) -> Producer | None:
-    identity, sequence = request.header(b"producer-id"), request.header(b"producer-sequence")
-    if identity is None and sequence is None:
+    if b"producer-id" not in request.headers and b"producer-sequence" not in request.headers:
         return None
+    identity, sequence = request.header(b"producer-id"), request.header(b"producer-sequence")
     if identity is None or sequence is None:
         raise InvalidRequest(
             "Producer-Id and Producer-Sequence must be sent together",

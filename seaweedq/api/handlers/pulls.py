@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import groupby
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,12 +21,15 @@ import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
+from seaweedq.access.rights import Action
 from seaweedq.api.access.rates import waiting
 from seaweedq.api.connections.request_reader import RequestReader, decode_request
-from seaweedq.api.handlers.fetch import Message
+from seaweedq.api.handlers.fetch import EXAMPLE, Message
 from seaweedq.api.parameters import check_name
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import EMPTY, WAITED, Answer, ClientGone, Request
+from seaweedq.api.routes import HOT, OF_BODIES, OF_SUBSCRIPTION, SUBSCRIPTION, Lead, Router, Takes
+from seaweedq.api.services import Parts
 from seaweedq.broker.read import Readable, Target
 from seaweedq.broker.subscriptions import DeliveredRows, Dispatcher, DispatcherFinder, Pull, PullResult, RelayedWaits
 from seaweedq.broker.topics import Catalog, Topic
@@ -35,7 +38,15 @@ from seaweedq.clock import Ids
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import message_texts, separated
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import ChainDamaged, InvalidRequest, LeaseEnded, NotAcceptable, NotOwner
+from seaweedq.errors import (
+    ChainDamaged,
+    InvalidRequest,
+    JournalUnavailable,
+    LeaseEnded,
+    LeaseOfAnother,
+    NotAcceptable,
+    NotOwner,
+)
 from seaweedq.segments.layout import PARTITION_COLUMN, Layout
 
 SPARE_BYTES = 256  # for the mark of a stream's end
@@ -99,6 +110,8 @@ MAX_IDS = 100_000
 _MORE_COMMAS = 1024  # than those between ids: in names, and between members
 NONE = b'"messages":[]}'  # the end of an answer in which there are none
 LEASE_ENDED = b"/problems/lease-ended"
+OF_LEASES = (LeaseOfAnother, LeaseEnded, JournalUnavailable)
+router = Router("subscriptions")
 T = TypeVar("T")
 LeaseName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
 Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -136,8 +149,13 @@ class SubscriptionCalls:
     proxy: Proxy
     reader: RequestReader
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        subscribing = parts.broker.subscribing
+        return cls(parts.broker.catalog, subscribing.dispatcher, subscribing.finder, parts.proxy, parts.reader)
+
     @asynccontextmanager
-    async def asked(
+    async def read(
         self, request: Request, decoder: msgspec.json.Decoder[T], topic: str, name: str
     ) -> AsyncIterator[tuple[Topic, T]]:
         """Reads a request about a subscription; its memory is held in the block."""
@@ -159,12 +177,35 @@ class Pulls:
     waits: RelayedWaits
     ids: Ids
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        calls, broker = parts.get(SubscriptionCalls), parts.broker
+        return cls(calls, broker.uploading.payloads, broker.subscribing.waits, broker.process.ids)
+
+    @router.route(
+        "POST",
+        f"{SUBSCRIPTION}/pull",
+        Action.CONSUME,
+        "pullMessages",
+        "Pull messages",
+        mode=HOT,
+        lasts=True,
+        timed="pull",
+        outcomes=(WAITED, EMPTY),
+        takes=Takes(PullRequest, {"max_messages": 100, "wait_s": 0.1}),
+        answers={200: {JSON: {"schema": PullAnswer}, ARROW: {"schema": {"type": "string", "format": "binary"}}}},
+        refuses=(*OF_BODIES, 404, 406, *OF_LEASES),
+        shows={"lease": "5f2b8a6c", "messages": [{**EXAMPLE, "attempt": 1}]},
+        leads=(
+            Lead(("ackMessages", "nackMessages", "extendLeases"), OF_SUBSCRIPTION, {"lease": "$response.body#/lease"}),
+        ),
+    )
     async def pull(self, request: Request, topic_name: str, name: str) -> Answer:
         """Leases messages to a consumer, and waits for the first one. The same `lease` again gives what of it is not
         answered yet. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
         calls = self.calls
         wants_arrow(request)  # raises before anything is leased to a client that cannot take it
-        async with calls.asked(request, _PULL, topic_name, name) as (topic, wanted):
+        async with calls.read(request, _PULL, topic_name, name) as (topic, wanted):
             pass  # the body's memory is not needed during the wait
         search = self._pull if wanted.lease is not None else self._pull_under_some_name
         if wanted.lease is None:
@@ -205,7 +246,9 @@ class Pulls:
             may_hold, is_new = not is_new, False  # once it was handed on, since its answer may be lost
             return await self._relayed(request, topic, name, wanted, target, may_hold)
 
-        return await calls.finder.search(topic, name, calls.proxy.asked(request, wanted.wait_s)).answer(here, there)
+        return await calls.finder.search(topic, name, calls.proxy.search_request(request, wanted.wait_s)).answer(
+            here, there
+        )
 
     async def _relayed(
         self, request: Request, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool

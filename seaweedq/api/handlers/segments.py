@@ -4,16 +4,29 @@ the key space over the last hour, as the leader has recorded it; and changes by 
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from seaweedq.access.rights import Action
 from seaweedq.api.connections.request_reader import RequestReader
-from seaweedq.api.openapi.document import TIME, Takes, described, integer, json_answer, schema_ref
-from seaweedq.api.parameters import DIGITS, MAX_NUMBER, check_name, moment, time_us, whole_number
-from seaweedq.api.services import RequestDep, given
+from seaweedq.api.parameters import (
+    DIGITS,
+    MAX_NUMBER,
+    TIME,
+    PathSegment,
+    PathTopic,
+    RequestDep,
+    integer,
+    json_answer,
+    moment,
+    query,
+    time_us,
+)
+from seaweedq.api.routes import OF_BODIES, OF_TOPIC, SEGMENT, TOPIC, Lead, Router
+from seaweedq.api.services import Parts, body, given
 from seaweedq.balancer.history import KEPT_US, Cell
 from seaweedq.balancer.load import WINDOWS_S, Averages
 from seaweedq.balancer.scaling import Measure
@@ -25,11 +38,12 @@ from seaweedq.broker.topics import MAX_SUCCESSORS, Catalog, Tombstones, Topic
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import Intent, SegmentRecord, TombstoneRecord
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import InvalidRequest, SegmentNotFound
+from seaweedq.errors import InvalidRequest, SegmentConflict, SegmentNotFound, TooManySegments
 from seaweedq.segments.entry import EntryName
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 
-router = APIRouter(tags=["topics"])
+router = Router("segments")
+_LISTED = {**OF_TOPIC, "segment": "$response.body#/segments/0/id"}
 
 Rate = Annotated[float, Meta(ge=0)]
 ByWindow = Annotated[list[Rate], Meta(min_length=len(WINDOWS_S), max_length=len(WINDOWS_S))]
@@ -180,19 +194,32 @@ class SegmentMapServices:
     tombstones: Tombstones
     time: ClusterTime
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker, reading = parts.broker, parts.broker.reading
+        return cls(broker.catalog, reading.positions, broker.roster, broker.context.tombstones, reading.readables.time)
+
 
 SegmentMapDep = Annotated[SegmentMapServices, given(SegmentMapServices)]
 
 
-@router.get(
-    "/v1/topics/{topic}/segments",
-    **described(
-        None, {200: SegmentMap}, (404, 409), shows={"segments": [_SEGMENT], "now": "2026-01-31T12:00:00.000000Z"}
+@router.route(
+    "GET",
+    f"{TOPIC}/segments",
+    Action.DESCRIBE,
+    "listSegments",
+    "List a topic's segments",
+    answers={200: SegmentMap},
+    refuses=(404, 409),
+    shows={"segments": [_SEGMENT], "now": "2026-01-31T12:00:00.000000Z"},
+    leads=(
+        Lead(("getSegment", "fetchMessages", "rollSegment", "splitSegment"), _LISTED),
+        Lead(("mergeSegments",), _LISTED, {"with": "$response.body#/segments/1/id"}),
     ),
 )
-async def segment_map(services: SegmentMapDep, topic: str) -> Response:
+async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
     """Returns the topic's segments: key ranges, lineage, owners, offsets, rates."""
-    found = await services.catalog.known(check_name(topic))
+    found = await services.catalog.known(topic)
     positions = await services.positions.positions(found)
     records = services.catalog.segments(found)
     there = [(record, positions[number]) for number, record in records.items() if number in positions]
@@ -212,18 +239,25 @@ async def segment_map(services: SegmentMapDep, topic: str) -> Response:
     return json_answer(SegmentMap(answers, now, unreadable or UNSET))
 
 
-@router.get(
-    "/v1/topics/{topic}/segments/{segment}", **described(None, {200: OneSegment}, (400, 404, 409), shows=_REMOVED)
+@router.route(
+    "GET",
+    SEGMENT,
+    Action.DESCRIBE,
+    "getSegment",
+    "Get a segment",
+    answers={200: OneSegment},
+    refuses=(400, 404, 409),
+    shows=_REMOVED,
+    leads=(Lead(("moveSegment",), {**OF_TOPIC, "segment": "$request.path.segment"}),),
 )
-async def one_segment(services: SegmentMapDep, topic: str, segment: str) -> Response:
+async def one_segment(services: SegmentMapDep, topic: PathTopic, segment: PathSegment) -> Response:
     """Returns one segment, also where retention has removed it: its end, and what it goes on with."""
-    number = whole_number(segment, "segment", 0, MAX_NUMBER)
-    found = await services.catalog.known(check_name(topic))
+    found = await services.catalog.known(topic)
     try:
-        await services.catalog.known_segment(found, number)
-        return json_answer(await _standing(services, found, number))
+        await services.catalog.known_segment(found, segment)
+        return json_answer(await _standing(services, found, segment))
     except SegmentNotFound:
-        return json_answer(_removed(number, await services.tombstones.require(found, number)))
+        return json_answer(_removed(segment, await services.tombstones.require(found, segment)))
 
 
 async def _standing(services: SegmentMapServices, topic: Topic, number: int) -> OneSegment:
@@ -346,10 +380,6 @@ class HistoryAnswer(Struct):
     cells: list[CellAnswer]
 
 
-def _when(name: str, about: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "description": about, "schema": TIME}
-
-
 _SHOWN = {
     "from": "2026-01-31T11:00:00Z",
     "until": "2026-01-31T12:00:00Z",
@@ -376,35 +406,42 @@ class HistoryServices:
     histories: Histories
     clock: Clock
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker = parts.broker
+        return cls(broker.catalog, broker.load.histories, broker.process.clock)
+
 
 HistoryDep = Annotated[HistoryServices, given(HistoryServices)]
 
 
-@router.get(
-    "/v1/topics/{topic}/history",
-    **described(
-        None,
-        {200: HistoryAnswer},
-        (400, 404, 409),
-        parameters=[
-            _when("since", "RFC 3339, with an offset, or how long ago: 5m; an hour before `until` by default"),
-            _when("until", "RFC 3339, with an offset, or how long ago: 5m; now by default"),
-            integer("cells", CELLS, FEWEST, MOST, "at most so many; they become coarser for it"),
-        ],
-        shows=_SHOWN,
-    ),
+@router.route(
+    "GET",
+    f"{TOPIC}/history",
+    Action.DESCRIBE,
+    "getHistory",
+    "Get the key space over time",
+    answers={200: HistoryAnswer},
+    refuses=(400, 404, 409),
+    shows=_SHOWN,
 )
-async def history(services: HistoryDep, request: RequestDep, topic: str) -> Response:
+async def history(
+    services: HistoryDep,
+    topic: PathTopic,
+    since: Annotated[
+        str | None,
+        query("since", "RFC 3339, with an offset, or how long ago: 5m; an hour before `until` by default", TIME),
+    ],
+    until: Annotated[str | None, query("until", "RFC 3339, with an offset, or how long ago: 5m; now by default", TIME)],
+    most: Annotated[int, integer("cells", FEWEST, MOST, "at most so many; they become coarser for it", CELLS)],
+) -> Response:
     """Returns what came into each range of key hashes in the last hour, in cells of ten seconds or longer."""
-    check_name(topic)
-    given_ = request.query
     now_us = services.clock.now_us()
-    until_us = time_us(given_["until"], "until", now_us) if "until" in given_ else now_us
-    since_us = time_us(given_["since"], "since", now_us) if "since" in given_ else until_us - KEPT_US
+    until_us = now_us if until is None else time_us(until, "until", now_us)
+    since_us = until_us - KEPT_US if since is None else time_us(since, "since", now_us)
     if since_us >= until_us:
-        end = "until" if "until" in given_ else f"now, which is {moment(now_us).isoformat()} at this broker"
-        raise InvalidRequest(f"since must be before {end}", field="since", value=given_.get("since"))
-    most = whole_number(given_.get("cells", str(CELLS)), "cells", FEWEST, MOST)
+        end = "until" if until is not None else f"now, which is {moment(now_us).isoformat()} at this broker"
+        raise InvalidRequest(f"since must be before {end}", field="since", value=since)
     found = await services.catalog.known(topic)
     call = HistoryCall(found.name, found.record.incarnation, since_us, until_us, most)
     return json_answer(_history(await services.histories.find(call)))
@@ -429,7 +466,6 @@ def _cell(cell: Cell) -> CellAnswer:
     )
 
 
-SEGMENT = "/v1/topics/{topic}/segments/{segment}"
 NAMED = 100  # brokers that an error names
 
 Hash = Annotated[int, Meta(ge=1, lt=KEY_SPACE)]
@@ -492,18 +528,16 @@ class Moving(Struct):
     to: str
 
 
-_SPLIT, _MERGE, _MOVE = map(msgspec.json.Decoder, (SplitRequest, MergeRequest, MoveRequest))
 _MIDDLE = KEY_SPACE // 2
 _HALVES = [
     {"id": 4, "low": 0, "high": _MIDDLE, "owner": "broker.1f2e"},
     {"id": 5, "low": _MIDDLE, "high": KEY_SPACE, "owner": "broker.1f2e"},
 ]
 _WHOLE = [{"id": 6, "low": 0, "high": KEY_SPACE, "owner": "broker.1f2e"}]
-_REFUSES = (400, 404, 408, 409, 413, 415)
 
 
 def _shown(kind: type, example: Any) -> dict[str, Any]:
-    return {"application/json": {"schema": schema_ref(kind), "example": example}}
+    return {"application/json": {"schema": kind, "example": example}}
 
 
 def _replaces(sealed: list[int], successors: list[dict[str, Any]]) -> dict[int, Any]:
@@ -522,69 +556,101 @@ class ChangeServices:
     changes: ChangeRequests
     reader: RequestReader
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker = parts.broker
+        return cls(broker.catalog, broker.roster, broker.reshaping.changes, parts.reader)
+
 
 ChangeDep = Annotated[ChangeServices, given(ChangeServices)]
 
 
-@router.post(f"{SEGMENT}/split", **described(Takes(SplitRequest, {"parts": 2}), _replaces([0], _HALVES), _REFUSES))
-async def split(services: ChangeDep, request: RequestDep, topic: str, segment: str) -> Response:
-    """Replaces a segment by several on parts of its range: 200 once that is done, 202 while it is under way."""
-    number = _number(topic, segment)
-    wanted = await services.reader.json(request, _SPLIT)
-    found = await services.catalog.known(topic)
-    await services.catalog.look(topic, number)
-    record = services.catalog.segment(found, number).record
-    points = _points(number, KeyRange(record.low, record.high), wanted)
-    request.spend("changes", len(points))
-    return await _replace(services, found, [number], points)
-
-
-@router.post(
-    f"{SEGMENT}/merge",
-    **described(Takes(MergeRequest, {"with": 5}, required=True), _replaces([4, 5], _WHOLE), _REFUSES),
+@router.route(
+    "POST",
+    f"{SEGMENT}/split",
+    Action.RESHAPE,
+    "splitSegment",
+    "Split a segment",
+    answers=_replaces([0], _HALVES),
+    refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )
-async def merge(services: ChangeDep, request: RequestDep, topic: str, segment: str) -> Response:
+async def split(
+    services: ChangeDep,
+    request: RequestDep,
+    topic: PathTopic,
+    segment: PathSegment,
+    wanted: Annotated[SplitRequest, body(SplitRequest, {"parts": 2})],
+) -> Response:
+    """Replaces a segment by several on parts of its range: 200 once that is done, 202 while it is under way."""
+    found = await services.catalog.known(topic)
+    await services.catalog.look(topic, segment)
+    record = services.catalog.segment(found, segment).record
+    points = _points(segment, KeyRange(record.low, record.high), wanted)
+    request.spend("changes", len(points))
+    return await _replace(services, found, [segment], points)
+
+
+@router.route(
+    "POST",
+    f"{SEGMENT}/merge",
+    Action.RESHAPE,
+    "mergeSegments",
+    "Merge neighbouring segments",
+    answers=_replaces([4, 5], _WHOLE),
+    refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
+)
+async def merge(
+    services: ChangeDep,
+    request: RequestDep,
+    topic: PathTopic,
+    segment: PathSegment,
+    wanted: Annotated[MergeRequest, body(MergeRequest, {"with": 5}, required=True)],
+) -> Response:
     """Replaces a segment and a neighbour by one on the range of both. A neighbour that another broker owns is moved
     first. 200 once that is done, 202 while it is under way."""
-    number = _number(topic, segment)
-    wanted = await services.reader.json(request, _MERGE)
     request.spend("changes", 1)
-    return await _replace(services, await services.catalog.known(topic), [number, wanted.neighbour], [])
+    return await _replace(services, await services.catalog.known(topic), [segment, wanted.neighbour], [])
 
 
-@router.post(f"{SEGMENT}/roll", **described(None, _replaces([0], _WHOLE), _REFUSES))
-async def roll(services: ChangeDep, request: RequestDep, topic: str, segment: str) -> Response:
-    """Replaces a segment by one on the same range: 200 once that is done, 202 while it is under way."""
-    number = _number(topic, segment)
-    await services.reader.nothing(request)
-    return await _replace(services, await services.catalog.known(topic), [number], [])
-
-
-@router.post(
-    f"{SEGMENT}/move",
-    **described(
-        Takes(MoveRequest, {"to": "broker.1f2e"}, required=True),
-        {
-            200: _shown(Moved, {"segment": 0, "owner": "broker.1f2e"}),
-            202: _shown(Moving, {"segment": 0, "owner": "broker.77aa", "to": "broker.1f2e"}),
-        },
-        _REFUSES,
-    ),
+@router.route(
+    "POST",
+    f"{SEGMENT}/roll",
+    Action.RESHAPE,
+    "rollSegment",
+    "Roll a segment",
+    answers=_replaces([0], _WHOLE),
+    refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )
-async def move(services: ChangeDep, request: RequestDep, topic: str, segment: str) -> Response:
+async def roll(services: ChangeDep, request: RequestDep, topic: PathTopic, segment: PathSegment) -> Response:
+    """Replaces a segment by one on the same range: 200 once that is done, 202 while it is under way."""
+    await services.reader.nothing(request)
+    return await _replace(services, await services.catalog.known(topic), [segment], [])
+
+
+@router.route(
+    "POST",
+    f"{SEGMENT}/move",
+    Action.RESHAPE,
+    "moveSegment",
+    "Move a segment to another broker",
+    answers={
+        200: _shown(Moved, {"segment": 0, "owner": "broker.1f2e"}),
+        202: _shown(Moving, {"segment": 0, "owner": "broker.77aa", "to": "broker.1f2e"}),
+    },
+    refuses=(*OF_BODIES, 404, SegmentConflict),
+)
+async def move(
+    services: ChangeDep,
+    topic: PathTopic,
+    segment: PathSegment,
+    wanted: Annotated[MoveRequest, body(MoveRequest, {"to": "broker.1f2e"}, required=True)],
+) -> Response:
     """Moves a segment to another broker: 200 once that broker owns it, 202 while its owner is moving it."""
-    number = _number(topic, segment)
-    wanted = await services.reader.json(request, _MOVE)
     found = await services.catalog.known(topic)
     target = await _target(services.roster, wanted.to)
-    if await services.changes.move(found, number, target):
-        return json_answer(Moved(number, target))
-    return json_answer(Moving(number, services.catalog.segment(found, number).record.owner, target), 202)
-
-
-def _number(topic: str, segment: str) -> int:
-    check_name(topic)
-    return whole_number(segment, "segment", 0, MAX_NUMBER)
+    if await services.changes.move(found, segment, target):
+        return json_answer(Moved(segment, target))
+    return json_answer(Moving(segment, services.catalog.segment(found, segment).record.owner, target), 202)
 
 
 def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:

@@ -1,54 +1,54 @@
-"""Subscriptions: their settings; create, change, show with lag, list, delete, seek. Pulls and acks have other files.
+"""Subscriptions: their settings; list, create, show with lag, change, delete. Pulls, acks and seeks have other files.
 
 The list of the subscriptions of all topics has names alone: nothing is measured, and no dispatcher is asked.
-
-The broker that takes a seek chooses its id, unless the client did, before it hands the request on: so one that it
-repeats, after an answer of the dispatcher was lost, seeks once.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
-from msgspec.structs import replace
 
 from seaweedq.access.rights import Action, Resource, judge
 from seaweedq.api.access.authentication import check_right
 from seaweedq.api.connections.request_reader import RequestReader
-from seaweedq.api.handlers.principals import MAX_PAGE, PAGES
-from seaweedq.api.handlers.pulls import LeaseName
-from seaweedq.api.openapi.document import Takes, described, integer, json_answer
-from seaweedq.api.parameters import check_name, in_utc, moment, told, whole_number
+from seaweedq.api.handlers.principals import MAX_PAGE
+from seaweedq.api.parameters import (
+    PageToken,
+    PathSubscription,
+    PathTopic,
+    RequestDep,
+    in_utc,
+    integer,
+    json_answer,
+    moment,
+    show_differences,
+)
 from seaweedq.api.proxy import Proxy
 from seaweedq.api.request import Answer, Request
-from seaweedq.api.services import RequestDep, given
+from seaweedq.api.routes import KNOWN, OF_BODIES, OF_CREATION, OF_SUBSCRIPTION, SUBSCRIPTION, TOPIC, Lead, Router
+from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.read import Target
 from seaweedq.broker.subscriptions import (
-    AtOffsets,
     DeadLetterTopics,
     Dispatcher,
     DispatcherFinder,
     LagCounts,
     LagMeter,
     ListedSubscription,
-    Seeking,
-    SeekPlace,
     Stall,
     SubscriptionAdmin,
     total,
 )
 from seaweedq.broker.topics import Catalog, Topic
-from seaweedq.clock import Ids
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.keys import ID_BOUND
 from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
-from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound
+from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound, TopicConflict
 from seaweedq.segments.entry import NAME
 
 LONGEST_S = 43_200  # of a lease or a delay: half a day
@@ -130,12 +130,13 @@ def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, na
     pairs = {field: (getattr(there, field), getattr(record, field)) for field in named}
     differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
     if differences:
-        raise SubscriptionConflict(f"subscription {name!r} exists: {told(differences)}", differences=differences)
+        raise SubscriptionConflict(
+            f"subscription {name!r} exists: {show_differences(differences)}", differences=differences
+        )
 
 
-router = APIRouter(tags=["subscriptions"])
+router = Router("subscriptions")
 LISTED = 16  # subscriptions of a list that are asked for at a time
-PATH = "/v1/topics/{topic}/subscriptions/{subscription}"
 
 
 class LagAnswer(Struct):
@@ -203,8 +204,21 @@ class SubscriptionList(Struct):
     unreadable: list[str] | UnsetType = UNSET
 
 
-_REQUEST = msgspec.json.Decoder(SubscriptionRequest)
-_CHANGE = msgspec.json.Decoder(SubscriptionChange)
+class SubscriptionName(Struct):
+    """A subscription in a list of several topics."""
+
+    topic: str
+    name: str
+
+
+class SubscriptionNames(Struct, omit_defaults=True):
+    """One page; `next_page_token` is there if more follow, `unreadable` if some of this page need a newer broker."""
+
+    subscriptions: list[SubscriptionName]
+    unreadable: list[SubscriptionName] | UnsetType = UNSET
+    next_page_token: str | UnsetType = UNSET
+
+
 _LAG: dict[str, Any] = {"messages": 1, "bytes": 52, "seconds": 0.5, "in_flight": 1, "delayed": 0, "dying": 0}
 _LAG |= {"waiting": 0, "stalled": None, "skipped": 0}
 _SHOWN = {
@@ -243,6 +257,13 @@ class SubscriptionServices:
     meter: LagMeter
     letters: DeadLetterTopics
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker, subscribing = parts.broker, parts.broker.subscribing
+        dispatching = subscribing.dispatcher, subscribing.finder, parts.proxy
+        letters = broker.dead_lettering.topics
+        return cls(broker.catalog, subscribing.admin, *dispatching, parts.reader, subscribing.meter, letters)
+
     def check_letters(self, request: Request, target: str | None) -> None:
         """Raises Forbidden where the caller may not publish to a topic for dead letters, or create it."""
         if target is None:
@@ -261,22 +282,118 @@ class SubscriptionServices:
 SubscriptionDep = Annotated[SubscriptionServices, given(SubscriptionServices)]
 
 
-@router.put(
-    PATH,
-    **described(
-        Takes(SubscriptionRequest, {"start": "earliest"}),
-        {201: SubscriptionAnswer, 200: SubscriptionAnswer},
-        (400, 404, 408, 409, 413, 415),
-        shows=_SHOWN,
+@router.route(
+    "GET",
+    "/v1/subscriptions",
+    KNOWN,
+    "listAllSubscriptions",
+    "List the subscriptions of all topics",
+    answers={200: SubscriptionNames},
+    refuses=(400,),
+    shows={"subscriptions": [{"topic": "flights", "name": "billing"}], "next_page_token": "flights/1/billing"},
+)
+async def list_all_subscriptions(
+    services: SubscriptionDep,
+    request: RequestDep,
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "subscriptions in an answer", MAX_PAGE)],
+    page_token: PageToken,
+) -> Response:
+    """Lists the names of those subscriptions of all topics that the caller may describe, a page at a time."""
+    after = None if page_token is None else _place(page_token)
+    caller, found, more = request.caller, list[ListedSubscription](), False
+    async for one in services.admin.every(after):
+        if judge(caller, Action.DESCRIBE, Resource(one.topic, one.name)) and _is_there(services.catalog, one):
+            if more := len(found) == size:
+                break
+            found.append(one)
+    page = SubscriptionNames([_name(one) for one in found if one.is_readable])
+    if unreadable := [_name(one) for one in found if not one.is_readable]:
+        page.unreadable = unreadable
+    if more:
+        page.next_page_token = f"{found[-1].topic}/{found[-1].incarnation}/{found[-1].name}"
+    return json_answer(page)
+
+
+def _is_there(catalog: Catalog, one: ListedSubscription) -> bool:
+    """Returns whether the topic of a subscription is there, and not only another one of its name."""
+    topic = catalog.find(one.topic)
+    return topic is not None and topic.record.incarnation == one.incarnation
+
+
+def _name(one: ListedSubscription) -> SubscriptionName:
+    return SubscriptionName(one.topic, one.name)
+
+
+def _place(text: str) -> tuple[str, int, str]:
+    """Returns the place of a page token. Raises InvalidRequest."""
+    topic, _, rest = text.partition("/")
+    incarnation, _, name = rest.partition("/")
+    try:
+        place = topic, int(incarnation), name
+        keys.SUBSCRIPTIONS.key(*place)
+    except ValueError:
+        raise InvalidRequest(f"page_token is {text[:100]!r}, not one of a page before", field="page_token") from None
+    return place
+
+
+@router.route(
+    "GET",
+    f"{TOPIC}/subscriptions",
+    Action.DESCRIBE,
+    "listSubscriptions",
+    "List a topic's subscriptions",
+    answers={200: SubscriptionList},
+    refuses=(404, 409),
+    shows={"subscriptions": [_SHOWN]},
+)
+async def list_subscriptions(services: SubscriptionDep, request: RequestDep, topic: PathTopic) -> Response:
+    """Lists those subscriptions of the topic that the caller may describe, with their lag."""
+    found = await services.catalog.known(topic)
+
+    async def show(name: str) -> Answer:
+        """Returns the answer of one; 404 for one that has gone meanwhile."""
+        try:
+            return await _show(services, request.derived("GET", f"{request.path}/{name}"), found, name)
+        except SubscriptionNotFound:
+            return Answer(404)
+
+    names, unreadable = await services.admin.names(found)
+    caller = request.caller
+    names = [name for name in names if judge(caller, Action.DESCRIBE, Resource(topic, name))]
+    unreadable = [name for name in unreadable if judge(caller, Action.DESCRIBE, Resource(topic, name))]
+    shown = await gather_bounded(LISTED, show, names)
+    answers = [answer for answer in shown if answer.status != 404]  # those were deleted meanwhile
+    if failed := next((answer for answer in answers if answer.status != 200), None):
+        return _response(failed)
+    bodies = b",".join(bytes(answer.body) for answer in answers)
+    more = b',"unreadable":' + msgspec.json.encode(unreadable) if unreadable else b""
+    return Response(b'{"subscriptions":[%b]%b}' % (bodies, more), media_type="application/json")
+
+
+@router.route(
+    "PUT",
+    SUBSCRIPTION,
+    Action.SUBSCRIBE,
+    "createSubscription",
+    "Create a subscription",
+    answers={201: SubscriptionAnswer, 200: SubscriptionAnswer},
+    refuses=(*OF_BODIES, 404, *OF_CREATION, TopicConflict),
+    shows=_SHOWN,
+    leads=(
+        Lead(
+            ("getSubscription", "updateSubscription", "pullMessages", "seekSubscription", "deleteSubscription"),
+            OF_SUBSCRIPTION,
+        ),
     ),
 )
 async def create_subscription(
-    services: SubscriptionDep, request: RequestDep, topic: str, subscription: str
+    services: SubscriptionDep,
+    request: RequestDep,
+    topic: PathTopic,
+    subscription: PathSubscription,
+    wanted: Annotated[SubscriptionRequest, body(SubscriptionRequest, {"start": "earliest"})],
 ) -> Response:
     """Creates a subscription (201), or checks that it exists with the fields that the request names (200, else 409)."""
-    check_name(topic)
-    check_name(subscription, "subscription")
-    wanted = await services.reader.json(request, _REQUEST)
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
     record = record_of(wanted, services.reader.clock.now_us())
@@ -294,23 +411,43 @@ async def create_subscription(
     return await _by_dispatcher(services, request, found, subscription, wanted, create)
 
 
-@router.patch(
-    PATH,
-    **described(
-        Takes(SubscriptionChange, {"ack_deadline_s": 60}),
-        {200: SubscriptionAnswer},
-        (400, 404, 408, 409, 413, 415),
-        shows=_SHOWN,
-    ),
+@router.route(
+    "GET",
+    SUBSCRIPTION,
+    Action.DESCRIBE,
+    "getSubscription",
+    "Get a subscription and its lag",
+    answers={200: SubscriptionAnswer},
+    refuses=(404, 409),
+    shows=_SHOWN,
+)
+async def show_subscription(
+    services: SubscriptionDep, request: RequestDep, topic: PathTopic, subscription: PathSubscription
+) -> Response:
+    """Returns a subscription, with its lag in each segment."""
+    found = await services.catalog.known(topic)
+    return _response(await _show(services, request, found, subscription))
+
+
+@router.route(
+    "PATCH",
+    SUBSCRIPTION,
+    Action.SUBSCRIBE,
+    "updateSubscription",
+    "Change a subscription",
+    answers={200: SubscriptionAnswer},
+    refuses=(*OF_BODIES, 404, *OF_CREATION, TopicConflict),
+    shows=_SHOWN,
 )
 async def change_subscription(
-    services: SubscriptionDep, request: RequestDep, topic: str, subscription: str
+    services: SubscriptionDep,
+    request: RequestDep,
+    topic: PathTopic,
+    subscription: PathSubscription,
+    wanted: Annotated[SubscriptionChange, body(SubscriptionChange, {"ack_deadline_s": 60})],
 ) -> Response:
     """Changes settings of a subscription; mode, start and filter stay as they are. What is leased stays leased. Dead
     letters go out with the rights of the principal that named `dead_letter_topic` last, be it the same topic again."""
-    check_name(topic)
-    check_name(subscription, "subscription")
-    wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
     services.check_letters(request, changes.get("dead_letter_topic"))
@@ -346,59 +483,30 @@ async def _by_dispatcher(
     def there(target: Target) -> Awaitable[Answer]:
         return services.proxy.relay(request, target, msgspec.json.encode(wanted))
 
-    search = services.finder.search(topic, subscription, services.proxy.asked(request))
+    search = services.finder.search(topic, subscription, services.proxy.search_request(request))
     return _response(await search.answer(here, there))
 
 
-@router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))
-async def show_subscription(services: SubscriptionDep, request: RequestDep, topic: str, subscription: str) -> Response:
-    """Returns a subscription, with its lag in each segment."""
-    check_name(subscription, "subscription")
-    found = await services.catalog.known(check_name(topic))
-    return _response(await _show(services, request, found, subscription))
-
-
-@router.get(
-    "/v1/topics/{topic}/subscriptions",
-    **described(None, {200: SubscriptionList}, (404, 409), shows={"subscriptions": [_SHOWN]}),
+@router.route(
+    "DELETE",
+    SUBSCRIPTION,
+    Action.SUBSCRIBE,
+    "deleteSubscription",
+    "Delete a subscription",
+    answers={204: None},
+    refuses=(404, 409),
 )
-async def list_subscriptions(services: SubscriptionDep, request: RequestDep, topic: str) -> Response:
-    """Lists those subscriptions of the topic that the caller may describe, with their lag."""
-    found = await services.catalog.known(check_name(topic))
-
-    async def show(name: str) -> Answer:
-        """Returns the answer of one; 404 for one that has gone meanwhile."""
-        try:
-            return await _show(services, request.derived("GET", f"{request.path}/{name}"), found, name)
-        except SubscriptionNotFound:
-            return Answer(404)
-
-    names, unreadable = await services.admin.names(found)
-    caller = request.caller
-    names = [name for name in names if judge(caller, Action.DESCRIBE, Resource(topic, name))]
-    unreadable = [name for name in unreadable if judge(caller, Action.DESCRIBE, Resource(topic, name))]
-    shown = await gather_bounded(LISTED, show, names)
-    answers = [answer for answer in shown if answer.status != 404]  # those were deleted meanwhile
-    if failed := next((answer for answer in answers if answer.status != 200), None):
-        return _response(failed)
-    bodies = b",".join(bytes(answer.body) for answer in answers)
-    more = b',"unreadable":' + msgspec.json.encode(unreadable) if unreadable else b""
-    return Response(b'{"subscriptions":[%b]%b}' % (bodies, more), media_type="application/json")
-
-
-@router.delete(PATH, status_code=204, **described(None, {204: None}, (404, 409)))
 async def delete_subscription(
-    services: SubscriptionDep, request: RequestDep, topic: str, subscription: str
+    services: SubscriptionDep, request: RequestDep, topic: PathTopic, subscription: PathSubscription
 ) -> Response:
     """Deletes a subscription and its cursors; the messages stay."""
-    check_name(subscription, "subscription")
-    found = await services.catalog.known(check_name(topic))
+    found = await services.catalog.known(topic)
 
     async def here(_: Target) -> Answer:
         await services.admin.delete(found, subscription)
         return Answer(204)
 
-    search = services.finder.search(found, subscription, services.proxy.asked(request))
+    search = services.finder.search(found, subscription, services.proxy.search_request(request))
     try:
         answer = await search.answer(here, partial(services.proxy.relay, request))
     except SubscriptionNotFound:
@@ -414,7 +522,7 @@ async def _show(services: SubscriptionServices, request: Request, topic: Topic, 
     async def here(_: Target) -> Answer:
         return Answer(200, await _encoded(services, topic, name))
 
-    search = services.finder.search(topic, name, services.proxy.asked(request))
+    search = services.finder.search(topic, name, services.proxy.search_request(request))
     return await search.answer(here, partial(services.proxy.relay, request))
 
 
@@ -456,170 +564,3 @@ def _named(counted: LagCounts) -> dict[str, Any]:
     """Returns the members of an answer; its sizes are all bytes, so that `bytes` says enough."""
     members = asdict(counted)
     return {"bytes": members.pop("size_bytes"), **members}
-
-
-class SubscriptionName(Struct):
-    """A subscription in a list of several topics."""
-
-    topic: str
-    name: str
-
-
-class SubscriptionNames(Struct, omit_defaults=True):
-    """One page; `next_page_token` is there if more follow, `unreadable` if some of this page need a newer broker."""
-
-    subscriptions: list[SubscriptionName]
-    unreadable: list[SubscriptionName] | UnsetType = UNSET
-    next_page_token: str | UnsetType = UNSET
-
-
-@router.get(
-    "/v1/subscriptions",
-    **described(
-        None,
-        {200: SubscriptionNames},
-        (400,),
-        parameters=[integer("page_size", MAX_PAGE, 1, MAX_PAGE, "subscriptions in an answer"), PAGES],
-        shows={"subscriptions": [{"topic": "flights", "name": "billing"}], "next_page_token": "flights/1/billing"},
-    ),
-)
-async def list_all_subscriptions(services: SubscriptionDep, request: RequestDep) -> Response:
-    """Lists the names of those subscriptions of all topics that the caller may describe, a page at a time."""
-    options = request.query
-    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
-    after = _place(options["page_token"]) if "page_token" in options else None
-    caller, found, more = request.caller, list[ListedSubscription](), False
-    async for one in services.admin.every(after):
-        if judge(caller, Action.DESCRIBE, Resource(one.topic, one.name)) and _is_there(services.catalog, one):
-            if more := len(found) == size:
-                break
-            found.append(one)
-    page = SubscriptionNames([_name(one) for one in found if one.is_readable])
-    if unreadable := [_name(one) for one in found if not one.is_readable]:
-        page.unreadable = unreadable
-    if more:
-        page.next_page_token = f"{found[-1].topic}/{found[-1].incarnation}/{found[-1].name}"
-    return json_answer(page)
-
-
-def _is_there(catalog: Catalog, one: ListedSubscription) -> bool:
-    """Returns whether the topic of a subscription is there, and not only another one of its name."""
-    topic = catalog.find(one.topic)
-    return topic is not None and topic.record.incarnation == one.incarnation
-
-
-def _name(one: ListedSubscription) -> SubscriptionName:
-    return SubscriptionName(one.topic, one.name)
-
-
-def _place(text: str) -> tuple[str, int, str]:
-    """Returns the place of a page token. Raises InvalidRequest."""
-    topic, _, rest = text.partition("/")
-    incarnation, _, name = rest.partition("/")
-    try:
-        place = topic, int(incarnation), name
-        keys.SUBSCRIPTIONS.key(*place)
-    except ValueError:
-        raise InvalidRequest(f"page_token is {text[:100]!r}, not one of a page before", field="page_token") from None
-    return place
-
-
-SEEK = "/v1/topics/{topic}/subscriptions/{subscription}/seek"
-MAX_SEGMENTS = 10_000
-MOST_OFFSET = 10**18
-SegmentNumber = Annotated[int, Meta(ge=0, lt=ID_BOUND)]
-Offset = Annotated[int, Meta(ge=0, le=MOST_OFFSET)]
-Offsets = Annotated[dict[SegmentNumber, Offset], Meta(min_length=1, max_length=MAX_SEGMENTS)]
-
-
-class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One of: the first message whose `timestamp` reaches this (RFC 3339, with an offset); `offsets` by segment, while
-    other segments stay where they are."""
-
-    timestamp: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
-    offsets: Offsets | UnsetType = UNSET
-
-
-class SeekRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where to go on. A request that is repeated under its `id` seeks once; without one it gets one."""
-
-    to: Literal["latest", "earliest"] | SeekTo
-    id: LeaseName | UnsetType = UNSET
-
-
-class SoughtSegment(Struct, rename={"from_": "from"}):
-    """A segment: the offset below which everything was acked before, and the offset that is delivered next."""
-
-    segment: int
-    from_: int
-    to: int
-
-
-class SeekAnswer(Struct):
-    """All segments that the seek moved; of those in `moved` retention had taken what was wanted. A repetition that
-    another dispatcher answers names no segments."""
-
-    id: str
-    segments: list[SoughtSegment]
-    moved: list[int]
-
-
-_SEEK = msgspec.json.Decoder(SeekRequest)
-
-
-@dataclass(frozen=True)
-class SeekServices:
-    """The services of this route."""
-
-    catalog: Catalog
-    seeking: Seeking
-    finder: DispatcherFinder
-    proxy: Proxy
-    reader: RequestReader
-    ids: Ids
-
-
-SeekDep = Annotated[SeekServices, given(SeekServices)]
-
-
-@router.post(
-    SEEK,
-    **described(
-        Takes(SeekRequest, {"to": {"offsets": {"0": 17}}}),
-        {200: SeekAnswer},
-        (400, 404, 408, 409, 413, 415, 416, 429),
-        shows={"id": "9f2c", "segments": [{"segment": 0, "from": 180, "to": 17}], "moved": []},
-    ),
-)
-async def seek_subscription(services: SeekDep, request: RequestDep, topic: str, subscription: str) -> Response:
-    """Goes on at other messages: all leases end, and a new epoch begins."""
-    check_name(topic)
-    check_name(subscription, "subscription")
-    wanted = await services.reader.json(request, _SEEK)
-    place = _place_of(wanted.to)
-    key = services.ids.nonce() if wanted.id is UNSET else wanted.id
-    found = await services.catalog.known(topic)
-
-    async def here(_: Target) -> Response:
-        done = await services.seeking.seek(found, subscription, place, key)
-        segments = [SoughtSegment(*one) for one in done.segments]
-        sought = SeekAnswer(done.key, segments, list(done.moved))
-        return Response(msgspec.json.encode(sought), media_type="application/json")
-
-    async def there(target: Target) -> Response:
-        answer = await services.proxy.relay(request, target, msgspec.json.encode(replace(wanted, id=key)))
-        return Response(bytes(answer.body), answer.status, dict(answer.headers))
-
-    return await services.finder.search(found, subscription, services.proxy.asked(request)).answer(here, there)
-
-
-def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> SeekPlace:
-    """Returns where to go on. Raises InvalidRequest."""
-    if not isinstance(to, SeekTo):
-        return to
-    if (to.timestamp is UNSET) == (to.offsets is UNSET):
-        raise InvalidRequest("to has both timestamp and offsets, or neither; it needs one of them", field="to")
-    if to.offsets is not UNSET:
-        return AtOffsets(to.offsets)
-    assert to.timestamp is not UNSET
-    return {"timestamp": in_utc(to.timestamp, "to.timestamp").isoformat()}

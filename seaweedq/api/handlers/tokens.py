@@ -1,30 +1,37 @@
-"""Tokens: issue, list, show, revoke; and who the caller is. A caller without the right to access sees and revokes its
+"""Tokens: issue, list, show, revoke. A caller without the right to access sees and revokes its
 own token, and those that came of it.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nsmallest
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.access.rights import NEVER_US
 from seaweedq.api.connections.request_reader import RequestReader
-from seaweedq.api.handlers.principals import MAX_PAGE, PAGES, GrantRequest, Grants, grants_of, shown_grants
-from seaweedq.api.openapi.document import Takes, described, integer, json_answer
-from seaweedq.api.parameters import check_free_text, check_name, moment, whole_number
-from seaweedq.api.services import RequestDep, given
+from seaweedq.api.handlers.principals import MAX_PAGE, GrantRequest, Grants, PrincipalServices, grants_of, shown_grants
+from seaweedq.api.parameters import (
+    PageToken,
+    RequestDep,
+    check_free_text,
+    check_name,
+    integer,
+    json_answer,
+    moment,
+    query,
+)
+from seaweedq.api.routes import KNOWN, OF_BODIES, Lead, Router
+from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.access import Principals, TokenSpec
 from seaweedq.coordination.records import TokenRecord
-from seaweedq.errors import TokenNotFound
+from seaweedq.errors import PrincipalNotFound, TokenNotFound
 
-PATH = "/v1/tokens/{token}"
 MAX_S = 100 * 365 * 86_400
 NO_STORE = {"cache-control": "no-store"}
-router = APIRouter(tags=["access"])
+router = Router("access")
 
 
 class TokenRequest(Struct, forbid_unknown_fields=True):
@@ -66,18 +73,6 @@ class TokenList(Struct, omit_defaults=True):
     next_page_token: str | UnsetType = UNSET
 
 
-class CallerAnswer(Struct):
-    """The caller; `principal` is null where it is anonymous. `grants` are lists of which each must allow what it
-    does: the principal's, then those that narrow its token."""
-
-    principal: str | None
-    token: str | None
-    expires_at: datetime | None
-    grants: list[list[GrantRequest]]
-
-
-_TOKEN = msgspec.json.Decoder(TokenRequest)
-_GRANT = {"actions": ["publish"], "topics": ["flights"], "subscriptions": ["*"]}
 _SHOWN = {
     "id": "5f2b8a6c90d1e2f3",
     "principal": "importer",
@@ -90,12 +85,6 @@ _SHOWN = {
     "counts": True,
 }
 _EXAMPLE = {"principal": "importer", "expires_s": 2592000, "note": "nightly run"}
-_CALLER = {
-    "principal": "importer",
-    "token": _SHOWN["id"],
-    "expires_at": _SHOWN["expires_at"],
-    "grants": [[_GRANT]],
-}
 
 
 @dataclass(frozen=True)
@@ -104,6 +93,10 @@ class TokenServices:
 
     principals: Principals
     reader: RequestReader
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        return cls(parts.get(PrincipalServices).principals, parts.reader)
 
     def answer(self, token: str, record: TokenRecord) -> TokenAnswer:
         """Returns a token as answers show it."""
@@ -124,20 +117,49 @@ class TokenServices:
 Services = Annotated[TokenServices, given(TokenServices)]
 
 
-@router.post(
+@router.route(
+    "GET",
     "/v1/tokens",
-    status_code=201,
-    **described(
-        Takes(TokenRequest, _EXAMPLE),
-        {201: NewToken},
-        (400, 404, 408, 409, 413, 415),
-        shows={**_SHOWN, "token": "sq1_5f2b8a6c90d1e2f3_..."},
-    ),
+    KNOWN,
+    "listTokens",
+    "List tokens",
+    answers={200: TokenList},
+    refuses=(400,),
+    shows={"tokens": [_SHOWN]},
 )
-async def create_token(services: Services, request: RequestDep) -> Response:
+async def list_tokens(
+    services: Services,
+    request: RequestDep,
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "tokens in an answer", MAX_PAGE)],
+    after: PageToken,
+    principal: Annotated[str | None, query("principal", "those of one alone", {"type": "string"})],
+) -> Response:
+    """Lists tokens by id, a page at a time: with the right to access all of them, else the caller's own and those that
+    came of it."""
+    every, visible = services.principals.view.tokens, services.principals.visible(request.caller, principal)
+    wanted = nsmallest(size + 1, (one for one in visible if one > (after or "")))
+    page = TokenList([services.answer(one, every[one]) for one in wanted[:size]])
+    if len(wanted) > size:
+        page.next_page_token = wanted[size - 1]
+    return json_answer(page)
+
+
+@router.route(
+    "POST",
+    "/v1/tokens",
+    KNOWN,
+    "createToken",
+    "Issue a token",
+    answers={201: NewToken},
+    refuses=(*OF_BODIES, 409, PrincipalNotFound),
+    shows={**_SHOWN, "token": "sq1_5f2b8a6c90d1e2f3_..."},
+    leads=(Lead(("getToken", "revokeToken"), {"token": "$response.body#/id"}),),
+)
+async def create_token(
+    services: Services, request: RequestDep, wanted: Annotated[TokenRequest, body(TokenRequest, _EXAMPLE)]
+) -> Response:
     """Issues a token. Its text is in this answer, and nowhere else: the cluster keeps its SHA-256 alone. It counts on
     all brokers within a second."""
-    wanted = await services.reader.json(request, _TOKEN)
     if wanted.principal is not None:
         check_name(wanted.principal, "principal")
     check_free_text(wanted.note, "note")
@@ -151,35 +173,16 @@ async def create_token(services: Services, request: RequestDep) -> Response:
     return answer
 
 
-@router.get(
-    "/v1/tokens",
-    **described(
-        None,
-        {200: TokenList},
-        (400,),
-        parameters=[
-            integer("page_size", MAX_PAGE, 1, MAX_PAGE, "tokens in an answer"),
-            PAGES,
-            {"name": "principal", "in": "query", "description": "those of one alone", "schema": {"type": "string"}},
-        ],
-        shows={"tokens": [_SHOWN]},
-    ),
+@router.route(
+    "GET",
+    "/v1/tokens/{token}",
+    KNOWN,
+    "getToken",
+    "Get a token's facts",
+    answers={200: TokenAnswer},
+    refuses=(404,),
+    shows=_SHOWN,
 )
-async def list_tokens(services: Services, request: RequestDep) -> Response:
-    """Lists tokens by id, a page at a time: with the right to access all of them, else the caller's own and those that
-    came of it."""
-    options, caller = request.query, request.caller
-    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
-    principals, after, of = services.principals, options.get("page_token", ""), options.get("principal")
-    every = principals.view.tokens
-    wanted = nsmallest(size + 1, (one for one in principals.visible(caller, of) if one > after))
-    page = TokenList([services.answer(one, every[one]) for one in wanted[:size]])
-    if len(wanted) > size:
-        page.next_page_token = wanted[size - 1]
-    return json_answer(page)
-
-
-@router.get(PATH, **described(None, {200: TokenAnswer}, (404,), shows=_SHOWN))
 async def show_token(services: Services, request: RequestDep, token: str) -> Response:
     """Returns a token, without its text."""
     services.principals.check_seen(request.caller, token)
@@ -189,18 +192,11 @@ async def show_token(services: Services, request: RequestDep, token: str) -> Res
     return json_answer(services.answer(token, found))
 
 
-@router.delete(PATH, status_code=204, **described(None, {204: None}, (404,)))
+@router.route(
+    "DELETE", "/v1/tokens/{token}", KNOWN, "revokeToken", "Revoke a token", answers={204: None}, refuses=(404,)
+)
 async def revoke_token(services: Services, request: RequestDep, token: str) -> Response:
     """Ends a token and all that came of it, on all brokers within a second; also requests that wait or stream."""
     services.principals.check_seen(request.caller, token)
     await services.principals.revoke(request.caller, check_name(token, "token"))
     return Response(status_code=204)
-
-
-@router.get("/v1/whoami", **described(None, {200: CallerAnswer}, shows=_CALLER))
-async def whoami(services: Services, request: RequestDep) -> Response:
-    """Returns who the caller is, and what it may do."""
-    caller = request.caller
-    expires_at = None if caller.expires_us == NEVER_US else moment(caller.expires_us)
-    shown = [shown_grants(layer.grants) for layer in caller.layers]
-    return json_answer(CallerAnswer(caller.principal, caller.token, expires_at, shown))

@@ -7,10 +7,11 @@ A first publish or upload creates its topic, too (`may_create`, `create`).
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.limits import NO_LIMITS, OF_TOPICS, Limits
@@ -18,10 +19,20 @@ from seaweedq.access.rights import Action, Resource, judge
 from seaweedq.api.access.authentication import forbidden
 from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.principals import Count, Rate
-from seaweedq.api.openapi.document import Takes, described, integer, json_answer, schema_ref
-from seaweedq.api.parameters import check_name, moment, told, truth, whole_number
+from seaweedq.api.parameters import (
+    PageToken,
+    PathTopic,
+    RequestDep,
+    integer,
+    json_answer,
+    moment,
+    query,
+    show_differences,
+    truth,
+)
 from seaweedq.api.request import Request
-from seaweedq.api.services import RequestDep, given
+from seaweedq.api.routes import KNOWN, OF_BODIES, OF_CREATION, OF_TOPIC, TOPIC, Lead, Router
+from seaweedq.api.services import Parts, body, given
 from seaweedq.balancer.policy import Count as SegmentCount
 from seaweedq.balancer.policy import ScalingPolicy, Seconds, Target, scaling_policy
 from seaweedq.broker.load import policy_of
@@ -247,7 +258,7 @@ def compare(topic: Topic, wanted: TopicRequest) -> None:
         if current[field] != value:
             differences[field] = {"current": current[field], "requested": value}
     if differences:
-        raise TopicConflict(f"topic {topic.name!r} exists: {told(differences)}", differences=differences)
+        raise TopicConflict(f"topic {topic.name!r} exists: {show_differences(differences)}", differences=differences)
 
 
 async def may_create(request: Request, catalog: Catalog, name: str) -> bool:
@@ -269,7 +280,7 @@ async def create(request: Request, topics: TopicAdmin, name: str) -> None:
         request.has_created = True
 
 
-router = APIRouter(tags=["topics"])
+router = Router("topics")
 MAX_PAGE = 1000
 TRIES = 3  # of a PUT whose topic is deleted meanwhile
 
@@ -330,8 +341,6 @@ class FlushAnswer(Struct):
     flushed: bool
 
 
-_TOPIC = msgspec.json.Decoder(TopicRequest)
-_CHANGE = msgspec.json.Decoder(ChangeRequest)
 _EXAMPLE = {"format": "json", "key_field": "carrier", "initial_segments": 4}
 _SHOWN = {
     "name": "flights",
@@ -354,12 +363,13 @@ _SHOWN = {
     "path": "file:///var/lib/seaweedq/store/topics/flights",
     "store_endpoint": None,
 }
-_DRY_RUN = {
-    "name": "dry_run",
-    "in": "query",
-    "description": "true: change nothing, and say what the retention would take now",
-    "schema": {"type": "boolean", "default": False},
-}
+_DRY_RUN = query(
+    "dry_run",
+    "true: change nothing, and say what the retention would take now",
+    {"type": "boolean", "default": False},
+    partial(truth, what="dry_run"),
+    "false",
+)
 _LISTED = {name: _SHOWN[name] for name in ("name", "state", "format", "created_at")}
 
 
@@ -374,23 +384,70 @@ class TopicServices:
     reader: RequestReader
     files: TopicFiles
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker = parts.broker
+        positions, files = broker.reading.positions, broker.retaining.files
+        return cls(broker.catalog, broker.topics, positions, broker.deletion, parts.reader, files)
+
 
 Services = Annotated[TopicServices, given(TopicServices)]
 
 
-@router.put(
-    "/v1/topics/{topic}",
-    **described(
-        Takes(TopicRequest, _EXAMPLE),
-        {201: TopicAnswer, 200: TopicAnswer},
-        (400, 408, 409, 413, 415),
-        shows=_SHOWN,
+@router.route(
+    "GET",
+    "/v1/topics",
+    KNOWN,
+    "listTopics",
+    "List topics",
+    answers={200: TopicList},
+    refuses=(400,),
+    shows={"topics": [_LISTED], "next_page_token": "flights"},
+    leads=(Lead(("createTopic",), {"topic": "flights"}),),
+)
+async def list_topics(
+    services: Services,
+    request: RequestDep,
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "topics in an answer", MAX_PAGE)],
+    after: PageToken,
+) -> Response:
+    """Lists the topics that the caller may describe by name, a page at a time."""
+    unreadable = services.catalog.unreadable_names()
+    every = sorted([*services.catalog.names(), *unreadable])
+    allowed = [name for name in every if judge(request.caller, Action.DESCRIBE, Resource(name))]
+    names = [name for name in allowed if name > (after or "")]
+    records = [(name, found.record) for name in names[:size] if (found := services.catalog.find(name))]
+    page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
+    if left_out := sorted({*names[:size]} & {*unreadable}):
+        page.unreadable = left_out
+    if len(names) > size:
+        page.next_page_token = names[size - 1]
+    return json_answer(page)
+
+
+@router.route(
+    "PUT",
+    TOPIC,
+    Action.CREATE,
+    "createTopic",
+    "Create a topic",
+    answers={201: TopicAnswer, 200: TopicAnswer},
+    refuses=(*OF_BODIES, *OF_CREATION, TopicConflict),
+    shows=_SHOWN,
+    leads=(
+        Lead(("getTopic", "updateTopic", "listSubscriptions", "listSegments", "listFiles", "findOffsets"), OF_TOPIC),
+        Lead(("publishMessages",), OF_TOPIC, {"messages": [{"key": "ada", "value": {"n": 1}}]}),
+        Lead(("createUpload", "flushTopic", "getHistory", "deleteTopic"), OF_TOPIC),
+        Lead(("createSubscription",), {**OF_TOPIC, "subscription": "billing"}, {"start": "earliest"}),
     ),
 )
-async def create_topic(services: Services, request: RequestDep, topic: str) -> Response:
+async def create_topic(
+    services: Services,
+    request: RequestDep,
+    topic: PathTopic,
+    wanted: Annotated[TopicRequest, body(TopicRequest, _EXAMPLE, free_form=True)],
+) -> Response:
     """Creates a topic (201), or checks that it exists with the fields that the request names (200, else 409)."""
-    check_name(topic)
-    wanted = await services.reader.json(request, _TOPIC, free_form=True)
     for _ in range(TRIES):
         with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
             answer = await _ensured(services, topic, wanted, request.caller.uid)
@@ -413,59 +470,40 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, cr
     return json_answer(await _answer(services, found, fresh=created), 201 if created else 200)
 
 
-@router.get(
-    "/v1/topics",
-    **described(
-        None,
-        {200: TopicList},
-        (400,),
-        parameters=[
-            integer("page_size", MAX_PAGE, 1, MAX_PAGE, "topics in an answer"),
-            {"name": "page_token", "in": "query", "description": "from the page before", "schema": {"type": "string"}},
-        ],
-        shows={"topics": [_LISTED], "next_page_token": "flights"},
-    ),
+@router.route(
+    "GET",
+    TOPIC,
+    Action.DESCRIBE,
+    "getTopic",
+    "Get a topic",
+    answers={200: TopicAnswer},
+    refuses=(404, 409),
+    shows=_SHOWN,
 )
-async def list_topics(services: Services, request: RequestDep) -> Response:
-    """Lists the topics that the caller may describe by name, a page at a time."""
-    options = request.query
-    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
-    unreadable = services.catalog.unreadable_names()
-    every = sorted([*services.catalog.names(), *unreadable])
-    caller, after = request.caller, options.get("page_token", "")
-    names = [name for name in every if name > after and judge(caller, Action.DESCRIBE, Resource(name))]
-    records = [(name, found.record) for name in names[:size] if (found := services.catalog.find(name))]
-    page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
-    if left_out := sorted({*names[:size]} & {*unreadable}):
-        page.unreadable = left_out
-    if len(names) > size:
-        page.next_page_token = names[size - 1]
-    return json_answer(page)
-
-
-@router.get("/v1/topics/{topic}", **described(None, {200: TopicAnswer}, (404, 409), shows=_SHOWN))
-async def show_topic(services: Services, topic: str) -> Response:
+async def show_topic(services: Services, topic: PathTopic) -> Response:
     """Returns a topic with its configuration, counts, bytes and store path."""
-    return json_answer(await _answer(services, await services.catalog.known(check_name(topic))))
+    return json_answer(await _answer(services, await services.catalog.known(topic)))
 
 
-@router.patch(
-    "/v1/topics/{topic}",
-    **described(
-        Takes(ChangeRequest, {"flush": {"max_age_s": 60}}),
-        {200: {JSON: {"schema": {"anyOf": [schema_ref(TopicAnswer), schema_ref(PreviewAnswer)]}}}},
-        (400, 404, 408, 409, 413, 415),
-        parameters=[_DRY_RUN],
-        shows=_SHOWN,
-    ),
+@router.route(
+    "PATCH",
+    TOPIC,
+    Action.ALTER,
+    "updateTopic",
+    "Change a topic",
+    answers={200: {JSON: {"schema": {"anyOf": [TopicAnswer, PreviewAnswer]}}}},
+    refuses=(*OF_BODIES, 404, TopicConflict),
+    shows=_SHOWN,
 )
-async def change_topic(services: Services, request: RequestDep, topic: str) -> Response:
+async def change_topic(
+    services: Services,
+    topic: PathTopic,
+    dry_run: Annotated[bool, _DRY_RUN],
+    wanted: Annotated[ChangeRequest, body(ChangeRequest, {"flush": {"max_age_s": 60}})],
+) -> Response:
     """Changes flush, retention, scaling, limits, the largest payload or the meaning of lines of NDJSON. Only named
     fields change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take
     now: then `retention` alone may be named."""
-    check_name(topic)
-    dry_run = truth(request.query.get("dry_run", "false"), "dry_run")
-    wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
     if dry_run:
         _check_dry_run(wanted)
@@ -490,22 +528,27 @@ async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPol
     return preview_answer(await services.files.preview(topic, policy, flushed, services.reader.clock.now_us()))
 
 
-@router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))
-async def delete_topic(services: Services, request: RequestDep, topic: str) -> Response:
+@router.route("DELETE", TOPIC, Action.DELETE, "deleteTopic", "Delete a topic", answers={204: None}, refuses=(404, 409))
+async def delete_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
     """Deletes a topic with its data, and answers once all of it is gone. A deletion that failed half way goes on."""
-    found = services.catalog.find(check_name(topic)) or await services.catalog.known(topic)
+    found = services.catalog.find(topic) or await services.catalog.known(topic)
     request.spend("changes", max(0, len(services.catalog.segments(found)) - 1))
     await services.deletion.delete(found)
     return Response(status_code=204)
 
 
-@router.post(
-    "/v1/topics/{topic}/flush",
-    **described(None, {200: FlushAnswer}, (400, 404, 408, 409, 413, 415), shows={"flushed": True}),
+@router.route(
+    "POST",
+    f"{TOPIC}/flush",
+    Action.ALTER,
+    "flushTopic",
+    "Write a topic's newest messages to files",
+    answers={200: FlushAnswer},
+    refuses=(*OF_BODIES, 404, 409),
+    shows={"flushed": True},
 )
-async def flush_topic(services: Services, request: RequestDep, topic: str) -> Response:
+async def flush_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
     """Writes all messages that were acknowledged before the call to files."""
-    check_name(topic)
     await services.reader.nothing(request)
     found = await services.catalog.known(topic)
     await services.positions.positions(found, flush=True)

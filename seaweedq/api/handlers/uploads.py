@@ -11,30 +11,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from seaweedq.access.rights import Action
 from seaweedq.api.access.rates import opening
 from seaweedq.api.connections.answers import StoredObject, send_object
 from seaweedq.api.connections.memory import IncompleteBody
 from seaweedq.api.connections.request_reader import RequestReader, StreamedBody
 from seaweedq.api.handlers.topics import create, may_create
-from seaweedq.api.openapi.document import Takes, described, json_answer
-from seaweedq.api.parameters import check_name, moment
+from seaweedq.api.parameters import PathTopic, RequestDep, check_name, json_answer, moment
 from seaweedq.api.request import Answer, Request, Send
-from seaweedq.api.services import RequestDep, given
+from seaweedq.api.routes import OF_BODIES, OF_CREATION, OF_TOPIC, OWN_RIGHT, STREAM, TOPIC, UPLOAD, Lead, Router, Takes
+from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
 from seaweedq.broker.uploads import Uploads, incarnation_of, object_name, part_count, pieces
 from seaweedq.coordination.records import TopicConfig, UploadRecord
-from seaweedq.errors import InvalidRequest, PayloadNotFound, UploadMismatch, UploadNotFound
+from seaweedq.errors import (
+    InvalidRequest,
+    InvalidUpload,
+    PayloadNotFound,
+    PayloadTooLarge,
+    TooManyUploads,
+    UploadConflict,
+    UploadIncomplete,
+    UploadMismatch,
+    UploadNotFound,
+)
 from seaweedq.storage.interface import ObjectStore
 
-router = APIRouter(tags=["uploads"])
-PATH = "/v1/topics/{topic}/uploads"
-ONE = PATH + "/{upload}"
+router = Router("uploads")
 MAX_NUMBERS = 100  # parts whose URLs one request gets
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(;[\x20-\x7e]{1,128})?")
 
@@ -109,13 +118,12 @@ class PartsAnswer(Struct):
     parts: list[PartUrl]
 
 
-_REQUEST = msgspec.json.Decoder(UploadRequest)
-_PARTS = msgspec.json.Decoder(PartsRequest)
 _ID = "20260131-0-9f86d081884c7d659a2feaa0c55ad015"
 _URL = f"http://127.0.0.1:8080/v1/topics/flights/uploads/{_ID}/content?expires=1769864400&token=4c7d"
 _HOW = {"url": _URL, "method": "PUT", "headers": {"content-type": "video/mp4"}}
 _SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-SHOWN = {
+_EXAMPLE = {"size": 73400320, "content_type": "video/mp4", "sha256": _SHA256}
+_SHOWN = {
     "upload_id": _ID,
     "state": "open",
     "size": 73400320,
@@ -135,6 +143,11 @@ class UploadServices:
     uploads: Uploads
     reader: RequestReader
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker = parts.broker
+        return cls(broker.catalog, broker.topics, broker.uploading.uploads, parts.reader)
+
     async def is_open(self, topic: str, upload: str) -> bool:
         """Returns whether an upload can still be published for the first time."""
         found = self.catalog.find(topic)
@@ -148,21 +161,40 @@ class UploadServices:
 Services = Annotated[UploadServices, given(UploadServices)]
 
 
-@router.post(
-    PATH,
-    status_code=201,
-    **described(
-        Takes(UploadRequest, {"size": 73400320, "content_type": "video/mp4", "sha256": _SHA256}, required=True),
-        {201: UploadAnswer},
-        (400, 404, 408, 409, 413, 415, 429),
-        shows={"upload_id": _ID, "expires_at": "2026-02-01T12:00:00Z", **_HOW},
+@router.route(
+    "POST",
+    f"{TOPIC}/uploads",
+    Action.PUBLISH,
+    "createUpload",
+    "Begin an upload",
+    answers={201: UploadAnswer},
+    refuses=(
+        *OF_BODIES,
+        *OF_CREATION,
+        UploadNotFound,
+        UploadIncomplete,
+        UploadConflict,
+        PayloadTooLarge,
+        UploadMismatch,
+        InvalidUpload,
+        TooManyUploads,
+    ),
+    shows={"upload_id": _ID, "expires_at": "2026-02-01T12:00:00Z", **_HOW},
+    leads=(
+        Lead(
+            ("getUpload", "signParts", "completeUpload", "abortUpload"),
+            {**OF_TOPIC, "upload": "$response.body#/upload_id"},
+        ),
     ),
 )
-async def create_upload(services: Services, request: RequestDep, topic: str) -> Response:
+async def create_upload(
+    services: Services,
+    request: RequestDep,
+    topic: PathTopic,
+    wanted: Annotated[UploadRequest, body(UploadRequest, _EXAMPLE, required=True)],
+) -> Response:
     """Creates an upload, and returns where its bytes go. A message can refer to it once they are there. A topic that
     does not exist is created, as by a publish."""
-    check_name(topic)
-    wanted = await services.reader.json(request, _REQUEST)
     if not _TYPE.fullmatch(wanted.content_type):
         detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
@@ -185,51 +217,175 @@ async def create_upload(services: Services, request: RequestDep, topic: str) -> 
     return json_answer(answer, 201)
 
 
-@router.get(ONE, **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
-async def show_upload(services: Services, request: RequestDep, topic: str, upload: str) -> Response:
+@router.route(
+    "GET",
+    UPLOAD,
+    Action.PUBLISH,
+    "getUpload",
+    "Get an upload",
+    answers={200: UploadState},
+    refuses=(404, 409, 410),
+    shows=_SHOWN,
+    leads=(Lead(("abortUpload",), {**OF_TOPIC, "upload": "$request.path.upload"}),),
+)
+async def show_upload(services: Services, request: RequestDep, topic: PathTopic, upload: str) -> Response:
     """Returns an upload: its state, and how to go on with it."""
-    found = await services.catalog.known(check_name(topic))
+    found = await services.catalog.known(topic)
     record = (await services.uploads.find(found, upload)).record
     return json_answer(await _state(request, services.uploads, found, upload, record))
 
 
-@router.post(
-    ONE + "/parts",
-    **described(
-        Takes(PartsRequest, {"numbers": [1, 2]}, required=True),
-        {200: PartsAnswer},
-        (400, 404, 408, 409, 410, 413, 415),
-        shows={"parts": [{"number": 1, **_HOW}]},
-    ),
+@router.route(
+    "POST",
+    f"{UPLOAD}/parts",
+    Action.PUBLISH,
+    "signParts",
+    "Sign URLs for parts of an upload",
+    answers={200: PartsAnswer},
+    refuses=(*OF_BODIES, 404, 409, 410),
+    shows={"parts": [{"number": 1, **_HOW}]},
 )
-async def sign_parts(services: Services, request: RequestDep, topic: str, upload: str) -> Response:
+async def sign_parts(
+    services: Services,
+    request: RequestDep,
+    topic: PathTopic,
+    upload: str,
+    wanted: Annotated[PartsRequest, body(PartsRequest, {"numbers": [1, 2]}, required=True)],
+) -> Response:
     """Signs the URLs of parts of an upload: at most 100 at a time, in any order, and repeatedly."""
-    found = await services.catalog.known(check_name(topic))
-    wanted = await services.reader.json(request, _PARTS)
+    found = await services.catalog.known(topic)
     record = (await services.uploads.find(found, upload)).record
     until_us, sign = request.caller.expires_us, services.uploads.signed_part
     signed = [(number, await sign(found, upload, number, record, until_us)) for number in wanted.numbers]
     return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
 
 
-@router.post(
-    ONE + "/complete",
-    **described(None, {200: UploadState}, (400, 404, 408, 409, 410, 413, 415), shows=SHOWN),
+PUT_BYTES = 3 * 1024 * 1024  # a put holds so much in memory: chunks on their way to the disk
+CHUNK_BYTES = 1024 * 1024
+_OCTETS: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_SIGNED = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("expires", "token")]
+
+
+class Received(msgspec.Struct):
+    """The bytes that were received."""
+
+    upload_id: str
+    size: int
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class UploadContent:
+    """The routes, with the services that they use."""
+
+    catalog: Catalog
+    uploads: Uploads
+    store: ObjectStore
+    reader: RequestReader
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker = parts.broker
+        return cls(broker.catalog, broker.uploading.uploads, broker.process.store, parts.reader)
+
+    @router.route(
+        "PUT",
+        f"{UPLOAD}/content",
+        OWN_RIGHT,
+        "putContent",
+        "Put an upload's bytes",
+        mode=STREAM,
+        takes=Takes(_OCTETS),
+        answers={201: Received},
+        refuses=(403, 404, 405, 408, 409, 410),
+        parameters=_SIGNED,
+        shows={name: _SHOWN[name] for name in ("upload_id", "size", "sha256")},
+    )
+    async def put(self, request: Request, out: Send, topic: str, upload: str) -> Answer:
+        """Receives the bytes of an upload: 201 once they are durable, and equal those that were announced; also where
+        the same bytes come again. The URL is that of the upload's answer."""
+        await self._check(request, "PUT", topic, upload)
+        found = await self.catalog.known(topic)
+        record = (await self.uploads.find(found, upload)).record
+        _check_length(request, upload, record)
+        body = request.receive
+        assert isinstance(body, StreamedBody)
+        held = IncompleteBody(body.dismiss, PUT_BYTES)
+        try:
+            record = await self.uploads.receive(found, upload, body.chunks(self.reader, held))
+        finally:
+            self.reader.bodies.release(held)
+        return Answer(201, msgspec.json.encode(Received(upload, record.size, record.checked)))
+
+    @router.route(
+        "GET HEAD",
+        f"{UPLOAD}/content",
+        OWN_RIGHT,
+        "getContent",
+        "Get the bytes of a payload by its signed URL",
+        mode=STREAM,
+        answers={200: _OCTETS, 206: _OCTETS},
+        refuses=(403, 405, 416, PayloadNotFound),
+        parameters=_SIGNED,
+    )
+    async def get(self, request: Request, out: Send, topic: str, upload: str) -> Answer | None:
+        """Returns a payload, or a range of it, as it was put. The URL is that of a message's reference."""
+        await self._check(request, "GET", topic, upload)
+        name = object_name(topic, upload)
+        try:
+            size = await self.store.size(name)
+        except FileNotFoundError:
+            raise PayloadNotFound("the payload is not in the store", topic=topic, id=upload) from None
+        read = partial(pieces, self.store, name, piece_bytes=CHUNK_BYTES)
+        try:
+            with self.reader.unread.streaming(2 * CHUNK_BYTES):
+                stored = StoredObject(size, upload, "application/octet-stream", read)
+                return await send_object(stored, request, out, self.reader.settings.answer_timeout_s)
+        except FileNotFoundError:  # its topic was deleted meanwhile
+            raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
+
+    async def _check(self, request: Request, method: str, topic: str, upload: str) -> None:
+        """Raises InvalidName, and Forbidden where the request shows no token for this."""
+        check_name(topic)
+        shown, name = request.query, object_name(topic, upload) if incarnation_of(upload) is not None else ""
+        await self.uploads.own_urls.check(method, name, shown.get("expires", ""), shown.get("token", ""))
+
+
+def _check_length(request: Request, upload: str, record: UploadRecord) -> None:
+    size = request.content_length
+    if size is None or request.header(b"transfer-encoding") is not None:
+        raise InvalidRequest("the PUT of an upload needs a Content-Length", field="content-length")
+    if size != record.size:
+        detail = f"the upload was announced with {record.size} bytes, but Content-Length is {size}"
+        raise UploadMismatch(detail, upload_id=upload, field="size", value=size, bound=record.size)
+
+
+@router.route(
+    "POST",
+    f"{UPLOAD}/complete",
+    Action.PUBLISH,
+    "completeUpload",
+    "Complete an upload",
+    answers={200: UploadState},
+    refuses=(*OF_BODIES, 404, 409, 410),
+    shows=_SHOWN,
+    leads=(Lead(("importUpload",), OF_TOPIC, {"upload_id": "$request.path.upload", "format": "ndjson"}),),
 )
-async def complete_upload(services: Services, request: RequestDep, topic: str, upload: str) -> Response:
+async def complete_upload(services: Services, request: RequestDep, topic: PathTopic, upload: str) -> Response:
     """Checks that all bytes are there, and are those that were announced; parts are put together first. A publish does
     the same where nobody has done it before."""
-    check_name(topic)
     await services.reader.nothing(request)
     found = await services.catalog.known(topic)
     record = await services.uploads.complete(found, upload)
     return json_answer(await _state(request, services.uploads, found, upload, record))
 
 
-@router.delete(ONE, status_code=204, **described(None, {204: None}, (404, 409)))
-async def abort_upload(services: Services, topic: str, upload: str) -> Response:
+@router.route(
+    "DELETE", UPLOAD, Action.PUBLISH, "abortUpload", "Abort an upload", answers={204: None}, refuses=(404, 409)
+)
+async def abort_upload(services: Services, topic: PathTopic, upload: str) -> Response:
     """Ends an upload that no message refers to, and deletes its bytes."""
-    found = await services.catalog.known(check_name(topic))
+    found = await services.catalog.known(topic)
     await services.uploads.abort(found, upload)
     return Response(status_code=204)
 
@@ -257,78 +413,3 @@ async def _state(request: Request, uploads: Uploads, topic: Topic, upload: str, 
         parts = await uploads.parts(topic, upload, record)
         state.parts = [UploadPart(part.number, part.size) for part in parts]
     return state
-
-
-PUT_BYTES = 3 * 1024 * 1024  # a put holds so much in memory: chunks on their way to the disk
-CHUNK_BYTES = 1024 * 1024
-METHODS = ("GET", "HEAD", "PUT")
-PUT_REFUSES = (403, 404, 405, 408, 409, 410)
-GET_REFUSES = (403, 404, 405, 416)
-
-
-class Received(msgspec.Struct):
-    """The bytes that were received."""
-
-    upload_id: str
-    size: int
-    sha256: str | None
-
-
-@dataclass(frozen=True)
-class UploadContent:
-    """The routes, with the services that they use."""
-
-    catalog: Catalog
-    uploads: Uploads
-    store: ObjectStore
-    reader: RequestReader
-
-    async def serve(self, request: Request, out: Send, topic: str, upload: str) -> Answer | None:
-        """Returns the answer to a request of one of METHODS, None where it was sent already. Raises Forbidden."""
-        check_name(topic)
-        is_put = request.method == "PUT"
-        await self._check(request, "PUT" if is_put else "GET", topic, upload)
-        return await (self.put(request, topic, upload) if is_put else self.get(request, out, topic, upload))
-
-    async def put(self, request: Request, topic: str, upload: str) -> Answer:
-        """Receives the bytes of an upload: 201 once they are durable, and equal those that were announced; also where
-        the same bytes come again. The URL is that of the upload's answer."""
-        found = await self.catalog.known(topic)
-        record = (await self.uploads.find(found, upload)).record
-        _check_length(request, upload, record)
-        body = request.receive
-        assert isinstance(body, StreamedBody)
-        held = IncompleteBody(body.dismiss, PUT_BYTES)
-        try:
-            record = await self.uploads.receive(found, upload, body.chunks(self.reader, held))
-        finally:
-            self.reader.bodies.release(held)
-        return Answer(201, msgspec.json.encode(Received(upload, record.size, record.checked)))
-
-    async def get(self, request: Request, out: Send, topic: str, upload: str) -> Answer | None:
-        """Returns a payload, or a range of it, as it was put. The URL is that of a message's reference."""
-        name = object_name(topic, upload)
-        try:
-            size = await self.store.size(name)
-        except FileNotFoundError:
-            raise PayloadNotFound("the payload is not in the store", topic=topic, id=upload) from None
-        read = partial(pieces, self.store, name, piece_bytes=CHUNK_BYTES)
-        try:
-            with self.reader.unread.streaming(2 * CHUNK_BYTES):
-                stored = StoredObject(size, upload, "application/octet-stream", read)
-                return await send_object(stored, request, out, self.reader.settings.answer_timeout_s)
-        except FileNotFoundError:  # its topic was deleted meanwhile
-            raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
-
-    async def _check(self, request: Request, method: str, topic: str, upload: str) -> None:
-        shown, name = request.query, object_name(topic, upload) if incarnation_of(upload) is not None else ""
-        await self.uploads.own_urls.check(method, name, shown.get("expires", ""), shown.get("token", ""))
-
-
-def _check_length(request: Request, upload: str, record: UploadRecord) -> None:
-    size = request.content_length
-    if size is None or request.header(b"transfer-encoding") is not None:
-        raise InvalidRequest("the PUT of an upload needs a Content-Length", field="content-length")
-    if size != record.size:
-        detail = f"the upload was announced with {record.size} bytes, but Content-Length is {size}"
-        raise UploadMismatch(detail, upload_id=upload, field="size", value=size, bound=record.size)

@@ -9,8 +9,8 @@ from prometheus_client import Metric, ProcessCollector
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.metrics import cluster, log
 from seaweedq.api.metrics.families import Family, counter, gauge, histogram
-from seaweedq.api.refusals import Refusals
-from seaweedq.api.traffic import Traffic
+from seaweedq.api.problems import Refusals
+from seaweedq.api.request import Traffic
 from seaweedq.broker.broker import Broker
 
 VERSION = version("seaweedq")

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from seaweedq.access.rights import NEVER_US
 from seaweedq.api.connections.memory import UnreadAnswers
 from seaweedq.api.problems import unexpected
 from seaweedq.api.request import ClientGone, Request
+from seaweedq.api.services import Parts
 from seaweedq.broker.read import ClusterTime, Readable
 from seaweedq.broker.streams import LeasedBatch
 from seaweedq.broker.topics import Topic
@@ -67,6 +68,11 @@ class Chunks:
         self._files, self._peers = asyncio.Semaphore(FILES), asyncio.Semaphore(PEERS)
         self._shared: OrderedDict[Key, Chunk] = OrderedDict()
         self._shared_bytes = 0
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker = parts.broker
+        return cls(broker.uploading.payloads, broker.reading.readables.time, broker.process.clock)
 
     async def read(self, topic: Topic, segment: Readable, offset: int, until_us: int) -> Chunk:
         """Returns messages from an offset on, which is below the segment's end; none where all of them have expired.
@@ -136,6 +142,10 @@ class StreamMemory:
         self._unread = unread
         self._clock = clock
         self._full_until_s = float("-inf")
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        return cls(parts.reader.unread, parts.broker.process.clock)
 
     def has(self, size: int) -> bool:
         """Returns whether there is room now. That there is none for a large message says nothing of other ones."""

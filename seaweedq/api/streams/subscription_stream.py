@@ -14,29 +14,68 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from seaweedq.access.rights import Action
+from seaweedq.api.access.origins import CLIENT
 from seaweedq.api.connections.request_reader import decode_request
 from seaweedq.api.handlers.acks import AckRequest, Acks, ExtendRequest, NackRequest
 from seaweedq.api.handlers.pulls import MAX_PULL, check_count
 from seaweedq.api.parameters import check_name, whole_number
 from seaweedq.api.request import Request, Send
+from seaweedq.api.routes import SOCKET, STREAM, SUBSCRIPTION, Router
+from seaweedq.api.services import Parts
 from seaweedq.api.streams import session as sessions
 from seaweedq.api.streams.session import CHUNK_BYTES, StreamMemory, StreamSession, StreamTransport
-from seaweedq.api.streams.transports import EventId, EventTransport, WebSocket, accept, check_accepted, id_at, listen
+from seaweedq.api.streams.transports import (
+    LAST_ID,
+    MEDIA,
+    EventId,
+    EventTransport,
+    WebSocket,
+    accept,
+    check_accepted,
+    id_at,
+    listen,
+)
 from seaweedq.broker.streams import LeasedBatch, SubscriptionStreams
 from seaweedq.broker.subscriptions import Position, Pull, parse_lease
 from seaweedq.broker.topics import Topic
 from seaweedq.clock import Clock, Ids
-from seaweedq.errors import InvalidRequest, SeaweedqError, Unavailable, UnreadableBody
+from seaweedq.errors import InvalidPositions, InvalidRequest, SeaweedqError, Unavailable, UnreadableBody
 
 MAX_IN_FLIGHT, LARGEST_IN_FLIGHT = 1_000, 1_000_000
 CONSUMER_CHARACTERS = 255
 AGAIN_S = 0.5  # before a dispatcher that cannot answer is asked again
 LEAVE_S = 2.0  # for the dispatcher to hear that a client has gone
 logger = logging.getLogger(__name__)
+router = Router("subscriptions")
+LEASED = 'id: 5f2b8a6c.1.17\ndata: {"id":"0-17","key":"UA","value":1,"segment":0,"offset":17,"attempt":1}\n\n'
+_PARAMETERS = (
+    {
+        "name": "consumer",
+        "in": "query",
+        "description": "as in a pull; a stream without one is a consumer of its own",
+        "schema": {"type": "string", "maxLength": CONSUMER_CHARACTERS},
+    },
+    {
+        "name": "max_in_flight",
+        "in": "query",
+        "description": "so many messages of the stream may be unacked",
+        "schema": {"type": "integer", "minimum": 1, "maximum": LARGEST_IN_FLIGHT, "default": MAX_IN_FLIGHT},
+    },
+    LAST_ID,
+    {
+        "name": CLIENT,
+        "in": "header",
+        "description": "any value; needed without Authorization, as no web page sends it by itself",
+        "schema": {"type": "string"},
+        "example": "curl",
+    },
+)
 
 
 class ClientFrame(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,6 +100,24 @@ class SubscriptionStreamRoute:
     clock: Clock
     ids: Ids
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        streaming, process = parts.broker.streaming, parts.broker.process
+        ended, room = streaming.watches.ended, parts.get(StreamMemory)
+        return cls(streaming.subscriptions, parts.get(Acks), ended, room, process.clock, process.ids)
+
+    @router.route(
+        "GET",
+        f"{SUBSCRIPTION}/stream",
+        Action.CONSUME,
+        "streamSubscription",
+        "Stream a subscription's messages",
+        mode=STREAM,
+        lasts=True,
+        answers={200: {MEDIA: {"schema": {"type": "string"}, "example": LEASED}}},
+        refuses=(404, 406, 409, InvalidPositions),
+        parameters=_PARAMETERS,
+    )
     async def serve(self, request: Request, out: Send, topic: str, name: str) -> None:
         """Leases messages to a consumer as they come, as server-sent events, at most `max_in_flight` unacked ones.
 
@@ -76,6 +133,7 @@ class SubscriptionStreamRoute:
         finally:
             await stream.leave(free=False)
 
+    @router.route(SOCKET, f"{SUBSCRIPTION}/stream", Action.CONSUME, mode=STREAM, lasts=True)
     async def serve_socket(self, request: Request, out: Send, topic: str, name: str) -> None:
         """Sends the same over a WebSocket, which takes acks, nacks and extensions; its close frees its leases."""
         stream = await self._open(request, topic, name, transport := WebSocket(out))

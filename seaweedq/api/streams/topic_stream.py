@@ -7,20 +7,44 @@ A stream ends when its client goes, its topic is deleted, or the broker leaves.
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+from seaweedq.access.rights import Action
 from seaweedq.api.parameters import check_name, time_us
 from seaweedq.api.request import Request, Send
+from seaweedq.api.routes import SOCKET, STREAM, TOPIC, Router
+from seaweedq.api.services import Parts
 from seaweedq.api.streams import session as sessions
 from seaweedq.api.streams.session import CHUNK_BYTES, Chunk, Chunks, StreamMemory, StreamSession, StreamTransport
-from seaweedq.api.streams.transports import EventTransport, WebSocket, accept, check_accepted, listen, nothing_to_say
+from seaweedq.api.streams.transports import (
+    LAST_ID,
+    MEDIA,
+    EventTransport,
+    WebSocket,
+    accept,
+    check_accepted,
+    listen,
+    nothing_to_say,
+)
 from seaweedq.broker.streams import Positions, Start, StartTime, TailWatch, TopicReader, TopicStreams
 from seaweedq.broker.topics import Catalog
 from seaweedq.clock import Clock
-from seaweedq.errors import InvalidPositions, Unavailable
+from seaweedq.errors import BelowRetention, InvalidPositions, Unavailable
 from seaweedq.units import MOMENT
 
 AGAIN_S = 0.2  # before a segment that could not be read is tried again
+router = Router("read")
+EXAMPLE = 'data: {"id":"0-17","key":"UA","value":{"carrier":"UA"},"segment":0,"offset":17}\nid: 1:0-18\n\n'
+_PARAMETERS = (
+    {
+        "name": "start",
+        "in": "query",
+        "description": "latest, earliest, a time (RFC 3339, or how long ago: 5m), or positions",
+        "schema": {"type": "string", "default": "latest"},
+        "example": "earliest",
+    },
+    {**LAST_ID, "description": "the id of the last event that the client has; instead of start"},
+)
 _FORMS = f"latest, earliest, {MOMENT}, or positions such as 0-17,1-5"
 
 
@@ -34,6 +58,23 @@ class TopicStreamRoute:
     room: StreamMemory
     clock: Clock
 
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker, clock = parts.broker, parts.broker.process.clock
+        return cls(broker.catalog, broker.streaming.topics, parts.get(Chunks), parts.get(StreamMemory), clock)
+
+    @router.route(
+        "GET",
+        f"{TOPIC}/stream",
+        Action.READ,
+        "streamTopic",
+        "Stream a topic's messages",
+        mode=STREAM,
+        lasts=True,
+        answers={200: {MEDIA: {"schema": {"type": "string"}, "example": EXAMPLE}}},
+        refuses=(404, 406, 409, 416, InvalidPositions, BelowRetention),
+        parameters=_PARAMETERS,
+    )
     async def serve(self, request: Request, out: Send, topic: str) -> None:
         """Sends the messages of a topic as server-sent events: those that come, or those from `start` on.
 
@@ -48,6 +89,7 @@ class TopicStreamRoute:
         await transport.begin(positions)
         await self._run(request, reader, transport, request.until_gone())
 
+    @router.route(SOCKET, f"{TOPIC}/stream", Action.READ, mode=STREAM, lasts=True)
     async def serve_socket(self, request: Request, out: Send, topic: str) -> None:
         """Sends the same over a WebSocket: frames with `messages` and the `positions` behind them."""
         reader, positions = await self._open(request, topic)

@@ -38,6 +38,12 @@ MAX_STREAM = 44  # characters; with a serial it is the name of a lease
 SHOWN = 100
 _ID = re.compile(r"(?P<lease>[A-Za-z0-9._-]{1,64})\.(?P<n>0|[1-9][0-9]{0,35})")
 MEDIA = "text/event-stream"
+LAST_ID = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "the id of the last event that the client has",
+    "schema": {"type": "string"},
+}
 HEADERS: Mapping[str, str] = {
     "content-type": f"{MEDIA}; charset=utf-8",
     "cache-control": "no-store",

@@ -7,7 +7,6 @@ import gc
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,18 +14,17 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from fastapi import APIRouter
+from fastapi import FastAPI
 
 from seaweedq.access.rights import ANONYMOUS, EVERYTHING, OF_THE_CLUSTER, Action, Caller, Grant, Resource, Rights
 from seaweedq.access.tokens import digest_of, draw
-from seaweedq.api import routes
 from seaweedq.api.access import authentication
 from seaweedq.api.access.authentication import Authentication, PeerRequests, header_of
 from seaweedq.api.app import Application
-from seaweedq.api.fastapi_routes import HANDLERS, documented_routes, reachable
-from seaweedq.api.refusals import Refusals
+from seaweedq.api.openapi import check_rights
+from seaweedq.api.problems import Refusals
 from seaweedq.api.request import CONNECTION, Request
-from seaweedq.api.routes import SOCKET, TABLE, Kind, every, find
+from seaweedq.api.routes import OPEN, SOCKET, Kind, Router, RouteTable
 from seaweedq.broker.access.callers import AdminToken, Callers
 from seaweedq.broker.rpc.peer_sessions import STAMP_HEADER, Refusal
 from seaweedq.broker.rpc.peer_sessions import refused as refused_stamp
@@ -50,7 +48,7 @@ from tests.broker.access.test_callers import Time
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
-from tests.support.http.requests import matched, request_of
+from tests.support.http.requests import TABLE, every, find, matched, request_of
 
 FROM_A_BROKER = STAMP_HEADER.lower().encode()
 NAMES = {"topic": "t1", "subscription": "s1", "segment": "0", "offset": "0", "upload": "u", "principal": "p"}
@@ -265,40 +263,37 @@ async def application(tmp_path: Path) -> AsyncIterator[tuple[Application, str]]:
 
 
 @pytest.mark.brokers
-async def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path: Path) -> None:
-    async with application(tmp_path) as (app, token):
-        declared = set(reachable(app.fastapi.routes))
-        ahead = {(m, p) for m, p, r in every() if m == SOCKET or p == "/internal/*"}
-        ahead.add(("HEAD", "/v1/topics/{topic}/uploads/{upload}/content"))
-        assert {(m, p) for m, p, _ in every()} == declared | ahead
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://b0") as http:
-            for method, path, rule in ROUTES:
-                if method == SOCKET:
-                    continue
-                answer = await http.request(method, path)
-                if rule.kind is Kind.OPEN:
-                    assert answer.status_code in ((308,) if path == "/console" else (200, 404)), path
-                elif rule.kind is Kind.OWN_RIGHT:
-                    assert answer.status_code in (403, 404, 411, 422), path
-                else:
-                    assert answer.status_code == 401, path
-                    assert answer.headers["www-authenticate"] == 'Bearer realm="seaweedq"'
-            me = (await http.get("/v1/whoami", headers={"authorization": f"Bearer {token}"})).json()
-            assert me["principal"] == "admin"
+async def test_every_route_is_reached_by_whom_it_lets_in(tmp_path: Path) -> None:
+    async with (
+        application(tmp_path) as (app, token),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://b0") as http,
+    ):
+        for method, path, rule in ROUTES:
+            if method == SOCKET:
+                continue
+            answer = await http.request(method, path)
+            if rule.kind is Kind.OPEN:
+                assert answer.status_code in ((308,) if path == "/console" else (200, 404)), path
+            elif rule.kind is Kind.OWN_RIGHT:
+                assert answer.status_code in (403, 404, 411, 422), path
+            else:
+                assert answer.status_code == 401, path
+                assert answer.headers["www-authenticate"] == 'Bearer realm="seaweedq"'
+        me = (await http.get("/v1/whoami", headers={"authorization": f"Bearer {token}"})).json()
+        assert me["principal"] == "admin"
 
 
 def test_a_route_without_an_action_is_refused_at_start() -> None:
-    toy = APIRouter()
+    app = FastAPI(openapi_url=None)
 
-    @toy.post("/v1/toys/{toy}")
+    @app.post("/v1/toys/{toy}")
     async def play(toy: str) -> str:
         return toy
 
-    def nothing(*_: Any) -> None:
-        raise AssertionError
-
     with pytest.raises(ValueError, match=r"POST.*/v1/toys/{toy}"):
-        documented_routes(nothing, nothing, (*HANDLERS, SimpleNamespace(router=toy)))
+        check_rights(app, RouteTable([]))
+    with pytest.raises(TypeError, match="right"):
+        Router("topics").route("POST", "/v1/toys/{toy}")(play)  # type: ignore[call-arg]
 
 
 @pytest.mark.brokers
@@ -321,10 +316,16 @@ async def test_a_refused_request_is_not_read_and_reserves_nothing(tmp_path: Path
         assert inside.budget(app._broker).in_flight == 0
 
 
-def test_the_table_has_no_rule_twice() -> None:
-    rules = [(method, path) for methods, path, _, _ in TABLE for method in methods.split()]
-    assert len(rules) == len(set(rules))
-    assert find("GET", "/v1/topics/" + "x" * 1000)
+def test_no_path_has_two_routes() -> None:
+    router = Router("topics")
+    for path in ("/v1/toys/{toy}", "/v1/toys/{other}", "/v1/toys/best"):
+        router.route("GET", path, OPEN)(lambda: None)
+    first, second, word = router.routes
+    for other in (second, word):
+        router.routes = [first, other]
+        with pytest.raises(ValueError, match="/v1/toys/"):
+            RouteTable([router])
+    assert find("GET", "/v1/topics/" + "x" * 1000).names == ("x" * 1000,)
 
 
 def test_which_routes_change_something() -> None:
@@ -346,7 +347,8 @@ def test_resources() -> None:
     for method, path, rule in ROUTES:
         found = find(method, path)
         wanted = Resource("t1" if rule.has_topic else None, "s1" if rule.has_subscription else None)
-        assert (asdict(found[0]), found[1]) == (asdict(rule), wanted)
+        assert (found.route, found.resource) == (rule, wanted)
+        assert len(found.names) == rule.path.count("{")
         if rule.action and rule.action not in OF_THE_CLUSTER:
             assert rule.has_topic
 
@@ -512,7 +514,7 @@ def test_what_is_remembered_takes_no_more_memory_than_is_said(name: str, monkeyp
         while not sizes or sizes[-1] < 0.9 * most:
             _ask_about(world, name)
             sizes.append(taken_by(shown))
-        routes._remembered.cache_clear()
+        TABLE._remembered.cache_clear()
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         shown.forget(None)

@@ -9,9 +9,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from seaweedq.api.routes import SOCKET, Kind, every, find
+from seaweedq.api.routes import SOCKET, Kind
 from seaweedq.errors import MethodNotAllowed, RouteNotFound
 from tests.support.brokers import inside
+from tests.support.http.requests import every, find
 from tests.support.http.with_tokens import Http, access
 
 pytestmark = pytest.mark.brokers
@@ -92,7 +93,7 @@ def asking(http: Http) -> Ask:
 def kind_of(method: str, path: str) -> Kind | None:
     """The kind of right that a route asks for, None if there is no route."""
     try:
-        return find(method, path)[0].kind
+        return find(method, path).route.kind
     except (RouteNotFound, MethodNotAllowed):
         return None
 

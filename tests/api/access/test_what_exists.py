@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.routes import SOCKET, Kind, every
+from seaweedq.api.routes import SOCKET, Kind
 from seaweedq.clock import SystemIds
+from tests.support.http.requests import every
 from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 
 pytestmark = pytest.mark.brokers

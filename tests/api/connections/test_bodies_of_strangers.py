@@ -115,7 +115,7 @@ async def test_slow_bodies_make_no_tail_flush_and_are_dismissed(
     async with serving(tmp_path) as (broker, app, machine):
         budget, shift = inside.budget(broker), 0.0
         real = machine.clock.monotonic_s
-        monkeypatch.setattr(privates.reader(app).bodies, "_now", lambda: real() + shift)
+        monkeypatch.setattr(app.parts.reader.bodies, "_now", lambda: real() + shift)
         slow = [Asked(app, length=16 * MIB) for _ in range(300)]
         for one in slow:
             await one.send(b"x")
@@ -235,7 +235,7 @@ async def test_a_fetch_without_room_for_its_answer_is_refused_once(tmp_path: Pat
 
 async def test_a_body_out_of_time_is_dismissed_by_another_in_the_same_turn(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, app, _):
-        body = privates.reader(app).body(request_of("POST", "/", (b"content-type", b"text/plain")))
+        body = app.parts.reader.body(request_of("POST", "/", (b"content-type", b"text/plain")))
         errors: list[Any] = []
 
         def dismiss() -> None:  # as the request does that asks for a step

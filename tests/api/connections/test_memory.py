@@ -19,7 +19,6 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies
 from seaweedq.errors import Overloaded
 from tests.api.connections.test_bodies_of_strangers import Asked, serving
-from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, access
@@ -190,7 +189,7 @@ async def test_bodies_of_one_principal_leave_room_for_those_of_another(tmp_path:
         assert await http.status("POST", "/v1/topics/t/messages", other, content=content, headers=kind) != 503
         go_on.set()
         await asyncio.gather(*slow)
-        assert not len(privates.reader(http.together.apps["http://b0"]).fair)
+        assert not len(http.together.apps["http://b0"].parts.reader.fair)
         budget.requests -= 36 * MIB
 
 
@@ -248,4 +247,4 @@ async def test_small_bodies_that_become_large_leave_room_for_another_caller(
         assert {await one for one in sent} <= {413, 503}  # a message is too large
         assert 413 in {await one for one in sent}
         application = http.together.apps["http://b0"]
-        assert len(privates.reader(application).fair) == inside.budget(http.together.brokers[0]).in_flight == 0
+        assert len(application.parts.reader.fair) == inside.budget(http.together.brokers[0]).in_flight == 0

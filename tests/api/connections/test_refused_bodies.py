@@ -17,7 +17,6 @@ import pytest
 from seaweedq.codec import bodies
 from seaweedq.concurrency.pools import Pool
 from tests.api.connections.test_bodies_of_strangers import PATH, Asked, serving
-from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.paths import ROOT
 
@@ -66,7 +65,7 @@ async def test_a_refused_request_leaves_no_cycle(tmp_path: Path, pieces: int) ->
             if frames or any(isinstance(one, BaseException | TracebackType) for one in left):
                 found[name] = sorted({frame.f_code.co_qualname for frame in frames})
         assert found == {}
-        assert inside.budget(broker).in_flight == len(privates.reader(app).fair) == 0
+        assert inside.budget(broker).in_flight == len(app.parts.reader.fair) == 0
 
 
 async def _left_by(request: Coroutine[Any, Any, None]) -> list[Any]:

@@ -12,8 +12,9 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.api.console.pages import LINKS, POLICY, STATIC
-from seaweedq.api.routes import Kind, every
+from seaweedq.api.routes import Kind
 from tests.support.brokers.in_process import running
+from tests.support.http.requests import every
 from tests.support.paths import ROOT
 
 VENDOR = STATIC / "vendor"

@@ -11,12 +11,13 @@ import pytest
 from seaweedq.access.rights import Action
 from seaweedq.access.tokens import draw
 from seaweedq.api.access.authentication import CALLER_HEADER
-from seaweedq.api.routes import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC, every
+from seaweedq.api.routes import OWN_RIGHT, SOCKET, SUBSCRIPTION, TOPIC
 from seaweedq.clock import SystemIds
 from seaweedq.settings import MIB
 from tests.api.handlers.test_internal import Recorded
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop
+from tests.support.http.requests import every
 from tests.support.http.with_tokens import Http, access
 
 pytestmark = pytest.mark.brokers

@@ -17,10 +17,10 @@ from websockets.typing import Subprotocol
 
 from seaweedq.api.connections import answers, web_sockets
 from seaweedq.api.connections.connections import Connections
-from seaweedq.api.pipeline import Pipeline
 from seaweedq.api.request import CONNECTION, Answer, ClientGone, Receive, Scope, Send
 from seaweedq.api.routes import SOCKET
 from seaweedq.api.streams import transports
+from seaweedq.broker.streams.topic_streams import TopicStreams
 from seaweedq.broker.topics.catalog import Topic
 from tests.support import privates
 from tests.support.brokers import inside
@@ -257,7 +257,7 @@ async def test_one_that_hangs_at_the_stop_is_cancelled_without_a_word_in_the_log
         await never.wait()
 
     here.server.config.timeout_graceful_shutdown = 1
-    monkeypatch.setattr(Pipeline, "_socket", lambda *_: hang())
+    monkeypatch.setattr(TopicStreams, "open", hang)
     connecting = asyncio.create_task(stream(here).__aenter__())
     await begun.wait()
     here.stop.ask()

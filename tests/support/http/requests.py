@@ -1,10 +1,21 @@
-"""Requests as the pipeline makes them, for its steps alone."""
+"""Requests as the pipeline makes them, for its steps alone; and the routes that they meet."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
+from seaweedq.api.app import route_table
 from seaweedq.api.request import Request
-from seaweedq.api.routes import SOCKET, find
+from seaweedq.api.routes import SOCKET, Route
+
+TABLE = route_table()
+find = TABLE.find
+
+
+def every() -> Iterator[tuple[str, str, Route]]:
+    """Method and path of each route, and the route."""
+    for route in TABLE.routes:
+        yield route.method, route.path, route
 
 
 async def no_body() -> Any:
@@ -25,5 +36,5 @@ def request_of(method: str, path: str, *headers: tuple[bytes, bytes], **more: An
 
 def matched(request: Request) -> Request:
     """The same, with its route. Raises RouteNotFound and MethodNotAllowed."""
-    request.route, request.resource = find(request.method, request.path)
+    request.route, request.resource, request.names = find(request.method, request.path)
     return request

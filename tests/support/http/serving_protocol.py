@@ -14,7 +14,7 @@ from seaweedq.api.connections.connections import ConnectionBounds, Connections
 from seaweedq.api.connections.memory import IncompleteBodies, UnreadAnswers
 from seaweedq.api.connections.protocol import BoundedProtocol
 from seaweedq.api.connections.web_sockets import socket_options
-from seaweedq.api.refusals import Refusals
+from seaweedq.api.problems import Refusals
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import SystemClock
 

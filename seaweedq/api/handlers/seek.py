@@ -1,0 +1,133 @@
+"""Seeks: a subscription goes on at other messages.
+
+The broker that takes a seek chooses its id, unless the client did, before it hands the request on: so one that it
+repeats, after an answer of the dispatcher was lost, seeks once.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+import msgspec
+from fastapi import Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from seaweedq.access.rights import Action
+from seaweedq.api.handlers.pulls import LeaseName
+from seaweedq.api.parameters import PathSubscription, PathTopic, RequestDep, in_utc
+from seaweedq.api.proxy import Proxy
+from seaweedq.api.routes import OF_BODIES, SUBSCRIPTION, Router
+from seaweedq.api.services import Parts, body, given
+from seaweedq.broker.read import Target
+from seaweedq.broker.subscriptions import AtOffsets, DispatcherFinder, Seeking, SeekPlace
+from seaweedq.broker.topics import Catalog
+from seaweedq.clock import Ids
+from seaweedq.coordination.keys import ID_BOUND
+from seaweedq.errors import InvalidRequest, TooManySegments
+
+router = Router("subscriptions")
+MAX_SEGMENTS = 10_000
+MOST_OFFSET = 10**18
+SegmentNumber = Annotated[int, Meta(ge=0, lt=ID_BOUND)]
+Offset = Annotated[int, Meta(ge=0, le=MOST_OFFSET)]
+Offsets = Annotated[dict[SegmentNumber, Offset], Meta(min_length=1, max_length=MAX_SEGMENTS)]
+
+
+class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One of: the first message whose `timestamp` reaches this (RFC 3339, with an offset); `offsets` by segment, while
+    other segments stay where they are."""
+
+    timestamp: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
+    offsets: Offsets | UnsetType = UNSET
+
+
+class SeekRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Where to go on. A request that is repeated under its `id` seeks once; without one it gets one."""
+
+    to: Literal["latest", "earliest"] | SeekTo
+    id: LeaseName | UnsetType = UNSET
+
+
+class SoughtSegment(Struct, rename={"from_": "from"}):
+    """A segment: the offset below which everything was acked before, and the offset that is delivered next."""
+
+    segment: int
+    from_: int
+    to: int
+
+
+class SeekAnswer(Struct):
+    """All segments that the seek moved; of those in `moved` retention had taken what was wanted. A repetition that
+    another dispatcher answers names no segments."""
+
+    id: str
+    segments: list[SoughtSegment]
+    moved: list[int]
+
+
+@dataclass(frozen=True)
+class SeekServices:
+    """The services of this route."""
+
+    catalog: Catalog
+    seeking: Seeking
+    finder: DispatcherFinder
+    proxy: Proxy
+    ids: Ids
+
+    @classmethod
+    def of(cls, parts: Parts) -> Self:
+        broker, subscribing = parts.broker, parts.broker.subscribing
+        finder, ids = subscribing.finder, broker.process.ids
+        return cls(broker.catalog, subscribing.seeking, finder, parts.proxy, ids)
+
+
+SeekDep = Annotated[SeekServices, given(SeekServices)]
+
+
+@router.route(
+    "POST",
+    f"{SUBSCRIPTION}/seek",
+    Action.SUBSCRIBE,
+    "seekSubscription",
+    "Move a subscription in time",
+    answers={200: SeekAnswer},
+    refuses=(*OF_BODIES, 404, 409, 416, TooManySegments),
+    shows={"id": "9f2c", "segments": [{"segment": 0, "from": 180, "to": 17}], "moved": []},
+)
+async def seek_subscription(
+    services: SeekDep,
+    request: RequestDep,
+    topic: PathTopic,
+    subscription: PathSubscription,
+    wanted: Annotated[SeekRequest, body(SeekRequest, {"to": {"offsets": {"0": 17}}})],
+) -> Response:
+    """Goes on at other messages: all leases end, and a new epoch begins."""
+    place = _place_of(wanted.to)
+    key = services.ids.nonce() if wanted.id is UNSET else wanted.id
+    found = await services.catalog.known(topic)
+
+    async def here(_: Target) -> Response:
+        done = await services.seeking.seek(found, subscription, place, key)
+        segments = [SoughtSegment(*one) for one in done.segments]
+        sought = SeekAnswer(done.key, segments, list(done.moved))
+        return Response(msgspec.json.encode(sought), media_type="application/json")
+
+    async def there(target: Target) -> Response:
+        answer = await services.proxy.relay(request, target, msgspec.json.encode(replace(wanted, id=key)))
+        return Response(bytes(answer.body), answer.status, dict(answer.headers))
+
+    return await services.finder.search(found, subscription, services.proxy.search_request(request)).answer(here, there)
+
+
+def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> SeekPlace:
+    """Returns where to go on. Raises InvalidRequest."""
+    if not isinstance(to, SeekTo):
+        return to
+    if (to.timestamp is UNSET) == (to.offsets is UNSET):
+        raise InvalidRequest("to has both timestamp and offsets, or neither; it needs one of them", field="to")
+    if to.offsets is not UNSET:
+        return AtOffsets(to.offsets)
+    assert to.timestamp is not UNSET
+    return {"timestamp": in_utc(to.timestamp, "to.timestamp").isoformat()}
