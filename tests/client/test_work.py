@@ -75,7 +75,7 @@ def test_what_is_held_is_looked_at_and_changed_under_the_lock_alone(
         topic, "s", lambda message: None, workers=3, start="earliest", idle_timeout_s=0.1, mode="shared"
     )
     assert done == Worked(acked=20)
-    assert seen >= {"waiting", "wait_s", "add", "next", "done", "clear"}
+    assert seen >= {"waiting", "wait_s", "add", "next", "finish", "clear"}
 
 
 @pytest.mark.parametrize("mode", [later("ordered"), "keyed"])
