@@ -11,11 +11,11 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.result import Result
-from seaweedq.codec import bodies
+from seaweedq.codec import bodies, envelopes
 from seaweedq.codec import message_json as answers
 from seaweedq.codec.arrow_bodies import decode_arrow
+from seaweedq.codec.envelopes import Envelope
 from seaweedq.codec.intake import Intake
-from seaweedq.codec.messages import Envelope
 from seaweedq.segments.layout import Format, Layout, rows_of_singles
 
 LINES, READ, TEXT = "bare decode_lines", "bare IPC read", "json.dumps of the values"
@@ -54,7 +54,7 @@ def measure(folder: Path) -> Iterator[Result]:
     typed_rows = bodies.decode_ndjson(body, intake[Format.TYPED])
     streams = {name: stream_of(each) for name, each in (("json", rows), ("bytes", raw_rows), ("typed", typed_rows))}
     unkeyed, bare = b"\n".join(b'{"value":%b}' % value for value in values), b"\n".join(values)
-    singles = [bodies.decode_single(line, intake[Format.JSON]) for line in lines]
+    singles = [envelopes.decode_single(line, intake[Format.JSON]) for line in lines]
     bare_lines = msgspec.json.Decoder(Envelope)
 
     lines_us = best_us(lambda: bare_lines.decode_lines(body), count)
@@ -69,7 +69,7 @@ def measure(folder: Path) -> Iterator[Result]:
         "NDJSON to typed": (lambda: bodies.decode_ndjson(body, intake[Format.TYPED]), lines_us, LINES),
         "JSON batch to json": (lambda: bodies.decode_json(batch, intake[Format.JSON]), lines_us, LINES),
         "singles decoded": (
-            lambda: [bodies.decode_single(line, intake[Format.JSON]) for line in lines],
+            lambda: [envelopes.decode_single(line, intake[Format.JSON]) for line in lines],
             lines_us,
             LINES,
         ),

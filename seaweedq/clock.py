@@ -1,4 +1,4 @@
-"""Time, randomness and ids: the only module that asks the operating system for them.
+"""Time, randomness and ids: the only module that asks the operating system for them; and counts of durations.
 
 All others take a `Clock` and an `Ids`, so that tests control both. Wall time (`now_us`) only labels; `monotonic_s`
 measures. Neither decides what is safe.
@@ -6,6 +6,8 @@ measures. Neither decides what is safe.
 
 import os
 import time
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -44,3 +46,27 @@ class SystemIds:
 
     def nonce(self) -> str:
         return os.urandom(16).hex()
+
+
+BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0)
+
+
+class Durations:
+    """Counts of durations by class. A class ends at its bound, the last one has none; `sum_s` is of all."""
+
+    __slots__ = ("bounds_s", "counts", "sum_s")
+
+    def __init__(self, bounds_s: Sequence[float] = BOUNDS_S) -> None:
+        self.bounds_s = bounds_s
+        self.counts = [0] * (len(bounds_s) + 1)
+        self.sum_s = 0.0
+
+    def add(self, duration_s: float) -> None:
+        """Counts one more."""
+        self.counts[bisect_left(self.bounds_s, duration_s)] += 1
+        self.sum_s += duration_s
+
+
+def by_outcome(*outcomes: str) -> dict[str, Durations]:
+    """Returns durations for each outcome, of which none has been met yet."""
+    return {outcome: Durations() for outcome in outcomes}

@@ -15,7 +15,7 @@ _PROJECT = "pyproject.toml"
 
 @contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
-    """Raises MissingExtra where `what` cannot import a package, which comes with `extra`."""
+    """Raises MissingExtra if `what` cannot import a package, which comes with `extra`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -27,7 +27,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that adds an extra to this installation: from the checkout, where it came from one."""
+    """Returns the command that adds an extra to this installation: from the checkout, if it came from one."""
     from shlex import quote
 
     folder, editable = _checkout()

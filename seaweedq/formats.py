@@ -1,8 +1,8 @@
 """The versions of stored formats: which one each level of the cluster writes, and which ones this program reads.
 
 Each format has one `Format`, beside its encoder: a table from the level to the version that is written there. A version
-is read from the first on, by a decoder for each. What has a later version was written whole by a later program: it is
-never taken as damaged, and never as missing. It needs a broker that reads it (NeedsNewerBroker).
+is read from the first on, by a decoder for each. Bytes of a later version were written whole by a later program: they
+are never taken as damaged, and never as missing. They need a broker that reads them (NeedsNewerBroker).
 
 Headers of journals hold a version and the draft number (levels.DRAFT) in one number of 32 bits, of 16 bits each.
 
@@ -59,7 +59,7 @@ def drafted(version: int) -> int:
 
 
 def undrafted(stamped: int) -> tuple[int, int]:
-    """Returns the version and the draft number in what `drafted` returned."""
+    """Returns the version and the draft number in the one number that `drafted` returned."""
     return stamped & 0xFFFF, stamped >> 16
 
 

@@ -24,8 +24,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from seaweedq.broker.imports.pipe_protocol import GO, Job, ReaderMessage, head
-from seaweedq.broker.imports.rules import BATCH_BYTES, Cutter
+from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, GO, Cutter, Job, ReaderMessage, head
 from seaweedq.codec.arrow_bodies import check_schema, decode_batch
 from seaweedq.codec.bodies import decode_ndjson
 from seaweedq.codec.intake import Intake, refuse
@@ -47,7 +46,9 @@ STDIN, STDOUT = 0, 1
 T = TypeVar("T")
 MAX_NAMED = 100  # rows of an import, whose record keeps them
 KEPT_BYTES = 384 * 1024 * 1024  # of lines that were checked
-SPARE_FILES = 4  # descriptors that may still be opened: the file under its name, and what Arrow opens beside it
+SPARE_FILES = (
+    4  # descriptors that may still be opened: the file under its name, and the files that Arrow opens beside it
+)
 _job = msgspec.json.Decoder(Job)
 JOB_BYTES = 64 * 1024 * 1024  # of a job: a typed topic's columns are in it
 CHUNK_ROWS = 65_536
@@ -69,11 +70,11 @@ def main() -> None:
     with open(STDIN, "rb", buffering=0, closefd=False) as stdin:
         job = _job.decode(_line(stdin.fileno()))
     job = msgspec.structs.replace(job, file=_lowest(job.file))
-    asked = threading.Event()
-    threading.Thread(target=_listen, args=(asked,), name="lifeline", daemon=True).start()
+    wanted = threading.Event()
+    threading.Thread(target=_listen, args=(wanted,), name="lifeline", daemon=True).start()
     _bound(job)
     try:
-        _work(job, asked)
+        _work(job, wanted)
     except SeaweedqError as error:
         _refuse(error)
     except MemoryError:
@@ -84,23 +85,26 @@ def _refuse(error: SeaweedqError) -> None:
     _send_message(ReaderMessage("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
 
 
-def _work(job: Job, asked: threading.Event) -> None:
+def _work(job: Job, wanted: threading.Event) -> None:
     layout = Layout.from_format(Format(job.topic_format), decode_fields(job.columns) if job.columns else None)
     intake = Intake(layout, job.key_field, job.max_message_bytes, job.now_us, cluster_us=job.now_us)
     kept: list[pa.RecordBatch] = []
     if job.check:
         count, kept = _checked(job, intake)
         _send_message(ReaderMessage("checked", rows=count))
-        asked.wait()
+        wanted.wait()
     cutter, row = Cutter(layout, job.batch_rows), 0
-    for rows in kept or _rows(job, intake):
+    for rows in kept or _outcomes(job, intake):
+        if not isinstance(rows, pa.RecordBatch):
+            reason = "it has changed"
+            raise InvalidImport("the file has changed since it was checked", format=job.format, reason=reason)
         end = row + rows.num_rows
         if end > job.first_row:
             for batch in cutter.cut(rows.slice(max(0, job.first_row - row))):
-                _send(batch)
+                _write_rows(batch)
         row = end
     for batch in cutter.end():
-        _send(batch)
+        _write_rows(batch)
     _send_message(ReaderMessage("ended"))
 
 
@@ -144,28 +148,21 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
-def _rows(job: Job, intake: Intake) -> Iterator[pa.RecordBatch]:
-    for found in _outcomes(job, intake):
-        if not isinstance(found, pa.RecordBatch):
-            raise InvalidImport("the file has changed since it was checked", format=job.format, reason="it has changed")
-        yield found
-
-
-def _send(batch: pa.RecordBatch) -> None:
+def _write_rows(batch: pa.RecordBatch) -> None:
     size = pa.MockOutputStream()
-    _write(batch, size)
+    _write_stream(batch, size)
     sink = pa.FixedSizeBufferWriter(buffer := pa.allocate_buffer(size.size()))
-    _write(batch, sink)
+    _write_stream(batch, sink)
     _send_message(ReaderMessage("rows", rows=batch.num_rows, size=buffer.size), buffer)
 
 
-def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
+def _write_stream(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
 
 
-def _send_message(told: ReaderMessage, body: pa.Buffer | None = None) -> None:
-    for data in (head(told), body):
+def _send_message(message: ReaderMessage, body: pa.Buffer | None = None) -> None:
+    for data in (head(message), body):
         left = memoryview(data) if data is not None else memoryview(b"")
         while left:
             left = left[os.write(STDOUT, left) :]
@@ -181,11 +178,11 @@ def _line(stdin: int) -> bytes:
     return line
 
 
-def _listen(asked: threading.Event) -> None:
+def _listen(wanted: threading.Event) -> None:
     with suppress(OSError):
         while data := os.read(STDIN, 16):
             if GO in data:
-                asked.set()
+                wanted.set()
     os._exit(1)
 
 
@@ -298,11 +295,9 @@ class _Columns:
     intake: Intake
 
     def decode(self) -> pa.RecordBatch:
-        """As Chunk."""
         return decode_batch(self.batch, self.intake)
 
     def halves(self) -> Sequence[Chunk]:
-        """As Chunk."""
         half = self.batch.num_rows // 2
         if not half:
             return ()
@@ -411,11 +406,10 @@ class _Lines:
     intake: Intake
 
     def decode(self) -> pa.RecordBatch:
-        """As Chunk."""
         return decode_ndjson(self.text, self.intake, self.bare)
 
     def halves(self) -> Sequence[Chunk]:
-        """As Chunk. Lines do not expand, so they need no halves."""
+        """Returns none: lines do not expand, so they need no halves."""
         return ()
 
 

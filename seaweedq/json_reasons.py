@@ -39,18 +39,18 @@ def in_words(error: Exception | str, fields: Collection[str] = ()) -> str:
     """Returns why JSON was refused, with the path of the field; an unknown field may have meant one of `fields`."""
     if isinstance(error, UnicodeDecodeError):
         return NOT_UTF8
-    what, path = apart(str(error))
-    return f"{path}: {of(what, fields)}" if path else of(what, fields)
+    what, path = split_path(str(error))
+    return f"{path}: {reword(what, fields)}" if path else reword(what, fields)
 
 
-def apart(reason: str) -> tuple[str, str]:
-    """Returns what the decoder says, and the path of the field that it says it of; empty for the whole."""
+def split_path(reason: str) -> tuple[str, str]:
+    """Returns the decoder's reason, and the path of the field that it concerns; empty for the whole."""
     found = _PATH.match(reason)
     assert found is not None
     return found["what"], found["path"] or ""
 
 
-def of(what: str, fields: Collection[str] = ()) -> str:
+def reword(what: str, fields: Collection[str] = ()) -> str:
     """Returns a reason without its path."""
     if unknown := re.fullmatch("Object contains unknown field `(.*)`", what, re.DOTALL):
         near = get_close_matches(unknown[1][:LONGEST], fields, 1)

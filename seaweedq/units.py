@@ -32,7 +32,7 @@ _BYTES: dict[str, int] = (
 
 
 def seconds_of(text: str) -> float:
-    """Returns the seconds of a duration: an int where they are whole."""
+    """Returns the seconds of a duration: an int if they are whole."""
     if _PLAIN.fullmatch(text):
         return _number(text)
     at, total = 0, 0  # of a billionth of a millisecond
@@ -81,7 +81,7 @@ def moment_of(text: str, now: datetime) -> datetime:
 
 
 def value_of(name: str, text: str) -> float | None:
-    """Returns the number that a text stands for in a field or setting of this name; None where the name has no unit."""
+    """Returns the number that a text stands for in a field or setting of this name; None if the name has no unit."""
     unit = unit_of(name)
     return seconds_of(text) if unit == "s" else bytes_of(text) if unit == "bytes" else None
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import import_worker
-from seaweedq.broker.imports.pipe_protocol import Job
 from seaweedq.broker.imports.reader_process import ReaderDied, ReaderProcess
-from seaweedq.broker.imports.rules import BATCH_BYTES
+from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, Job
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields
 from tests.support.http.uploading_files import arrow, numbered, parquet
@@ -64,7 +63,7 @@ async def batches(given: Given) -> list[pa.RecordBatch]:
     found = []
     async with given as reader:
         while True:
-            told, rows = await reader.rows()
+            told, rows = await reader.next_rows()
             if rows is None:
                 assert told.kind == "ended", told
                 return found
@@ -91,11 +90,11 @@ async def test_the_same_batches_from_wherever_it_begins(format):
 
 async def test_rows_are_given_only_once_they_were_checked_and_asked_for():
     async with Given(parquet(numbered(2500)), "parquet", check=True) as reader:
-        while (told := await reader.told()).kind == "seen":
+        while (told := await reader.next_message()).kind == "seen":
             assert 0 <= told.rows <= 2500
         assert (told.kind, told.rows) == ("checked", 2500)
-        await reader.go()
-        told, rows = await reader.rows()
+        await reader.request_rows()
+        told, rows = await reader.next_rows()
         assert told.rows == rows.num_rows == 1000
 
 
@@ -104,7 +103,7 @@ async def test_a_bound_on_memory_holds():
     file = parquet(pa.table({"value": column}), compression="zstd", write_statistics=False)
     assert len(file) < 2**20
     async with Given(file, "parquet", memory_bytes=300 * 2**20, check=True) as reader:
-        told = await reader.told()
+        told = await reader.next_message()
         assert told.kind == "refused"
         assert "memory" in told.problem.detail or "malloc" in told.problem.detail
 
@@ -113,7 +112,7 @@ async def test_a_bound_on_memory_holds():
 async def test_what_stands_for_far_more_than_it_has_is_refused():
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(['"' + "x" * 2**19 + '"']))
     async with Given(parquet(pa.table({"value": column})), "parquet", check=True) as reader:
-        while (told := await reader.told()).kind == "seen":
+        while (told := await reader.next_message()).kind == "seen":
             pass
         assert told.kind == "refused"
         assert "expands to" in told.problem.detail
@@ -145,7 +144,7 @@ async def test_one_that_is_killed_is_dead():
 
 async def _to_the_end(reader: ReaderProcess) -> None:
     while True:
-        await reader.rows()
+        await reader.next_rows()
 
 
 LIES = {
@@ -162,7 +161,7 @@ LIES = {
 }
 LIAR = """
 import sys, pyarrow as pa
-from seaweedq.broker.imports.pipe_protocol import ReaderMessage, head
+from seaweedq.broker.imports.reader_protocol import ReaderMessage, head
 ROWS = pa.schema([('value', pa.string())])
 def out(data):
     sys.stdout.buffer.write(data)
@@ -185,7 +184,7 @@ async def test_one_that_lies_is_dead(lie):
     given.command = (sys.executable, "-c", LIAR + LIES[lie])
     async with given as reader:
         with pytest.raises(ReaderDied) as died:
-            await asyncio.wait_for(reader.rows(), 20)
+            await asyncio.wait_for(reader.next_rows(), 20)
     assert "decompressed" in str(died.value) or "decompressed" not in lie
 
 
@@ -194,7 +193,7 @@ async def test_it_has_no_files_sockets_or_secrets(monkeypatch):
     looks = """
 import os, socket, sys, threading
 from seaweedq import import_worker
-from seaweedq.broker.imports.pipe_protocol import ImportProblem, ReaderMessage
+from seaweedq.broker.imports.reader_protocol import ImportProblem, ReaderMessage
 def looked(job, asked):
     found = ["secret"] if "AWS_SECRET_ACCESS_KEY" in os.environ else []
     try:
@@ -210,7 +209,7 @@ import_worker.main()
     others = [os.open(os.devnull, os.O_RDONLY) for _ in range(30)]  # so that the file has a high number
     try:
         async with given as reader:
-            told = await reader.told()
+            told = await reader.next_message()
     finally:
         for other in others:
             os.close(other)

@@ -16,8 +16,7 @@ from urllib.parse import parse_qsl
 from seaweedq.access.limits import Account
 from seaweedq.access.rights import NOBODY, Caller
 from seaweedq.api.routes import NO_RESOURCE, NO_ROUTE, SOCKET, Route
-from seaweedq.clock import Clock
-from seaweedq.durations import Durations, by_outcome
+from seaweedq.clock import Clock, Durations, by_outcome
 from seaweedq.errors import InvalidRequest, UnreadableBody
 
 Scope = MutableMapping[str, Any]

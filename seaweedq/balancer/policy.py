@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from seaweedq.errors import InvalidRequest
-from seaweedq.json_reasons import apart, of
+from seaweedq.json_reasons import reword, split_path
 
 DEFAULT_MAX_SEGMENTS = 256
 _UNKNOWN = re.compile(r".*unknown field `(?P<field>.*)`", re.DOTALL)
@@ -57,8 +57,8 @@ def _invalid(reason: str, config: dict[str, Any]) -> InvalidRequest:
     if found := _UNKNOWN.match(reason):
         field, bound = found["field"], f"the field does not exist; use {', '.join(ScalingPolicy.__struct_fields__)}"
     else:
-        what, field = apart(reason)
-        bound = of(what)
+        what, field = split_path(reason)
+        bound = reword(what)
     return _refused(field, config.get(field), bound)
 
 

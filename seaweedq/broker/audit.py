@@ -304,10 +304,10 @@ class AuditTopic(Service):
     async def _topic(self) -> Topic:
         """Returns the topic, and creates it if it does not exist. Raises TopicConflict if it takes no rows of the
         audit, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
-        if self._catalog.find(TOPIC) is None:
+        if self._catalog.get(TOPIC) is None:
             self._catalog.check_readable(TOPIC)
             await self._admin.create(TOPIC, await asyncio.to_thread(config))
-        found = await self._catalog.known(TOPIC)
+        found = await self._catalog.require(TOPIC)
         if not fits(found.layout):
             raise TopicConflict(f"the topic {TOPIC!r} has other columns than the audit; delete it")
         return found

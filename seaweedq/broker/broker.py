@@ -30,7 +30,7 @@ from seaweedq.broker.cluster.leadership import Leadership
 from seaweedq.broker.cluster.suspecting import OwnRevocations, Suspecting
 from seaweedq.broker.context import Context
 from seaweedq.broker.context import Readiness as Readiness
-from seaweedq.broker.imports.importing import Importing, UploadClaims
+from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.load import Load
 from seaweedq.broker.log.entry_writer import EntryWriter
@@ -53,9 +53,8 @@ from seaweedq.broker.subscriptions.dead_lettering import DeadLettering
 from seaweedq.broker.subscriptions.subscribing import Subscribing
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
-from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.broker.uploads.uploading import Uploading
+from seaweedq.broker.uploads.uploads import Uploading
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.cluster_level import ClusterLevel
@@ -240,7 +239,6 @@ class Broker:
             roster=self.roster,
             callers=self.callers,
             catalog=self.catalog,
-            tombstones=Tombstones(coordination),
             quota=ClusterQuota(self.catalog, coordination, *most, limits_of),
             budget=self.budget,
             cluster=cluster,
@@ -318,8 +316,7 @@ class Broker:
         self.reshaping = Reshaping(context, log, publishing, self.load)
         self.uploading = Uploading(context, self.keyring, reading)
         uploads = self.uploading.uploads
-        claims = UploadClaims(uploads.find, uploads.claim)
-        self.importing = Importing(context, process.import_reader, publishing, reading, claims)
+        self.importing = Importing(context, process.import_reader, publishing, reading, uploads)
         self.dead_lettering = DeadLettering(context, self.topics, publishing, reading, subscribing, self.uploading)
         self.streaming = Streaming(context, reading, subscribing, self.uploading)
         self.audit_topic = AuditTopic(self.audit, context.catalog, self.topics, publishing.publisher, context.broker)
@@ -374,7 +371,7 @@ class Broker:
         if self.readiness.ready:
             for service in self.services:
                 service.begin_stop()
-        for topic in filter(None, map(self.catalog.find, self.catalog.names())):
+        for topic in filter(None, map(self.catalog.get, self.catalog.names())):
             topic.signal.wake()
 
     async def stop(self) -> None:
@@ -492,7 +489,7 @@ class Broker:
 
     def _segment_fenced(self, segment: OpenSegment, error: Fenced) -> None:
         """Listens to the flusher: another broker has written to a segment of this one, which it believes dead."""
-        topic = self.catalog.find(segment.topic)
+        topic = self.catalog.get(segment.topic)
         known = self.catalog.records(topic).get(segment.id) if topic else None
         if known and known.record.owner == self.id:
             self._lose_lease(f"segment {segment.id} of {segment.topic!r} was taken: {error}")

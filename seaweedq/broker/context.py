@@ -14,7 +14,6 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
-from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
@@ -101,7 +100,6 @@ class Context:
     roster: Roster
     callers: Callers
     catalog: Catalog
-    tombstones: Tombstones
     quota: ClusterQuota
     budget: Budget
     cluster: str

@@ -115,7 +115,7 @@ class Loads:
         seen: dict[SegmentId, _SegmentMeter] = {}
         cool_downs: dict[Topic, float] = {}
         for key in self._catalog.owned_by(self._broker):
-            topic = self._catalog.find(key[0])
+            topic = self._catalog.get(key[0])
             if topic is None or topic.record.incarnation != key[1]:
                 continue
             if topic not in cool_downs:
@@ -143,7 +143,7 @@ class Loads:
         policies: dict[tuple[str, int], ScalingPolicy] = {}
         for key, one in self._metered.items():
             if key[:2] not in policies:
-                topic = self._catalog.find(key[0])
+                topic = self._catalog.get(key[0])
                 policies[key[:2]] = policy_of(topic) if topic else ScalingPolicy()
             load = _reported(one.meter, policies[key[:2]])
             if one.messages or any(load.messages_peaks):
@@ -355,7 +355,7 @@ class Reports:
         earlier = self._earlier.get(segment)
         if earlier is None:
             return load
-        topic = self._catalog.find(segment[0])
+        topic = self._catalog.get(segment[0])
         return load.following(earlier, policy_of(topic).cool_down_s) if topic else load
 
 
@@ -427,7 +427,7 @@ class HistoryRecorder:
         return taken, there
 
     def _record(self, key: SegmentId) -> SegmentRecord | None:
-        topic = self._catalog.find(key[0])
+        topic = self._catalog.get(key[0])
         if topic is None or topic.record.incarnation != key[1]:
             return None
         found = self._catalog.records(topic).get(key[2])

@@ -12,10 +12,10 @@ from seaweedq.broker.log.memory_budget import UnusedMemory
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.checks import reach
 from seaweedq.coordination.records import FlushPolicy
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS
 from seaweedq.errors import SeaweedqError
-from seaweedq.failpoints import reach
 
 TICK_S = 0.2
 MAX_OBJECTS = 4000  # of an object journal that are needed at a time: some seconds of a recovery
@@ -115,7 +115,7 @@ class Maintenance(Service):
 
     def _limits(self, segment: OpenSegment) -> FlushLimits:
         """Returns the flush policy of a segment's topic, defaults filled in."""
-        topic, settings = self._catalog.find(segment.topic), self._settings
+        topic, settings = self._catalog.get(segment.topic), self._settings
         policy = topic.record.config.flush if topic else FlushPolicy()
         return FlushLimits(
             max_bytes=policy.max_bytes or settings.flush_max_bytes,

@@ -4,6 +4,9 @@ The order of the checks matters. First come the bounds (`ipc_bounds`), then the 
 ever read. Then every batch is validated in full, and cast to the layout's types within a budget, since a dictionary or
 a view can expand to far more bytes than it has. Only then are the values checked. No exception of Arrow's leaves this
 module.
+
+A cast is allowed if it loses nothing: from wider offsets, views and dictionaries of text, narrower numbers, and other
+units of time (digits below a microsecond are cut). Any other type is refused before a row is read.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,11 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
-from seaweedq.codec import json_text as json_texts
-from seaweedq.codec import key_field as keys
-from seaweedq.codec import typed_values
-from seaweedq.codec.arrow_casts import Misfit, caster, time_text
+from seaweedq.codec import json_values, typed_values
 from seaweedq.codec.intake import (
     MAX_AHEAD_US,
     MAX_EXPIRES_S,
@@ -43,9 +44,9 @@ from seaweedq.segments.layout import (
 )
 from seaweedq.segments.schema import is_time, is_uuid
 
+Cast = Callable[[pa.Array, int], pa.Array]
 _KEY, _HEADERS, _EXPIRES = OPTIONAL_FIELDS[:3]
 _QUEUE_FIELDS = {field.name: field for field in (TIMESTAMP_FIELD, _KEY, _HEADERS, _EXPIRES)}
-
 _ARROW_ERRORS = (
     pa.ArrowException,
     ValueError,
@@ -56,12 +57,10 @@ _ARROW_ERRORS = (
     MemoryError,
     RecursionError,
 )
-
 _UUID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _TIME = r"^([01][0-9]|2[0-3])(:[0-5][0-9]){2}\.[0-9]{6}$"
 _DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = MIN_US // _DAY_US, MAX_US // _DAY_US
-
 Errors = list[tuple[int, str]]
 
 
@@ -144,10 +143,10 @@ def _unreadable() -> Iterator[None]:
         raise UnreadableBody(f"the body is not a valid Arrow stream: {_brief(error)}") from None
 
 
-def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
-    """Returns the cast of each column by name. Raises InvalidRequest where a column does not fit."""
+def _casts(schema: pa.Schema, intake: Intake) -> dict[str, Cast]:
+    """Returns the cast of each column by name. Raises InvalidRequest if a column does not fit."""
     wanted = {**_QUEUE_FIELDS, **{field.name: field for field in intake.layout.values}}
-    casts: dict[str, _Cast] = {}
+    casts: dict[str, Cast] = {}
     for field in schema:
         name = field.name
         if name == "_reference":
@@ -157,7 +156,7 @@ def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
         if name in casts:
             raise _unfit(name, "occurs twice")
         kind = wanted[name].type
-        cast = _caster(field.type, wanted[name])
+        cast = _field_caster(field.type, wanted[name])
         if cast is None:
             raise _unfit(name, f"is {str(field.type)[:200]}, which cannot be converted to {kind}")
         casts[name] = cast
@@ -167,27 +166,24 @@ def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
     return casts
 
 
-_Cast = Callable[[pa.Array, int], pa.Array]
-
-
-def _caster(given: pa.DataType, wanted: pa.Field) -> _Cast | None:
+def _field_caster(given: pa.DataType, wanted: pa.Field) -> Cast | None:
     """Returns the cast for a field. Times of day become text; a UUID gets its one spelling, in lower case."""
     if is_time(wanted) and pa.types.is_time(given):
-        return time_text
-    cast = caster(given, wanted.type)
+        return _time_text
+    cast = _caster(given, wanted.type)
     if cast is None or not is_uuid(wanted):
         return cast
     return lambda column, budget: pc.ascii_lower(cast(column, budget))
 
 
-def _cast(name: str, cast: _Cast, chunks: list[pa.Array], intake: Intake) -> pa.Array:
+def _cast(name: str, cast: Cast, chunks: list[pa.Array], intake: Intake) -> pa.Array:
     budget, made = intake.max_request_bytes, []
     try:
         for chunk in chunks:
             made.append(cast(chunk, budget))
             budget -= made[-1].nbytes
         column = made[0] if len(made) == 1 else pa.concat_arrays(made)
-    except Misfit:
+    except _Misfit:
         limit = intake.max_request_bytes
         raise RequestTooLarge(
             f"the column {name!r} takes more than {limit} bytes once its dictionary or views are expanded; "
@@ -222,7 +218,10 @@ def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
     required = layout.format is not Format.TYPED or not field.nullable
     nulls = _rows(column.is_null(), f"{field.name} is null") if required and column.null_count else []
     if layout.format is Format.JSON:
-        return nulls + _text_errors(column.fill_null("null") if nulls else column)
+        texts = column.fill_null("null") if nulls else column
+        rows = json_values.doubtful(texts) if json_values.are_json(texts) else range(len(texts))
+        found = ((row, why) for row in rows if (why := json_values.blemish(texts[row].as_buffer())))
+        return nulls + list(islice(found, MAX_INVALID))
     if layout.format is Format.BYTES:
         return nulls
     kind = field.type
@@ -238,12 +237,6 @@ def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
     return nulls
 
 
-def _text_errors(column: pa.Array) -> Errors:
-    rows = json_texts.doubtful(column) if json_texts.are_json(column) else range(len(column))
-    found = ((row, why) for row in rows if (why := json_texts.blemish(column[row].as_buffer())))
-    return list(islice(found, MAX_INVALID))
-
-
 def _outside(name: str, column: pa.Array, low: int, high: int) -> Errors:
     return _rows(pc.or_(pc.less(column, low), pc.greater(column, high)), f"{name} is out of range")
 
@@ -251,7 +244,7 @@ def _outside(name: str, column: pa.Array, low: int, high: int) -> Errors:
 def _times(
     columns: dict[str, pa.Array], count: int, intake: Intake, errors: Errors
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Returns `_timestamp`, with the broker's time where there is none, and `_expires`."""
+    """Returns `_timestamp`, with the broker's time if there is none, and `_expires`."""
     expires = columns.get(_EXPIRES.name)
     if expires is not None:
         errors += _outside(
@@ -267,37 +260,33 @@ def _times(
 
 
 def _keys(explicit: pa.Array | None, values: list[pa.Array], intake: Intake, errors: Errors) -> pa.Array:
-    """Returns the keys from the key field, and from `_key` where the field has none."""
+    """Returns the keys from the key field, and from `_key` if the field has none."""
     field = intake.key_field
     assert field is not None
     if intake.layout.format is Format.TYPED:
         found = typed_values.keys_of(values, intake.layout.values, field)
     else:
-        found = _text_keys(_blanked(values[0], errors), field, errors)
+        texts = values[0]
+        if errors:  # an empty object, which has no key, in place of each row that has an error
+            bad = np.zeros(len(texts), bool)
+            bad[[row for row, _ in errors]] = True
+            texts = pc.if_else(pa.array(bad), "{}", texts)
+        found = _text_keys(texts, field, errors)
     if explicit is None:
         return found
     errors += _rows(pc.not_equal(explicit, found), f"_key differs from the field {field!r}")
     return pc.coalesce(explicit, found)
 
 
-def _blanked(column: pa.Array, errors: Errors) -> pa.Array:
-    """Returns the JSON texts with an empty object, which has no key, in place of each row that has an error."""
-    if not errors:
-        return column
-    bad = np.zeros(len(column), bool)
-    bad[[row for row, _ in errors]] = True
-    return pc.if_else(pa.array(bad), "{}", column)
-
-
 def _text_keys(column: pa.Array, field: str, errors: Errors) -> pa.Array:
     texts = [text.encode() for text in column.to_pylist()]
     try:
-        return pa.array(keys.keys_in(texts, field), pa.string())
+        return pa.array(json_values.keys_in(texts, field), pa.string())
     except ValueError:
         found: list[str | None] = []
         for row, text in enumerate(texts):
             try:
-                found.append(keys.key_in(text.strip(), field))
+                found.append(json_values.key_in(text.strip(), field))
             except ValueError as error:
                 errors.append((row, f"{field}: {error}"))
                 found.append(None)
@@ -321,3 +310,104 @@ def _unfit(name: str, reason: str) -> InvalidRequest:
 
 def _brief(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+class _Misfit(Exception):
+    """Raised if a column would take more bytes than the budget allows."""
+
+
+def _caster(given: pa.DataType, wanted: pa.DataType) -> Cast | None:
+    """Returns the cast from one type to another within a budget of bytes, None if there is none.
+
+    A cast raises _Misfit over its budget, and Arrow's own errors if a value does not fit.
+    """
+    if types.is_dictionary(given):
+        inner = _caster(given.value_type, wanted) if _is_text(given.value_type) and _is_text(wanted) else None
+        return None if inner is None else _from_dictionary(wanted)
+    if _is_text(wanted):
+        if given == wanted:
+            return _same
+        taken = _is_string(given) or (types.is_binary(wanted) and _is_text(given))
+        return _text(wanted) if taken else None
+    if not (given == wanted or _widens(given, wanted)):
+        return None
+    return lambda column, _: column.cast(options=pc.CastOptions(wanted, allow_time_truncate=True))
+
+
+def _time_text(column: pa.Array, _: int) -> pa.Array:
+    """Casts times of day to text, to the microsecond."""
+    return column.cast(options=pc.CastOptions(pa.time64("us"), allow_time_truncate=True)).cast(pa.string())
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(_is_string(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(types.is_string_view(kind) or types.is_binary_view(kind))
+
+
+def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if types.is_map(wanted):
+        return types.is_map(given) and all(
+            types.is_string(part) or types.is_large_string(part) for part in (given.key_type, given.item_type)
+        )
+    if types.is_signed_integer(wanted):
+        return bool(types.is_integer(given) and given.bit_width + types.is_unsigned_integer(given) <= wanted.bit_width)
+    if types.is_floating(wanted):
+        return bool(types.is_floating(given) and given.bit_width <= wanted.bit_width)
+    if types.is_timestamp(wanted):
+        return bool(types.is_timestamp(given) and (given.tz is None) == (wanted.tz is None))
+    return False
+
+
+def _same(column: pa.Array, budget: int) -> pa.Array:
+    _spend(column.nbytes, budget)
+    return column
+
+
+def _text(wanted: pa.DataType) -> Cast:
+    def cast(column: pa.Array, budget: int) -> pa.Array:
+        if _is_view(column.type):
+            column = _clean(column)
+        _spend(pc.sum(_lengths(column)).as_py(), budget)
+        return column.cast(wanted)
+
+    return cast
+
+
+def _clean(column: pa.Array) -> pa.Array:
+    """Returns a column of views with zeros for nulls: nothing validates the views of nulls, but Arrow's cast follows
+    them."""
+    validity, views, *data = column.buffers()
+    words = np.frombuffer(views, np.int64, 2 * len(column), 16 * column.offset).reshape(-1, 2).copy()
+    words[column.is_null().to_numpy(zero_copy_only=False)] = 0
+    nulls = pc.invert(column.is_null()).buffers()[1] if validity else None
+    return pa.Array.from_buffers(column.type, len(column), [nulls, pa.py_buffer(words), *data])
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    """Returns the bytes of each row. A column of views must have no offset; each view begins with its length."""
+    if _is_view(column.type):
+        return pa.array(np.frombuffer(column.buffers()[1], np.int32)[::4][: len(column)].astype(np.int64))
+    return pc.binary_length(column).cast(pa.int64())
+
+
+def _from_dictionary(wanted: pa.DataType) -> Cast:
+    def cast(column: pa.DictionaryArray, budget: int) -> pa.Array:
+        plain = _caster(column.dictionary.type, wanted)
+        assert plain is not None
+        dictionary = plain(column.dictionary, budget)
+        _spend(pc.sum(pc.take(_lengths(dictionary), column.indices)).as_py(), budget)
+        return pc.take(dictionary, column.indices)
+
+    return cast
+
+
+def _spend(size: int | None, budget: int) -> None:
+    if (size or 0) > budget:
+        raise _Misfit

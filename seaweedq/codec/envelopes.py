@@ -1,22 +1,23 @@
-"""Checks JSON messages, `{"key", "value", "headers", "timestamp", "expires_in_s"}`, as columns or one by one.
+"""Decodes and checks JSON messages, `{"key", "value", "headers", "timestamp", "expires_in_s"}`, as columns or singly.
 
-`columns_of` converts all messages of a request at once, and gives up (with any of `GIVEN_UP`) where one of them is or
-may be invalid; `read` decides for one message and says why it is refused. A message that both accept gives the same
-row. Only `read` accepts a message with a `reference` in place of a value: looking its upload up costs far more.
+Topics of values, topics of bytes and messages with a payload each have a type and a decoder, as fast as its shape
+allows; values are not decoded with the envelope. `columns_of` converts all messages of a request at once, and gives up
+(with any of `GIVEN_UP`) if one of them is or may be invalid; `read` decides for one message, and says why it is
+refused. A message that both accept gives the same row. Only `read` accepts a message with a `reference` in place of a
+value: looking its upload up costs far more.
 """
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.codec import json_text as json_texts
-from seaweedq.codec import key_field as keys
-from seaweedq.codec import typed_values
+from seaweedq.codec import json_values, typed_values
 from seaweedq.codec.intake import (
     EPOCH,
     MAX_AHEAD_US,
@@ -26,12 +27,11 @@ from seaweedq.codec.intake import (
     MIN_US,
     Doubt,
     Intake,
-    Refused,
+    Refusal,
     check_count,
     refuse,
     too_large,
 )
-from seaweedq.codec.messages import Envelope, Message, ReferenceEnvelope, decode_one, decode_reference
 from seaweedq.json_reasons import in_words
 from seaweedq.segments.layout import (
     TIMESTAMP,
@@ -47,24 +47,118 @@ from seaweedq.segments.layout import (
     rows_of_singles,
     rows_with_values,
 )
-from seaweedq.units import seconds_of
+from seaweedq.units import DURATION_PATTERN, seconds_of
 
+_DURATION = msgspec.Meta(
+    extra_json_schema={"pattern": DURATION_PATTERN, "description": "a duration, such as 90s, 1h30m or 7d"}
+)
+Expiry = Annotated[float, msgspec.Meta(gt=0, le=MAX_EXPIRES_S)] | Annotated[str, _DURATION]
+_BASE64 = msgspec.Meta(extra_json_schema={"pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"})
+Moment = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 SHOWN = 50
 TOGETHER, ALONE = 4_096, 8  # typed values that are checked together, and that are not worth it
-GIVEN_UP = (Doubt, Refused, msgspec.DecodeError, RecursionError, ValueError, OverflowError, pa.ArrowException)
+_REFERENCE = b'"reference"'
+GIVEN_UP = (Doubt, Refusal, msgspec.DecodeError, RecursionError, ValueError, OverflowError, pa.ArrowException)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A message of a json or typed topic."""
+
+    value: msgspec.Raw
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: Moment | None = None
+    expires_in_s: Expiry | None = None
+
+
+class BytesEnvelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A message of a bytes topic."""
+
+    value: Annotated[bytes, _BASE64] = msgspec.field(name="value_base64")
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: Moment | None = None
+    expires_in_s: Expiry | None = None
+
+
+class UploadReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A payload: the upload that has it."""
+
+    upload_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+(?!\n)$")]
+
+
+class ReferenceEnvelope(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of a json or bytes topic that has a payload in the store, and no value."""
+
+    reference: UploadReference
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: Moment | None = None
+    expires_in_s: Expiry | None = None
+
+
+class Envelopes(msgspec.Struct, forbid_unknown_fields=True):
+    """Several messages of a json or typed topic."""
+
+    messages: Annotated[list[Envelope], msgspec.Meta(min_length=1)]
+
+
+class BytesEnvelopes(msgspec.Struct, forbid_unknown_fields=True):
+    """Several messages of a bytes topic."""
+
+    messages: Annotated[list[BytesEnvelope], msgspec.Meta(min_length=1)]
+
+
+class ReferenceEnvelopes(msgspec.Struct, forbid_unknown_fields=True):
+    """Several messages, each with a payload. One request may hold messages of both kinds."""
+
+    messages: Annotated[list[ReferenceEnvelope], msgspec.Meta(min_length=1)]
+
+
+Message = Envelope | BytesEnvelope
+
+_one = msgspec.json.Decoder(Envelope)
+_one_bytes = msgspec.json.Decoder(BytesEnvelope)
+_many = msgspec.json.Decoder(Envelopes)
+_many_bytes = msgspec.json.Decoder(BytesEnvelopes)
+_referenced = msgspec.json.Decoder(ReferenceEnvelope)
+
+
+def decode_one(body: Any, format: Format) -> Message:
+    """Decodes one message, whose value is not checked yet. Raises msgspec's errors."""
+    return _one_bytes.decode(body) if format is Format.BYTES else _one.decode(body)
+
+
+def decode_lines(body: bytes, format: Format) -> Sequence[Message]:
+    """Decodes one message after the other, wherever the lines end. Raises msgspec's errors."""
+    return _one_bytes.decode_lines(body) if format is Format.BYTES else _one.decode_lines(body)
+
+
+def decode_many(body: Any, format: Format) -> Sequence[Message]:
+    """Decodes the messages of `{"messages": [...]}`. Raises msgspec's errors."""
+    return _many_bytes.decode(body).messages if format is Format.BYTES else _many.decode(body).messages
+
+
+def decode_reference(body: Any) -> ReferenceEnvelope:
+    """Decodes one message with a payload. Raises msgspec's errors."""
+    return _referenced.decode(body)
+
+
 _NAMES = (*Envelope.__struct_fields__, "value_base64", "reference")  # the first message alone is told the nearest
 
 
 def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
-    """Returns the rows of all messages. Raises one of GIVEN_UP where a message may not be valid."""
+    """Returns the rows of all messages. Raises one of GIVEN_UP if a message may not be valid."""
     check_count(len(messages))
     texts = [message.value for message in messages]
     values = values_of(texts, intake)
     explicit = [message.key for message in messages]
     headers = headers_column([message.headers for message in messages])
     key = optional(explicit, pa.string())
-    _check_sizes(key, headers, intake)
+    longest = 0 if key is None else pc.max(pc.binary_length(key)).as_py()
+    if longest + (0 if headers is None else header_sizes(headers).max()) > intake.max_message_bytes:
+        raise Doubt  # the longest key and the longest headers are too long together
     if intake.key_field is not None:
         key = _field_keys(explicit, texts, values, intake)
     timestamp = _timestamps([message.timestamp for message in messages], intake)
@@ -73,52 +167,72 @@ def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
 
 
 def values_of(texts: Sequence[Any], intake: Intake) -> list[pa.Array]:
-    """Returns the value columns. Raises one of GIVEN_UP where a value may not be valid."""
+    """Returns the value columns. Raises one of GIVEN_UP if a value may not be valid."""
     if max(map(len, texts)) > intake.max_message_bytes:
         raise Doubt
     if intake.layout.format is Format.TYPED:
         return typed_values.columns(texts, intake.layout.values)
     column = binaries(texts, intake.layout.values.field(0).type)
     if intake.layout.format is Format.JSON:
-        for row in json_texts.doubtful(column):
-            if json_texts.blemish(texts[row]):
+        for row in json_values.doubtful(column):
+            if json_values.blemish(texts[row]):
                 raise Doubt
     return [column]
 
 
+def decode_single(body: bytes, intake: Intake) -> Single | None:
+    """Returns the one message of a JSON body on a json or bytes topic, None if `bodies.decode_json` has to decode it.
+
+    Raises UnreadableBody, InvalidMessages, MessageTooLarge.
+    """
+    format = intake.layout.format
+    if format is Format.TYPED:
+        return None
+    try:
+        return check((_one_bytes if format is Format.BYTES else _one).decode(body), 0, intake)
+    except Refusal as refused:
+        refuse([(0, str(refused))])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    if _REFERENCE in body:
+        with suppress(Refusal):  # the other decoder finds the reason again
+            return read(body, 0, intake)
+    return None
+
+
 def read(raw: Any, index: int, intake: Intake) -> Single:
-    """Decodes and checks one message. Raises Refused, MessageTooLarge."""
+    """Decodes and checks one message. Raises Refusal, MessageTooLarge."""
     message = _decoded(raw, index, intake)
     return message if isinstance(message, Single) else check(message, index, intake)
 
 
 def _decoded(raw: Any, index: int, intake: Intake) -> Message | Single:
-    """Decodes a message, and checks one that has a `reference`. Raises Refused, MessageTooLarge."""
+    """Decodes a message, and checks one that has a `reference`. Raises Refusal, MessageTooLarge."""
     try:
         return decode_one(raw, intake.layout.format)
     except RecursionError:
-        raise Refused(json_texts.TOO_DEEP) from None
+        raise Refusal(json_values.TOO_DEEP) from None
     except UnicodeDecodeError:
-        raise Refused(json_texts.NOT_UTF8) from None
+        raise Refusal(json_values.NOT_UTF8) from None
     except msgspec.DecodeError as error:
         fields = _fields_of(raw)
         if "reference" not in fields:
-            raise Refused(in_words(error, _NAMES if index == 0 else ())) from None
+            raise Refusal(in_words(error, _NAMES if index == 0 else ())) from None
         return _read_reference(raw, fields, index, intake)
 
 
 def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Intake) -> Single:
-    """Decodes and checks a message with a `reference`. Raises Refused, MessageTooLarge."""
+    """Decodes and checks a message with a `reference`. Raises Refusal, MessageTooLarge."""
     if bytes(fields["reference"]) == b"null":
         return read(msgspec.json.encode({name: fields[name] for name in fields if name != "reference"}), index, intake)
     if beside := fields.keys() & {"value", "value_base64"}:
-        raise Refused(f"reference: the message also has {beside.pop()}; a message has either a value or a reference")
+        raise Refusal(f"reference: the message also has {beside.pop()}; a message has either a value or a reference")
     if intake.layout.format is Format.TYPED:
-        raise Refused("reference: messages of a typed topic cannot have references; those of json and bytes topics can")
+        raise Refusal("reference: messages of a typed topic cannot have references; those of json and bytes topics can")
     try:
         message = decode_reference(raw)
     except msgspec.DecodeError as error:
-        raise Refused(in_words(error)) from None
+        raise Refusal(in_words(error)) from None
     headers = message.headers or None
     _check_beside(message.key, headers, index, intake)
     timestamp_us, expires_us = _times(message, intake)
@@ -126,19 +240,22 @@ def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Int
 
 
 def check(message: Message, index: int, intake: Intake) -> Single:
-    """Checks a decoded message. Raises Refused, MessageTooLarge."""
+    """Checks a decoded message. Raises Refusal, MessageTooLarge."""
     one = _check_envelope(message, index, intake)
     one.key = check_value(one.value or b"", one.key, intake)
     return one
 
 
 def _check_envelope(message: Message, index: int, intake: Intake) -> Single:
-    """Checks a decoded message, but not what its value says. Raises Refused, MessageTooLarge."""
+    """Checks a decoded message, but not the content of its value. Raises Refusal, MessageTooLarge."""
     value, key, headers = bytes(message.value), message.key, message.headers or None
     limit = intake.max_message_bytes
     if len(value) > limit:
         raise too_large("the value", len(value), limit, index)
-    _check_beside(key, headers, index, intake)
+    if headers or (key and 4 * len(key) > limit):  # a character has at most four bytes
+        _check_beside(key, headers, index, intake)
+    if message.timestamp is None and message.expires_in_s is None:
+        return Single(key, value, headers, intake.now_us, None)
     timestamp_us, expires_us = _times(message, intake)
     return Single(key, value, headers, timestamp_us, expires_us)
 
@@ -152,7 +269,7 @@ def _check_beside(key: str | None, headers: dict[str, str] | None, index: int, i
 
 
 def _times(message: Message | ReferenceEnvelope, intake: Intake) -> tuple[int, int | None]:
-    """Returns `_timestamp` and `_expires`. Raises Refused."""
+    """Returns `_timestamp` and `_expires`. Raises Refusal."""
     timestamp_us, expires_us = intake.now_us, None
     if message.timestamp is not None:
         timestamp_us = (message.timestamp - EPOCH) // dt.timedelta(microseconds=1)
@@ -163,29 +280,29 @@ def _times(message: Message | ReferenceEnvelope, intake: Intake) -> tuple[int, i
 
 
 def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
-    """Checks the value of a message, and returns the message's key. Raises Refused."""
+    """Checks the value of a message, and returns the message's key. Raises Refusal."""
     layout, field = intake.layout, intake.key_field
-    row = typed_values.one(value, layout.values) if layout.format is Format.TYPED else []
-    if layout.format is Format.JSON and (blemish := json_texts.blemish(value)):
-        raise Refused(blemish)
+    row = typed_values.columns_of_one(value, layout.values) if layout.format is Format.TYPED else []
+    if layout.format is Format.JSON and (blemish := json_values.blemish(value)):
+        raise Refusal(blemish)
     if field is None:
         return key
     try:
         if layout.format is Format.TYPED:
-            return keys.agreed(key, typed_values.keys_of(row, layout.values, field)[0].as_py(), field)
-        return keys.agreed(key, keys.key_in(value, field), field)
+            return json_values.agree_on_key(key, typed_values.keys_of(row, layout.values, field)[0].as_py(), field)
+        return json_values.agree_on_key(key, json_values.key_in(value, field), field)
     except msgspec.ValidationError as error:
-        raise Refused(f"{field}: {in_words(error)}") from None
+        raise Refusal(f"{field}: {in_words(error)}") from None
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise Refusal(str(error)) from None
 
 
 def check_time(timestamp_us: int, judged_from_us: int) -> None:
-    """Raises Refused for a timestamp that is too far ahead, or before the year 1."""
+    """Raises Refusal for a timestamp that is too far ahead, or before the year 1."""
     if timestamp_us > judged_from_us + MAX_AHEAD_US:
-        raise Refused("timestamp is more than one hour ahead of the cluster's time")
+        raise Refusal("timestamp is more than one hour ahead of the cluster's time")
     if timestamp_us < MIN_US:
-        raise Refused("timestamp is before the year 1")
+        raise Refusal("timestamp is before the year 1")
 
 
 def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.RecordBatch:
@@ -201,7 +318,7 @@ def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.Record
         try:
             bare = isinstance(raw, Envelope)
             taken.append(check(raw, index, intake) if bare else read(raw, index, intake))
-        except Refused as refused:
+        except Refusal as refused:
             errors.append((index, str(refused)))
         if len(errors) >= MAX_INVALID or len(taken) > MAX_ROWS:
             break
@@ -211,7 +328,8 @@ def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.Record
 
 
 def _typed_rows(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.RecordBatch:
-    """As `row_by_row`, for a typed topic. To check a typed value alone takes twenty times as long as among others."""
+    """Returns the rows as `row_by_row`, for a typed topic. To check a typed value alone takes twenty times as long as
+    among others."""
     taken: list[Single] = []
     errors: list[tuple[int, str]] = []
     waiting: list[tuple[int, Single]] = []
@@ -219,7 +337,7 @@ def _typed_rows(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.Recor
         try:
             found = raw if isinstance(raw, Envelope) else _decoded(raw, index, intake)
             waiting.append((index, found if isinstance(found, Single) else _check_envelope(found, index, intake)))
-        except Refused as refused:
+        except Refusal as refused:
             errors.append((index, str(refused)))
         if len(waiting) >= TOGETHER:
             taken += _with_values(waiting, intake, errors)
@@ -244,8 +362,8 @@ def _with_values(checked: Sequence[tuple[int, Single]], intake: Intake, errors: 
     rows = []
     for index, one in checked:
         try:
-            typed_values.decoded(one.value or b"", intake.layout.values)
-        except Refused as refused:
+            typed_values.decode_value(one.value or b"", intake.layout.values)
+        except Refusal as refused:
             errors.append((index, str(refused)))
         else:
             rows.append((index, one))
@@ -253,13 +371,14 @@ def _with_values(checked: Sequence[tuple[int, Single]], intake: Intake, errors: 
 
 
 def _by_halves(checked: Sequence[tuple[int, Single]], intake: Intake, errors: list[tuple[int, str]]) -> list[Single]:
-    """Does as `_with_values`: halves what is not valid as a whole, until few are left to be looked at one by one."""
+    """Does as `_with_values`: halves messages that are not valid as a whole, until few are left to be checked
+    singly."""
     if len(checked) <= ALONE:
         found = []
         for index, one in checked:
             try:
                 one.key = check_value(one.value or b"", one.key, intake)
-            except Refused as refused:
+            except Refusal as refused:
                 errors.append((index, str(refused)))
             else:
                 found.append(one)
@@ -272,7 +391,7 @@ def _by_halves(checked: Sequence[tuple[int, Single]], intake: Intake, errors: li
 
 
 def _together(checked: Sequence[tuple[int, Single]], intake: Intake) -> list[Single] | None:
-    """Returns the messages with their keys; None where one of them may be refused."""
+    """Returns the messages with their keys; None if one of them may be refused."""
     if not checked:
         return []
     texts, explicit = [one.value for _, one in checked], [one.key for _, one in checked]
@@ -287,18 +406,11 @@ def _together(checked: Sequence[tuple[int, Single]], intake: Intake) -> list[Sin
 
 
 def _fields_of(raw: Any) -> dict[str, Any]:
-    """Returns the fields of a message that could not be decoded; none where it is not an object."""
+    """Returns the fields of a message that could not be decoded; none if it is not an object."""
     try:
         return _fields.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-
-
-def _check_sizes(key: pa.Array | None, headers: pa.Array | None, intake: Intake) -> None:
-    """Raises Doubt where the longest key and the longest headers would exceed the limit together."""
-    longest = 0 if key is None else pc.max(pc.binary_length(key)).as_py()
-    if longest + (0 if headers is None else header_sizes(headers).max()) > intake.max_message_bytes:
-        raise Doubt
 
 
 def _field_keys(explicit: list[str | None], texts: Sequence[Any], values: list[pa.Array], intake: Intake) -> pa.Array:
@@ -307,12 +419,12 @@ def _field_keys(explicit: list[str | None], texts: Sequence[Any], values: list[p
     if intake.layout.format is Format.TYPED:
         found = typed_values.keys_of(values, intake.layout.values, field)
     else:
-        found = pa.array(keys.keys_in(texts, field), pa.string())
+        found = pa.array(json_values.keys_in(texts, field), pa.string())
     return agree(pa.array(explicit, pa.string()), found) if any_there(explicit) else found
 
 
 def agree(explicit: pa.Array, found: pa.Array) -> pa.Array:
-    """Merges the explicit keys with those of the key field. Raises Doubt where two differ."""
+    """Merges the explicit keys with those of the key field. Raises Doubt if two differ."""
     if pc.any(pc.not_equal(explicit, found)).as_py():
         raise Doubt
     return pc.coalesce(explicit, found)
@@ -329,15 +441,15 @@ def _timestamps(moments: list[dt.datetime | None], intake: Intake) -> pa.Array:
 
 
 def lifetime_s(given: float | str) -> float:
-    """Returns the seconds of a lifetime, which the decoder has checked where it is a number. Raises Refused."""
+    """Returns the seconds of a lifetime, which the decoder has checked if it is a number. Raises Refusal."""
     if not isinstance(given, str):
         return given
     try:
         found = seconds_of(given)
     except ValueError as error:
-        raise Refused(f"expires_in_s: {error}") from None
+        raise Refusal(f"expires_in_s: {error}") from None
     if not 0 < found <= MAX_EXPIRES_S:
-        raise Refused(f"expires_in_s is {given[:SHOWN]!r}; it must be over 0 and at most {MAX_EXPIRES_S} seconds")
+        raise Refusal(f"expires_in_s is {given[:SHOWN]!r}; it must be over 0 and at most {MAX_EXPIRES_S} seconds")
     return found
 
 

@@ -22,7 +22,7 @@ class Intake:
     """The topic's layout and key field, the limits, and two times (microseconds since the epoch).
 
     `now_us` is the broker's own time, which messages get that have none. Lifetimes count from `cluster_us`, the time of
-    the cluster, which is None where it is not known; what is too far ahead is judged by it too.
+    the cluster, which is None if it is not known; a time that is too far ahead is judged by it, too.
     `bare`: a line of NDJSON is itself the value, unless a request says otherwise.
     """
 
@@ -36,27 +36,27 @@ class Intake:
 
     @property
     def lifetime_from_us(self) -> int:
-        """The time from which lifetimes count. Raises TimeUnknown."""
+        """Returns the time from which lifetimes count. Raises TimeUnknown."""
         if self.cluster_us is None:
             raise TimeUnknown
         return self.cluster_us
 
     @property
     def judged_from_us(self) -> int:
-        """The time by which what is too far ahead is judged."""
+        """Returns the time by which a time that is too far ahead is judged."""
         return self.now_us if self.cluster_us is None else self.cluster_us
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """Raised with the reason for which a message is refused."""
 
 
 class Doubt(Exception):
-    """Raised by the fast path where the messages of a request have to be decoded one by one."""
+    """Raised by the fast path if the messages of a request have to be decoded one by one."""
 
 
 class TimeUnknown(Exception):
-    """Raised for a message with a lifetime, where the time of the cluster is not known."""
+    """Raised for a message with a lifetime, if the time of the cluster is not known."""
 
 
 def refuse(errors: Sequence[tuple[int, str]]) -> None:
@@ -66,17 +66,14 @@ def refuse(errors: Sequence[tuple[int, str]]) -> None:
     then. Of a reason that is longer than MAX_REASON the middle is left out.
     """
     if errors:
-        shown = [(index, _shortened(reason)) for index, reason in errors[:MAX_ERRORS]]
+        half = (MAX_REASON - 3) // 2
+        shown = [
+            (index, reason if len(reason) <= MAX_REASON else f"{reason[:half]}...{reason[-half:]}")
+            for index, reason in errors[:MAX_ERRORS]
+        ]
         named = [{"index": index, "reason": reason} for index, reason in shown]
         detail = invalid_detail(len(errors), *shown[0])
         raise InvalidMessages(detail, errors=named, invalid=len(errors))
-
-
-def _shortened(reason: str) -> str:
-    if len(reason) <= MAX_REASON:
-        return reason
-    half = (MAX_REASON - 3) // 2
-    return f"{reason[:half]}...{reason[-half:]}"
 
 
 def invalid_detail(count: int, first: int, reason: str) -> str:

@@ -1,15 +1,18 @@
-"""Encodes rows as JSON, column by column: Arrow joins each message from the texts of its columns.
+"""Messages in JSON: encodes rows, column by column, and reads the ids of messages in requests, all of them as one text.
 
-Stored JSON text is embedded as it is. JSON has no NaN and no infinity: such floats become null. Decimals become
-strings, since most readers parse numbers as doubles; binary becomes base64; times follow RFC 3339, in UTC with a `Z`,
-except for `timestamp` fields, which have no zone.
+Arrow joins each message from the texts of its columns. Stored JSON text is embedded as it is. JSON has no NaN and no
+infinity: such floats become null. Decimals become strings, since most readers parse numbers as doubles; binary becomes
+base64; times follow RFC 3339, in UTC with a `Z`, except for `timestamp` fields, which have no zone. An id is
+`{segment}-{offset}`.
 """
 
+import re
 import sys
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,12 +22,18 @@ from pyarrow import types
 
 from seaweedq.segments.layout import Format, Layout, offsets
 
+_NO_OCTETS = np.empty(0, np.uint8)
 _QUOTE, _BACKSLASH = b'"\\'
 _FEW = 32
 _SLICE_ROWS = 2048  # typed texts are made of so many rows at a time: names of fields make them far larger than rows
 NO_LINKS: Mapping[str, str] = {}
 
 Text = Any  # a string column, or one string for all rows
+DIGITS = 18  # of a number at most: it fits into 63 bits
+_ID = re.compile(rf"(0|[1-9][0-9]{{0,{DIGITS - 1}}})-(0|[1-9][0-9]{{0,{DIGITS - 1}}})")
+_COMMA, _DASH, _ZERO = b",-0"
+_FEW_IDS = 8  # are read one by one
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def encode_messages(
@@ -35,7 +44,7 @@ def encode_messages(
     max_bytes: int = sys.maxsize,
 ) -> tuple[bytes, int | None]:
     """Returns the JSON array of the messages of one segment, at most `max_bytes` but at least one message, and the
-    offset of the first message that did not fit, None where all did. Other arguments are those of `message_texts`."""
+    offset of the first message that did not fit, None if all did. Other arguments are those of `message_texts`."""
     columns, left_out = fitting_texts(pieces, segment, layout, links, max_bytes - 1)  # two brackets, one comma less
     return json_array(columns), left_out
 
@@ -48,12 +57,17 @@ def fitting_texts(
     left: int,
 ) -> tuple[list[pa.StringArray], int | None]:
     """Returns the messages of one segment as JSON texts that take at most `left` bytes, if a comma follows each, but at
-    least one; and the offset of the first one that did not fit, None where all did."""
+    least one; and the offset of the first one that did not fit, None if all did."""
     columns: list[pa.StringArray] = []
     together = dense(pieces)
-    for first, rows in _slices(together) if layout.format is Format.TYPED else together:
-        texts = message_texts(offsets(first, rows.num_rows), rows, segment, layout, None, links)
-        ends = _ends(texts)
+    if layout.format is Format.TYPED:
+        starts = ((first, rows, at) for first, rows in together for at in range(0, rows.num_rows, _SLICE_ROWS))
+        together = ((first + at, rows.slice(at, _SLICE_ROWS)) for first, rows, at in starts)
+    for first, rows in together:
+        count = rows.num_rows
+        texts = message_texts(offsets(first, count), rows, segment, layout, None, links)
+        edges = np.frombuffer(texts.buffers()[1], np.int32, count + 1, texts.offset * 4).astype(np.int64)
+        ends = edges[1:] - edges[0] + np.arange(1, count + 1)  # where each text ends, if a comma follows each
         fit = max(int(np.searchsorted(ends, left, side="right")), 0 if columns else 1)
         columns.append(texts.slice(0, fit))
         if fit < len(texts):
@@ -62,21 +76,9 @@ def fitting_texts(
     return columns, None
 
 
-def _slices(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    for first, rows in pieces:
-        for at in range(0, rows.num_rows, _SLICE_ROWS):
-            yield first + at, rows.slice(at, _SLICE_ROWS)
-
-
-def _ends(texts: pa.StringArray) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Returns where each text ends, in bytes, if a comma follows each."""
-    count = len(texts)
-    edges = np.frombuffer(texts.buffers()[1], np.int32, count + 1, texts.offset * 4).astype(np.int64)
-    return edges[1:] - edges[0] + np.arange(1, count + 1)  # type: ignore[no-any-return]
-
-
 def dense(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The pieces with neighbours of one schema put together: texts take 0.2 ms a piece, however small that is."""
+    """Yields the pieces with neighbours of one schema put together: texts take 0.2 ms a piece, however small that
+    is."""
     waiting: list[pa.RecordBatch] = []
     first = end = 0
     for at, rows in pieces:
@@ -94,12 +96,12 @@ def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def json_array(columns: Sequence[pa.StringArray]) -> bytes:
-    """One JSON array of the texts of all columns."""
+    """Returns one JSON array of the texts of all columns."""
     return b"[%b]" % joined(columns, ",")
 
 
 def joined(columns: Sequence[pa.StringArray], separator: str) -> bytes | pa.Buffer:
-    """The texts of all columns, with a separator between two."""
+    """Returns the texts of all columns, with a separator between two."""
     if sum(map(len, columns)) <= _FEW:  # a kernel's call costs more than they do
         return separator.join(text for column in columns for text in column.to_pylist()).encode()
     texts = pa.concat_arrays(columns)
@@ -124,12 +126,15 @@ def message_texts(
     """
     offset = numbers.cast(pa.string())
     name = "value_base64" if layout.format is Format.BYTES else "value"
-    parts: list[Text] = [f'{{"id":"{segment}-', offset, '","key":', *_key(rows), f',"{name}":', _value(rows, layout)]
-    parts += [',"headers":', _headers(rows), ',"timestamp":', *_moments(rows.column("_timestamp"))]
+    names = rows.schema.names
+    key = _quoted(rows.column("_key")) if "_key" in names else ["null"]
+    parts: list[Text] = [f'{{"id":"{segment}-', offset, '","key":', *key, f',"{name}":', _value(rows, layout)]
+    headers = _headers(rows.column("_headers")) if "_headers" in names else "{}"
+    parts += [',"headers":', headers, ',"timestamp":', *_moments(rows.column("_timestamp"))]
     parts += [f',"segment":{segment},"offset":', offset]
     if attempts is not None:
-        parts += [',"attempt":', _counts(attempts)]
-    if "_reference" in rows.schema.names:
+        parts += [',"attempt":', str(attempts[0]) if _is_one(attempts) else attempts.cast(pa.string())]
+    if "_reference" in names:
         parts.append(_references(rows.column("_reference"), links))
     return _join([*parts, "}" + separator])
 
@@ -146,7 +151,7 @@ def separated(columns: Sequence[pa.StringArray]) -> list[memoryview]:
 
 
 def _references(column: pa.Array, links: Mapping[str, str]) -> Text:
-    """Returns `,"reference":{...}` for rows with a reference, else an empty text; `url` is there where a link is."""
+    """Returns `,"reference":{...}` for rows with a reference, else an empty text; `url` is there if a link is."""
     uri, size, content_type, sha256 = column.flatten()
     urls = [links.get(each) for each in uri.to_pylist()]
     text = _join(
@@ -177,11 +182,6 @@ def _join(parts: Sequence[Text]) -> Text:
     return pc.binary_join_element_wise(*merged, "") if len(merged) > 1 else merged[0]
 
 
-def _counts(column: pa.Array) -> Text:
-    """Returns numbers as texts, as one text where all are the same."""
-    return str(column[0]) if _is_one(column) else column.cast(pa.string())
-
-
 def _is_one(column: pa.Array) -> bool:
     """Tells whether all values of a column of numbers are the same; mostly the first two differ otherwise."""
     if column.null_count or not len(column):
@@ -198,15 +198,9 @@ def _moment(time: pa.TimestampScalar) -> str:
     return f"{text[:10]}T{text[11:]}"
 
 
-def _key(rows: pa.RecordBatch) -> list[Text]:
-    return _quoted(rows.column("_key")) if "_key" in rows.schema.names else ["null"]
-
-
-def _headers(rows: pa.RecordBatch) -> Text:
-    if "_headers" not in rows.schema.names:
-        return "{}"
-    headers = rows.column("_headers").to_pylist()
-    return pa.array([msgspec.json.encode(dict(each)).decode() if each else "{}" for each in headers], pa.string())
+def _headers(column: pa.Array) -> pa.StringArray:
+    texts = [msgspec.json.encode(dict(each)).decode() if each else "{}" for each in column.to_pylist()]
+    return pa.array(texts, pa.string())
 
 
 def _value(rows: pa.RecordBatch, layout: Layout) -> Text:
@@ -247,27 +241,57 @@ def _moments(column: pa.Array) -> list[Text]:
 
 
 def _or_null(parts: list[Text], nulls: int) -> list[Text]:
-    """Returns texts to join, `null` where one of them is null. They are joined already only where that is needed."""
+    """Returns texts to join, `null` where one of them is null. They are joined already only if that is needed."""
     return [_join(parts).fill_null("null")] if nulls else parts
 
 
 def _quoted(column: pa.StringArray) -> list[Text]:
-    """Returns a column of text as JSON strings. Each is escaped on its own only where some character needs it."""
-    octets = _octets(column)
+    """Returns a column of text as JSON strings. Each is escaped on its own only if some character needs it."""
+    _, ends, data = column.buffers()
+    octets = _NO_OCTETS
+    if data and len(column):  # a slice shares them with the column that it is cut from
+        first, last = np.frombuffer(ends, np.int32, len(column) + 1, column.offset * 4)[[0, -1]].tolist()
+        octets = np.frombuffer(data, np.uint8, last - first, first)
     if ((octets < 32) | (octets == _QUOTE) | (octets == _BACKSLASH)).any():
         return [pa.array([msgspec.json.encode(text).decode() for text in column.to_pylist()], pa.string())]
     return _or_null(['"', column, '"'], column.null_count)
 
 
-def _octets(column: pa.StringArray) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """Returns the octets of a column of text; a slice shares them with what it is cut from."""
-    _, ends, data = column.buffers()
-    if not data or not len(column):
-        return np.empty(0, np.uint8)
-    first, last = np.frombuffer(ends, np.int32, len(column) + 1, column.offset * 4)[[0, -1]].tolist()
-    return np.frombuffer(data, np.uint8, last - first, first)
-
-
 def _base64(column: pa.Array) -> pa.StringArray:
     texts = [None if octets is None else b2a_base64(octets, newline=False).decode() for octets in column.to_pylist()]
     return _join(['"', pa.array(texts, pa.string()), '"']).fill_null("null")
+
+
+def read_ids(ids: Sequence[str]) -> tuple[dict[int, Numbers], list[str]]:
+    """Returns the offsets by segment, sorted, and the texts that are no ids."""
+    strange: list[str] = []
+    numbers = _numbers(ids) if len(ids) > _FEW_IDS else None
+    if numbers is None:
+        found: list[int] = []
+        for text in ids:
+            if parts := _ID.fullmatch(text):
+                found += (int(parts[1]), int(parts[2]))
+            else:
+                strange.append(text)
+        numbers = np.array(found, np.int64)
+    segments, offsets = numbers[0::2], numbers[1::2]
+    order = np.lexsort((offsets, segments))
+    segments, offsets = segments[order], offsets[order]
+    cuts = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
+    return {int(segments[low]): offsets[low:high] for low, high in pairwise(cuts) if low < high}, strange
+
+
+def _numbers(ids: Sequence[str]) -> Numbers | None:
+    """Returns segment and offset of each id in turn; None if one of the texts is no id."""
+    joined = ",".join(ids)
+    if not joined.isascii():
+        return None
+    octets = np.frombuffer(joined.encode(), np.uint8)
+    cuts = np.flatnonzero((octets < _ZERO) | (octets > _ZERO + 9))
+    if len(cuts) != 2 * len(ids) - 1 or (octets[cuts[0::2]] != _DASH).any() or (octets[cuts[1::2]] != _COMMA).any():
+        return None
+    begins = np.concatenate([[0], cuts + 1])
+    lengths = np.append(cuts, len(octets)) - begins
+    if lengths.min() < 1 or lengths.max() > DIGITS or ((octets[begins] == _ZERO) & (lengths > 1)).any():
+        return None
+    return np.fromstring(joined.replace("-", ","), np.int64, sep=",")

@@ -17,9 +17,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.codec.intake import MAX_US, MIN_US, Refused
-from seaweedq.codec.json_text import NOT_UTF8
-from seaweedq.json_reasons import apart, of
+from seaweedq.codec.intake import MAX_US, MIN_US, Refusal
+from seaweedq.codec.json_values import NOT_UTF8
+from seaweedq.json_reasons import reword, split_path
 from seaweedq.segments.schema import is_time, is_uuid
 
 _FLOAT32_MAX = 3.4028235677973366e38
@@ -30,36 +30,36 @@ _ABOUT_FIELD = re.compile(r"^Object (missing required|contains unknown) field `(
 def columns(texts: Sequence[Any], fields: pa.Schema) -> list[pa.Array]:
     """Returns one column for each field, from JSON texts.
 
-    Raises msgspec.DecodeError, ValueError, OverflowError, RecursionError or pa.ArrowException where a value does not
+    Raises msgspec.DecodeError, ValueError, OverflowError, RecursionError or pa.ArrowException if a value does not
     fit.
     """
     rows = _decoders(fields)[1].decode(b"[%b]" % b",".join(texts))
     return [column([getattr(row, f"f{at}") for row in rows], field) for at, field in enumerate(fields)]
 
 
-def one(text: bytes, fields: pa.Schema) -> list[pa.Array]:
-    """Returns the columns of one value. Raises Refused with `field: reason`."""
-    row = decoded(text, fields)
+def columns_of_one(text: bytes, fields: pa.Schema) -> list[pa.Array]:
+    """Returns the columns of one value. Raises Refusal with `field: reason`."""
+    row = decode_value(text, fields)
     found = []
     for at, field in enumerate(fields):
         try:
             found.append(column([getattr(row, f"f{at}")], field))
         except (pa.ArrowException, ValueError, OverflowError) as error:
-            raise Refused(f"{field.name}: {error}") from None
+            raise Refusal(f"{field.name}: {error}") from None
     return found
 
 
-def decoded(text: bytes, fields: pa.Schema) -> Any:
-    """Returns the row of one value, of which columns need not be able to hold every field. Costs a twentieth of `one`.
-    Raises Refused with `field: reason`."""
+def decode_value(text: bytes, fields: pa.Schema) -> Any:
+    """Returns the row of one value, of which columns need not be able to hold every field. Costs a twentieth of
+    `columns_of_one`. Raises Refusal with `field: reason`."""
     try:
         return _decoders(fields)[0].decode(text)
     except UnicodeDecodeError:
-        raise Refused(NOT_UTF8) from None
+        raise Refusal(NOT_UTF8) from None
     except RecursionError:
-        raise Refused("is nested too deeply") from None
+        raise Refusal("is nested too deeply") from None
     except msgspec.DecodeError as error:
-        raise Refused(_reason(str(error))) from None
+        raise Refusal(_reason(str(error))) from None
 
 
 def column(values: list[Any], field: pa.Field) -> pa.Array:
@@ -100,10 +100,10 @@ def keys_of(values: Sequence[pa.Array], fields: pa.Schema, key_field: str) -> pa
 
 
 def _reason(error: str) -> str:
-    what, path = apart(error)
+    what, path = split_path(error)
     if about := _ABOUT_FIELD.match(what):
         return f"{about[2]}: {'missing' if about[1].startswith('missing') else 'unknown field'}"
-    return f"{path}: {of(what)}" if path else of(what)
+    return f"{path}: {reword(what)}" if path else reword(what)
 
 
 @lru_cache(1024)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from seaweedq import levels
+from seaweedq.checks import reach
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.coordination import keys
@@ -35,7 +36,6 @@ from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord, JournalRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
-from seaweedq.failpoints import reach
 
 PERIOD_S = 1.0
 SENDINGS = 5  # at least, for each lease

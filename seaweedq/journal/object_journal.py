@@ -28,12 +28,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from seaweedq.checks import reach, require
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Sleep, sleep_unless
 from seaweedq.concurrency.futures import fail
 from seaweedq.errors import Fenced, JournalDamaged, JournalUnavailable, NeedsNewerBroker, StoreUnavailable
-from seaweedq.failpoints import reach
-from seaweedq.invariants import require
 from seaweedq.journal.object_format import (
     BATCH,
     SlotHeader,

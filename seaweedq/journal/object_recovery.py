@@ -35,8 +35,8 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 
+from seaweedq.checks import reach
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, StoreUnavailable
-from seaweedq.failpoints import reach
 from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.journal.object_format import (
     JOURNALS_FOLDER,

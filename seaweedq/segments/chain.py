@@ -30,9 +30,9 @@ from typing import BinaryIO, TypeVar
 
 import pyarrow.parquet as pq
 
+from seaweedq.checks import require
 from seaweedq.concurrency.deadline import Sleep
 from seaweedq.errors import ChainDamaged, Fenced, NeedsNewerBroker, StoreUnavailable
-from seaweedq.invariants import require
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.storage.interface import ObjectStore, Pauses
 

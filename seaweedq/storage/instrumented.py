@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, BinaryIO, TypeVar, cast
 
-from seaweedq.clock import Clock
+from seaweedq.clock import Clock, Durations, by_outcome
 from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import Pool
-from seaweedq.durations import Durations, by_outcome
 from seaweedq.storage.interface import Data, ListedObject, ObjectStore, PayloadStore
 from seaweedq.storage.ranges import RangeReader
 

@@ -43,7 +43,7 @@ class Sampled:
         topic = Topic("t", Versioned(record, 1), None, opened=self.opened)
         self.owned = {ONE}
         catalog = SimpleNamespace(
-            find=lambda name: topic,
+            get=lambda name: topic,
             owned_by=lambda broker: self.owned,
             segment=lambda topic, number: Versioned(SimpleNamespace(low=0, high=KEY_SPACE), 1),
         )
@@ -347,7 +347,7 @@ class Cluster:
     def owned_by(self, broker: str) -> list[SegmentId]:
         return self.owned[broker]
 
-    def find(self, name: str) -> "Cluster":
+    def get(self, name: str) -> "Cluster":
         return self
 
     async def call(self, url: str, *_: Any) -> LoadReport:

@@ -21,7 +21,7 @@ from tests.support.brokers.in_process import ack, make_topic, publish, pull, run
 
 
 def topic(name: str) -> Topic:
-    return Topic.of(name, Versioned(TopicRecord(0, "deleting", TopicConfig(), 0), 1))
+    return Topic.from_record(name, Versioned(TopicRecord(0, "deleting", TopicConfig(), 0), 1))
 
 
 class Work:
@@ -41,7 +41,7 @@ class Work:
 async def test_a_deletion(caplog: pytest.LogCaptureFixture) -> None:
     times = iter((0.0, DELETION_S + 1))
     clock, work, doomed = SimpleNamespace(monotonic_s=lambda: next(times)), Work(), [topic("bad"), topic("good")]
-    deletions = Deletions(cast(Any, SimpleNamespace(doomed=lambda: doomed)), work, cast(Clock, clock))
+    deletions = Deletions(cast(Any, SimpleNamespace(being_deleted=lambda: doomed)), work, cast(Clock, clock))
     await deletions.end()
     await deletions.end()
     assert work.ended == ["good"]
@@ -94,9 +94,9 @@ async def test_the_retention_of_a_topic(caplog: pytest.LogCaptureFixture) -> Non
     """It ended the round of all topics, each time: nothing was deleted any more, of any."""
     work, topics = Work(), {name: topic(name) for name in ("bad", "good")}
     for one in topics.values():
-        one.held = one.held.replace(state="active")
+        one.update(one.held.replace(state="active"))
     known = SimpleNamespace(known=lambda *place: {})
-    catalog = SimpleNamespace(names=lambda: topics, find=topics.get, starts=known)
+    catalog = SimpleNamespace(names=lambda: topics, get=topics.get, starts=known)
     scans = SimpleNamespace(forget_except=lambda topics: None, inputs=work)
     payloads = SimpleNamespace(forget_except=lambda topics: None, is_due=lambda *about: False)
     removal = SimpleNamespace(due=lambda topic: False)
@@ -113,7 +113,7 @@ async def no_round() -> None:
 async def test_a_segment_of_a_broker_that_leaves(caplog: pytest.LogCaptureFixture) -> None:
     work, topics = Work(), {name: topic(name) for name in ("bad", "good")}
     owned = {"me": [("bad", 0, 0), ("good", 0, 0)]}
-    catalog = SimpleNamespace(find=topics.get, owned_by=lambda broker: owned.get(broker, []))
+    catalog = SimpleNamespace(get=topics.get, owned_by=lambda broker: owned.get(broker, []))
     brokers = {name: Versioned(BrokerRecord(url="", name=name, started_us=0, zone=""), 1) for name in ("me", "other")}
 
     async def drain() -> bool:

@@ -1,4 +1,7 @@
+"""Messages in JSON answers, joined by columns, as a JSON encoder would write each; and ids read by columns."""
+
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -8,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.codec.bodies import decode_ndjson
-from seaweedq.codec.message_json import dense, encode_messages, json_array, message_texts
-from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
+from seaweedq.codec.message_json import dense, encode_messages, json_array, message_texts, read_ids
+from seaweedq.segments.layout import Format, Layout, Reference, Single, rows_of_singles
 from tests.support.codec.body_samples import FIELDS, NOW_US, intake
+from tests.support.tiers import examples
 
 JSON, BYTES, TYPED = (Layout.from_format(format, FIELDS) for format in (Format.JSON, Format.BYTES, Format.TYPED))
 
@@ -176,3 +180,97 @@ def test_names_of_fields_are_escaped() -> None:
     columns = [pa.array([NOW_US], pa.timestamp("us", "UTC")), pa.array([1], pa.int32())]
     piece = pa.RecordBatch.from_arrays(columns, schema=layout.rows(0))
     assert json.loads(encode_messages([(0, piece)], 0, layout)[0])[0]["value"] == {'a"b': 1}
+
+
+TEXT = st.none() | st.text(max_size=8) | st.sampled_from(['"', "\\", '"},{"x":"', "\n", "\x00", "é☃", "</script>"])
+REFERENCES = st.none() | st.builds(Reference, TEXT, st.none() | st.integers(0, 2**62), TEXT, TEXT)
+
+
+def rows_of(format: Format, references: list[Reference | None]) -> tuple[Layout, Any]:
+    layout = Layout.from_format(format)
+    singles = [Single(f"k{n}", None if r else b'"v"', None, 0, None, r) for n, r in enumerate(references)]
+    return layout, rows_of_singles(singles, layout)
+
+
+@pytest.mark.parametrize("format", [Format.JSON, Format.BYTES])
+@settings(deadline=None, max_examples=examples(150))
+@given(references=st.lists(REFERENCES, min_size=1, max_size=6), cut=st.integers(0, 5), linked=st.booleans())
+def test_as_an_encoder_would(format: Format, references: list[Reference | None], cut: int, linked: bool) -> None:
+    layout, rows = rows_of(format, references)
+    cut = min(cut, len(references) - 1)
+    links = {r.uri: f'http://x/?{n}&"\\' for n, r in enumerate(references) if r and r.uri is not None} if linked else {}
+    numbers, ones = pa.array(range(cut, len(references))), pa.array([1] * (len(references) - cut))
+    found = json.loads(json_array([message_texts(numbers, rows.slice(cut), 3, layout, ones, links)]))
+    assert [each["offset"] for each in found] == list(range(cut, len(references)))
+    for message, reference in zip(found, references[cut:], strict=True):
+        assert list(message)[-1] == ("reference" if reference else "attempt")
+        value = message["value" if format is Format.JSON else "value_base64"]
+        assert (value is None) == (reference is not None)
+        if reference:
+            expected: dict[str, Any] = {
+                "uri": reference.uri,
+                "size": reference.size,
+                "content_type": reference.content_type,
+                "sha256": reference.sha256,
+            }
+            if url := links.get(reference.uri):
+                expected["url"] = url
+            assert message["reference"] == expected
+
+
+def test_many_messages_in_pieces() -> None:
+    """More than the few that are joined one by one, in pieces with and without references."""
+    layout, referring = rows_of(Format.JSON, [Reference(f"s3://b/{n}", n, "a/b", "ab") for n in range(100)])
+    _, plain = rows_of(Format.JSON, [None] * 100)
+    found = json.loads(
+        encode_messages([(0, referring), (100, plain), (200, referring)], 0, layout, {"s3://b/7": "u"})[0]
+    )
+    assert [each["offset"] for each in found] == list(range(300))
+    assert [each.get("reference", {}).get("size") for each in found] == [*range(100), *[None] * 100, *range(100)]
+    assert [each["offset"] for each in found if "url" in each.get("reference", {})] == [7, 207]
+
+
+GOOD = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
+MANY = [f"{segment}-{offset}" for segment in (3, 0) for offset in (12, 5, 100_000, 0)]
+numbers = st.one_of(st.integers(0, 20), st.integers(0, 10**18 - 1))
+ids = st.builds("{}-{}".format, numbers, numbers)
+strange = st.one_of(st.text("0123456789-,٣é \n", max_size=12), ids.map(lambda one: f"0{one}"), ids.map("{},1-1".format))
+
+
+def expected(texts: list[str]) -> tuple[dict[int, list[int]], list[str]]:
+    offsets: dict[int, list[int]] = {}
+    for text in texts:
+        if parts := GOOD.fullmatch(text):
+            offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
+    return {n: sorted(some) for n, some in offsets.items()}, [text for text in texts if not GOOD.fullmatch(text)]
+
+
+def found(texts: list[str]) -> tuple[dict[int, list[int]], list[str]]:
+    offsets, others = read_ids(texts)
+    return {number: some.tolist() for number, some in offsets.items()}, others
+
+
+@given(st.lists(ids, max_size=40))
+def test_ids(texts: list[str]) -> None:
+    assert found(texts) == expected(texts)
+
+
+@given(st.lists(st.one_of(ids, strange), min_size=9, max_size=40))
+def test_ids_among_others(texts: list[str]) -> None:
+    assert found(texts) == expected(texts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-", "1-", "-1", "1", "1-2-3", "1,2", "1-2,3-4", "01-2", "1-02", "1-2\n", "1 -2", "٣-1", "1-" + "9" * 19],
+)
+@pytest.mark.parametrize("at", [0, 4, 8])
+def test_a_text_that_is_no_id_is_told_wherever_it_stands(text: str, at: int) -> None:
+    texts = [*MANY[:at], text, *MANY[at:]]
+    assert found(texts) == expected(texts)
+    assert found(texts)[1] == [text]
+
+
+def test_the_largest_numbers() -> None:
+    largest = 10**18 - 1
+    assert found([f"{largest}-{largest}"] * 10) == ({largest: [largest] * 10}, [])

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.codec import envelopes
-from seaweedq.codec.bodies import decode_json, decode_ndjson, decode_single
+from seaweedq.codec.bodies import decode_json, decode_ndjson
+from seaweedq.codec.envelopes import decode_single
 from seaweedq.codec.intake import Intake
 from seaweedq.errors import BadRequest, InvalidMessages, MessageTooLarge
 from seaweedq.segments.layout import mask_of, rows_of_singles

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from seaweedq.codec.bodies import decode_json, decode_ndjson, decode_single
+from seaweedq.codec.bodies import decode_json, decode_ndjson
+from seaweedq.codec.envelopes import decode_single
 from seaweedq.codec.intake import Intake
 from seaweedq.errors import InvalidMessages, MessageTooLarge
 from seaweedq.segments.layout import Format, Layout, Reference, Single, mask_of, rows_of_singles

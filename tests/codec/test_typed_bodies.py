@@ -167,8 +167,8 @@ def test_bad_values_are_found_among_others_as_they_are_one_by_one(values: list[d
 
 def test_one_bad_value_has_few_others_looked_at_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each was, for 90 µs: 2 KB of gzip kept a core for minutes, beyond the answer and the stop."""
-    looked, one = [], typed_values.one
-    monkeypatch.setattr(typed_values, "one", lambda text, fields: looked.append(text) or one(text, fields))
+    looked, one = [], typed_values.columns_of_one
+    monkeypatch.setattr(typed_values, "columns_of_one", lambda text, fields: looked.append(text) or one(text, fields))
     values = [{"small": n % 100} for n in range(5_000)]
     values[3_000] = {"small": "x"}
     with pytest.raises(InvalidMessages) as refused:
@@ -179,8 +179,8 @@ def test_one_bad_value_has_few_others_looked_at_alone(monkeypatch: pytest.Monkey
 
 def test_values_of_another_shape_leave_none_to_be_looked_at_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where half of them were, all came to be, and a request of 10,000 messages cost a tenth of a second."""
-    looked, one = [], typed_values.one
-    monkeypatch.setattr(typed_values, "one", lambda text, fields: looked.append(text) or one(text, fields))
+    looked, one = [], typed_values.columns_of_one
+    monkeypatch.setattr(typed_values, "columns_of_one", lambda text, fields: looked.append(text) or one(text, fields))
     values = [{"small": n % 100 if n % 2 else "x"} for n in range(200)]
     with pytest.raises(InvalidMessages) as refused:
         decode_ndjson(lines(*values), intake("typed"))

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from seaweedq.codec.arrow_bodies import decode_arrow
-from seaweedq.codec.bodies import decode_json, decode_ndjson, decode_single
-from seaweedq.codec.envelopes import GIVEN_UP
+from seaweedq.codec.bodies import decode_json, decode_ndjson
+from seaweedq.codec.envelopes import GIVEN_UP, decode_single
 from seaweedq.codec.intake import Intake, TimeUnknown
 from seaweedq.errors import InvalidMessages
 from seaweedq.segments.layout import TIMESTAMP, rows_of_singles

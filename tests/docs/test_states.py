@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from seaweedq.broker.imports.rules import NEXT
+from seaweedq.broker.imports.records import NEXT
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
 from seaweedq.coordination.records import (

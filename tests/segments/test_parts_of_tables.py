@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from seaweedq.broker.publish.batch_split import locate, split, split_again
 from seaweedq.broker.rpc.messages import Outcome
-from seaweedq.broker.topics.routing import Bounds
+from seaweedq.broker.topics.segment_index import Routing
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
@@ -133,13 +133,13 @@ def test_places_of_a_repeat_are_those_of_the_first_time(
     ids: dict[int, int] = {}
     known: dict[int, int] = {}
     batch = Request("p", 0, tuple(hashes)).batch()
-    for one in split(Bounds(np.array(record.parts, np.int32), [0] * len(record.parts)), batch):
+    for one in split(Routing(np.array(record.parts, np.int32), [0] * len(record.parts)), batch):
         known[one.part] = first
         ids |= {int(i): first + at for at, i in enumerate(one.indexes)}
         first += len(one.indexes) + 3
     again = sorted({*record.parts, *finer})
     found: dict[int, int] = {}
-    for one in split(Bounds(np.array(again, np.int32), [1] * len(again)), batch):
+    for one in split(Routing(np.array(again, np.int32), [1] * len(again)), batch):
         held = max(part for part in record.parts if part <= one.part)
         for placed in locate(batch, one, Outcome(0, known[held], True), record):
             assert (placed.segment, placed.duplicate) == (0, True)
@@ -151,7 +151,7 @@ def test_rows_between_those_of_a_piece_belong_to_others() -> None:
     """Runs of neighbours are placed together, and others by themselves."""
     batch = Request("p", 0, (10, 60, 10, 10, 60, 60)).batch()
     record = SegmentRecord(0, 100, "sealed", (), (1, 2), None, 6, 0)
-    bounds = Bounds(np.array([0, 50], np.int32), [1, 2])
+    bounds = Routing(np.array([0, 50], np.int32), [1, 2])
     left, right = split(bounds, batch)
     assert [(p.first, list(p.indexes)) for p in locate(batch, left, Outcome(0, 100, True), record)] == [
         (100, [0]),
@@ -168,9 +168,9 @@ def test_pieces_cut_again_hold_the_same_rows_in_order(
     hashes: list[int], before: list[int], after: list[int], data: st.DataObject
 ) -> None:
     batch = Request("p", 0, tuple(hashes)).batch()
-    slices = split(Bounds(np.array([0, *before], np.int32), range(len(before) + 1)), batch)
+    slices = split(Routing(np.array([0, *before], np.int32), range(len(before) + 1)), batch)
     bounced = data.draw(st.lists(st.sampled_from(slices), min_size=1, unique_by=id))
-    again = split_again(Bounds(np.array([0, *after], np.int32), range(len(after) + 1)), batch, bounced)
+    again = split_again(Routing(np.array([0, *after], np.int32), range(len(after) + 1)), batch, bounced)
     assert sorted(i for p in again for i in p.indexes) == sorted(i for p in bounced for i in p.indexes)
     for one in again:
         high = next((p for p in after if p > one.part), KEY_SPACE)

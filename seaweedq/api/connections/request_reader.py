@@ -32,8 +32,8 @@ from seaweedq.api.problems import Refusals
 from seaweedq.api.request import ClientGone, Request
 from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock
-from seaweedq.codec.content_encoding import decode_body
-from seaweedq.codec.json_text import MAX_DEPTH, blemish
+from seaweedq.codec.bodies import decode_body
+from seaweedq.codec.json_values import MAX_DEPTH, blemish
 from seaweedq.concurrency.deadline import EagerCoroutine
 from seaweedq.errors import (
     InvalidRequest,
@@ -44,7 +44,7 @@ from seaweedq.errors import (
     UnreadableBody,
     UnsupportedContentType,
 )
-from seaweedq.json_reasons import apart, in_words, of
+from seaweedq.json_reasons import in_words, reword, split_path
 from seaweedq.settings import Settings
 from seaweedq.units import value_of
 
@@ -128,8 +128,8 @@ def _with_numbers(reason: str, content: bytes) -> bytes | None:
 
 def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:
     """Returns the error with the value at the path that msgspec names, and the allowed values of an enum."""
-    reason, path = apart(reason)
-    said = of(reason, _members(kind, path) if "unknown field" in reason else ())
+    reason, path = split_path(reason)
+    said = reword(reason, _members(kind, path) if "unknown field" in reason else ())
     if not path:
         return InvalidRequest(f"the request is not valid: {said}", reason=said)
     value = _at(content, path)

@@ -18,7 +18,7 @@ from seaweedq.api.services import Parts
 from seaweedq.broker.read import Target
 from seaweedq.broker.subscriptions import AckOutcome, Refusal, Selection
 from seaweedq.broker.topics import Topic
-from seaweedq.codec.message_ids import read_ids
+from seaweedq.codec.message_json import read_ids
 from seaweedq.errors import ChainDamaged, InvalidRequest, NoDeadLetters, NotOwner
 
 router = Router("subscriptions")

@@ -36,7 +36,7 @@ from seaweedq.api.routes import SEGMENT, Router
 from seaweedq.api.services import Parts, given
 from seaweedq.broker.log import OpenSegment, Pieces, fitting
 from seaweedq.broker.read import MAX_BYTES, ClusterTime, Fetcher, OwnerFinder, Target
-from seaweedq.broker.topics import Catalog, Tombstones, Topic, check_at_end
+from seaweedq.broker.topics import Catalog, Topic, check_at_end
 from seaweedq.broker.uploads import PIECE_BYTES, Payloads
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import encode_messages
@@ -110,7 +110,6 @@ class FetchServices:
     proxy: Proxy
     fetcher: Fetcher
     payloads: Payloads
-    tombstones: Tombstones
     time: ClusterTime
     unread: UnreadAnswers
 
@@ -118,7 +117,7 @@ class FetchServices:
     def of(cls, parts: Parts) -> Self:
         broker, reading = parts.broker, parts.broker.reading
         read = reading.finder, parts.proxy, reading.fetcher, broker.uploading.payloads
-        return cls(broker.catalog, *read, broker.context.tombstones, reading.readables.time, parts.reader.unread)
+        return cls(broker.catalog, *read, reading.readables.time, parts.reader.unread)
 
 
 FetchDep = Annotated[FetchServices, given(FetchServices)]
@@ -162,14 +161,14 @@ async def fetch(
     expired: Annotated[str, _EXPIRED],
 ) -> Response:
     """Returns messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     asked = _FetchRequest(found, segment, offset, limit, wait_s, expired == "keep")
     try:
-        await services.catalog.known_segment(found, segment)
+        await services.catalog.require_segment(found, segment)
         with waiting(request) if wait_s else nullcontext():
             return await _fetched(services, request, asked)
     except SegmentNotFound:
-        grave = await services.tombstones.require(found, segment)
+        grave = await services.catalog.tombstone(found, segment)
         check_at_end(segment, grave.end_offset, offset)
         return _removed(request, asked, grave.successors)
 
@@ -342,13 +341,13 @@ class _Payload(Response):
 async def payload(services: PayloadDep, topic: PathTopic, segment: PathSegment, offset: str) -> Response:
     """Returns the payload of a message that was published by reference, or a range of it. Any broker answers."""
     catalog = services.catalog
-    found = await catalog.known(topic)
+    found = await catalog.require(topic)
     at = whole_number(offset, "offset", 0, MAX_NUMBER)
-    await catalog.known_segment(found, segment)
+    await catalog.require_segment(found, segment)
     try:
         name, reference = await services.payloads.find(found, segment, at)
     except ChainDamaged:  # the topic may be going, and its files with it
-        await catalog.look(topic)
+        await catalog.refresh(topic)
         catalog.check(found)
         raise
     read = partial(services.payloads.pieces, name)

@@ -13,7 +13,7 @@ from seaweedq.api.parameters import MAX_NUMBER, TIME, PathTopic, integer, json_a
 from seaweedq.api.routes import TOPIC, Router
 from seaweedq.api.services import Parts, given
 from seaweedq.broker.read import MOST, FilePages, Place, ReadableSegments, TopicFile, TopicPositions
-from seaweedq.broker.topics import Catalog, Tombstones, Topic
+from seaweedq.broker.topics import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.errors import InvalidRequest, SegmentNotFound
 from seaweedq.segments.entry import EntryName
@@ -70,21 +70,20 @@ class FileServices:
     pages: FilePages
     positions: TopicPositions
     readables: ReadableSegments
-    tombstones: Tombstones
     clock: Clock
 
     @classmethod
     def of(cls, parts: Parts) -> Self:
         broker, reading = parts.broker, parts.broker.reading
         read = reading.files, reading.positions, reading.readables
-        return cls(broker.catalog, *read, broker.context.tombstones, broker.process.clock)
+        return cls(broker.catalog, *read, broker.process.clock)
 
     async def check(self, topic: Topic, segment: int) -> None:
         """Raises SegmentNotFound for a segment that there never was."""
         try:
-            await self.catalog.known_segment(topic, segment)
+            await self.catalog.require_segment(topic, segment)
         except SegmentNotFound:
-            await self.tombstones.require(topic, segment)
+            await self.catalog.tombstone(topic, segment)
 
 
 Services = Annotated[FileServices, given(FileServices)]
@@ -125,7 +124,7 @@ async def offsets_of_a_time(
 ) -> Response:
     """Returns the offset of each segment from which on no message of this time, or of a later one, is missed."""
     moment_us = time_us(timestamp, "timestamp", services.clock.now_us())
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     services.catalog.check_whole(found)
     ends = {number: position.end for number, position in (await services.positions.positions(found)).items()}
     return json_answer(OffsetsAnswer(await services.readables.find(found, ends, moment_us)))
@@ -151,7 +150,7 @@ async def topic_files(
     """Lists the topic's files, a page at a time: all rows below the segments' flushed offsets are in them."""
     if after and segment not in (None, after.segment):
         raise InvalidRequest(f"after is in segment {after.segment}, not in {segment}", field="after")
-    named = await services.catalog.known(topic)
+    named = await services.catalog.require(topic)
     if segment is not None:
         await services.check(named, segment)
     found, behind = await services.pages.page(named, most, after, segment)

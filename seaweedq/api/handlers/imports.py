@@ -133,7 +133,7 @@ async def import_upload(
     The same request again joins the import, or returns its result.
     """
     check_name(asked.upload_id, "upload")
-    found = await services.broker.catalog.known(topic)
+    found = await services.broker.catalog.require(topic)
     bare = asked.bare
     if bare is UNSET:
         bare = asked.format == "ndjson" and found.record.config.lines_are_bare
@@ -160,7 +160,7 @@ async def import_upload(
 async def show_import(services: Services, topic: PathTopic, upload: str) -> Response:
     """Returns the state of an import."""
     check_name(upload, "upload")
-    found = await services.broker.catalog.known(topic)
+    found = await services.broker.catalog.require(topic)
     return json_answer(_answer(upload, await services.broker.importing.show(found, upload)))
 
 

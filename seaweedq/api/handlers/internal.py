@@ -134,8 +134,8 @@ class Internal:
 
     async def _close(self, content: bytes) -> bool:
         call = decode(content, type=TopicCall)
-        await self.broker.catalog.look(call.topic)
-        topic = self.broker.catalog.find(call.topic)
+        await self.broker.catalog.refresh(call.topic)
+        topic = self.broker.catalog.get(call.topic)
         if topic and topic.record.incarnation == call.incarnation:
             if topic.record.state != "deleting":
                 raise NotOwner(f"topic {call.topic!r} is not being deleted")
@@ -178,10 +178,10 @@ class Internal:
         NeedsNewerBroker where it cannot read that one."""
         catalog = self.broker.catalog
         catalog.check_readable(call.topic)
-        found = catalog.find(call.topic)
+        found = catalog.get(call.topic)
         if found is None or found.record.incarnation != call.incarnation:
-            await catalog.look(call.topic)
-            found = catalog.find(call.topic)
+            await catalog.refresh(call.topic)
+            found = catalog.get(call.topic)
         if found is None or found.record.incarnation != call.incarnation:
             raise NotOwner(f"this broker does not know that topic {call.topic!r}")
         catalog.check(found)

@@ -26,15 +26,16 @@ from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
 from seaweedq.broker.uploads import REFUSALS, Payloads, names_uploads
 from seaweedq.codec import bodies
 from seaweedq.codec.arrow_bodies import decode_short_arrow
-from seaweedq.codec.intake import Intake, TimeUnknown
-from seaweedq.codec.messages import (
+from seaweedq.codec.envelopes import (
     BytesEnvelope,
     BytesEnvelopes,
     Envelope,
     Envelopes,
     ReferenceEnvelope,
     ReferenceEnvelopes,
+    decode_single,
 )
+from seaweedq.codec.intake import Intake, TimeUnknown
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import (
@@ -172,9 +173,10 @@ class _PublishBody:
 
     def single(self, intake: Intake) -> Single | None:
         """Returns the one message of a small JSON body, None where `rows` has to decode the body."""
-        if len(self.content) > INLINE_BYTES or bodies.media_type(self.media) != bodies.JSON:
+        is_json = self.media == bodies.JSON or bodies.media_type(self.media) == bodies.JSON  # mostly the first
+        if len(self.content) > INLINE_BYTES or not is_json:
             return None
-        return bodies.decode_single(self.content, intake)
+        return decode_single(self.content, intake)
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ class Publish:
         async with self.reader.body(request) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
             posted = _PublishBody(request, request.header(b"content-type"), content, bare, key, options.get("format"))
-            topic = self.catalog.find(name)
+            topic = self.catalog.get(name)
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(request, name, posted), deadline)
             _check_format(topic.layout, posted.format)
@@ -293,11 +295,11 @@ class Publish:
 
     async def _known(self, request: Request, name: str, posted: _PublishBody) -> Topic:
         """Returns a topic that is not known yet, and creates it where that is asked for, and the caller may."""
-        is_unknown = self.catalog.find(name) is None and self.reader.settings.auto_create_topics
+        is_unknown = self.catalog.get(name) is None and self.reader.settings.auto_create_topics
         if is_unknown and await may_create(request, self.catalog, name):
             request.take("changes", 1)
             await self._create(request, name, posted)
-        return await self.catalog.known(name)
+        return await self.catalog.require(name)
 
     async def _create(self, request: Request, name: str, posted: _PublishBody) -> None:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
@@ -306,7 +308,7 @@ class Publish:
         intake = self._intake(TopicConfig(), layout)  # these rows are not stored: they need no certain time
         rows = await posted.rows(replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)
         if names_uploads(rows):
-            await self.catalog.known(name)  # a topic that does not exist has no uploads
+            await self.catalog.require(name)  # a topic that does not exist has no uploads
         await create(request, self.topics, name)
 
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:

@@ -165,7 +165,7 @@ class SubscriptionCalls:
             check_count(content)
             with self.reader.decoding_json(content):
                 wanted = decode_request(content, request.header(b"content-type"), decoder)
-                yield await self.catalog.known(topic), wanted
+                yield await self.catalog.require(topic), wanted
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ async def seek_subscription(
     """Goes on at other messages: all leases end, and a new epoch begins."""
     place = _place_of(wanted.to)
     key = services.ids.nonce() if wanted.id is UNSET else wanted.id
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
 
     async def here(_: Target) -> Response:
         done = await services.seeking.seek(found, subscription, place, key)

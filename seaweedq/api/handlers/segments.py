@@ -32,9 +32,9 @@ from seaweedq.balancer.load import WINDOWS_S, Averages
 from seaweedq.balancer.scaling import Measure
 from seaweedq.broker.load import FoundHistory, Histories, SegmentRates
 from seaweedq.broker.read import ClusterTime, Position, TopicPositions
-from seaweedq.broker.reshape import ChangeRequests
+from seaweedq.broker.reshape import MAX_SUCCESSORS, ChangeRequests
 from seaweedq.broker.rpc import HistoryCall
-from seaweedq.broker.topics import MAX_SUCCESSORS, Catalog, Tombstones, Topic
+from seaweedq.broker.topics import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import Intent, SegmentRecord, TombstoneRecord
 from seaweedq.coordination.roster import Roster
@@ -191,13 +191,12 @@ class SegmentMapServices:
     catalog: Catalog
     positions: TopicPositions
     roster: Roster
-    tombstones: Tombstones
     time: ClusterTime
 
     @classmethod
     def of(cls, parts: Parts) -> Self:
         broker, reading = parts.broker, parts.broker.reading
-        return cls(broker.catalog, reading.positions, broker.roster, broker.context.tombstones, reading.readables.time)
+        return cls(broker.catalog, reading.positions, broker.roster, reading.readables.time)
 
 
 SegmentMapDep = Annotated[SegmentMapServices, given(SegmentMapServices)]
@@ -219,7 +218,7 @@ SegmentMapDep = Annotated[SegmentMapServices, given(SegmentMapServices)]
 )
 async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
     """Returns the topic's segments: key ranges, lineage, owners, offsets, rates."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     positions = await services.positions.positions(found)
     records = services.catalog.segments(found)
     there = [(record, positions[number]) for number, record in records.items() if number in positions]
@@ -252,12 +251,12 @@ async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
 )
 async def one_segment(services: SegmentMapDep, topic: PathTopic, segment: PathSegment) -> Response:
     """Returns one segment, also where retention has removed it: its end, and what it goes on with."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     try:
-        await services.catalog.known_segment(found, segment)
+        await services.catalog.require_segment(found, segment)
         return json_answer(await _standing(services, found, segment))
     except SegmentNotFound:
-        return json_answer(_removed(segment, await services.tombstones.require(found, segment)))
+        return json_answer(_removed(segment, await services.catalog.tombstone(found, segment)))
 
 
 async def _standing(services: SegmentMapServices, topic: Topic, number: int) -> OneSegment:
@@ -442,7 +441,7 @@ async def history(
     if since_us >= until_us:
         end = "until" if until is not None else f"now, which is {moment(now_us).isoformat()} at this broker"
         raise InvalidRequest(f"since must be before {end}", field="since", value=since)
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     call = HistoryCall(found.name, found.record.incarnation, since_us, until_us, most)
     return json_answer(_history(await services.histories.find(call)))
 
@@ -582,8 +581,8 @@ async def split(
     wanted: Annotated[SplitRequest, body(SplitRequest, {"parts": 2})],
 ) -> Response:
     """Replaces a segment by several on parts of its range: 200 once that is done, 202 while it is under way."""
-    found = await services.catalog.known(topic)
-    await services.catalog.look(topic, segment)
+    found = await services.catalog.require(topic)
+    await services.catalog.refresh(topic, segment)
     record = services.catalog.segment(found, segment).record
     points = _points(segment, KeyRange(record.low, record.high), wanted)
     request.spend("changes", len(points))
@@ -609,7 +608,7 @@ async def merge(
     """Replaces a segment and a neighbour by one on the range of both. A neighbour that another broker owns is moved
     first. 200 once that is done, 202 while it is under way."""
     request.spend("changes", 1)
-    return await _replace(services, await services.catalog.known(topic), [segment, wanted.neighbour], [])
+    return await _replace(services, await services.catalog.require(topic), [segment, wanted.neighbour], [])
 
 
 @router.route(
@@ -624,7 +623,7 @@ async def merge(
 async def roll(services: ChangeDep, request: RequestDep, topic: PathTopic, segment: PathSegment) -> Response:
     """Replaces a segment by one on the same range: 200 once that is done, 202 while it is under way."""
     await services.reader.nothing(request)
-    return await _replace(services, await services.catalog.known(topic), [segment], [])
+    return await _replace(services, await services.catalog.require(topic), [segment], [])
 
 
 @router.route(
@@ -646,7 +645,7 @@ async def move(
     wanted: Annotated[MoveRequest, body(MoveRequest, {"to": "broker.1f2e"}, required=True)],
 ) -> Response:
     """Moves a segment to another broker: 200 once that broker owns it, 202 while its owner is moving it."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     target = await _target(services.roster, wanted.to)
     if await services.changes.move(found, segment, target):
         return json_answer(Moved(segment, target))

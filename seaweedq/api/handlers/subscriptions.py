@@ -269,7 +269,7 @@ class SubscriptionServices:
         if target is None:
             return
         check_right(request.caller, Action.PUBLISH, Resource(target))
-        if self.catalog.find(target) is None:
+        if self.catalog.get(target) is None:
             check_right(request.caller, Action.CREATE, Resource(target))
 
     def sender(self, request: Request) -> dict[str, str | None]:
@@ -316,7 +316,7 @@ async def list_all_subscriptions(
 
 def _is_there(catalog: Catalog, one: ListedSubscription) -> bool:
     """Returns whether the topic of a subscription is there, and not only another one of its name."""
-    topic = catalog.find(one.topic)
+    topic = catalog.get(one.topic)
     return topic is not None and topic.record.incarnation == one.incarnation
 
 
@@ -348,7 +348,7 @@ def _place(text: str) -> tuple[str, int, str]:
 )
 async def list_subscriptions(services: SubscriptionDep, request: RequestDep, topic: PathTopic) -> Response:
     """Lists those subscriptions of the topic that the caller may describe, with their lag."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
 
     async def show(name: str) -> Answer:
         """Returns the answer of one; 404 for one that has gone meanwhile."""
@@ -394,7 +394,7 @@ async def create_subscription(
     wanted: Annotated[SubscriptionRequest, body(SubscriptionRequest, {"start": "earliest"})],
 ) -> Response:
     """Creates a subscription (201), or checks that it exists with the fields that the request names (200, else 409)."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     changes = changes_of(wanted)
     record = record_of(wanted, services.reader.clock.now_us())
     services.check_letters(request, record.dead_letter_topic)
@@ -425,7 +425,7 @@ async def show_subscription(
     services: SubscriptionDep, request: RequestDep, topic: PathTopic, subscription: PathSubscription
 ) -> Response:
     """Returns a subscription, with its lag in each segment."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     return _response(await _show(services, request, found, subscription))
 
 
@@ -448,7 +448,7 @@ async def change_subscription(
 ) -> Response:
     """Changes settings of a subscription; mode, start and filter stay as they are. What is leased stays leased. Dead
     letters go out with the rights of the principal that named `dead_letter_topic` last, be it the same topic again."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     changes = changes_of(wanted)
     services.check_letters(request, changes.get("dead_letter_topic"))
     if changes.get("dead_letter_topic") is not None:
@@ -500,7 +500,7 @@ async def delete_subscription(
     services: SubscriptionDep, request: RequestDep, topic: PathTopic, subscription: PathSubscription
 ) -> Response:
     """Deletes a subscription and its cursors; the messages stay."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
 
     async def here(_: Target) -> Answer:
         await services.admin.delete(found, subscription)

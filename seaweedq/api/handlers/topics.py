@@ -40,7 +40,7 @@ from seaweedq.broker.read import TopicPositions
 from seaweedq.broker.retention import Preview, TopicDeletion, TopicFiles
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
 from seaweedq.codec.bodies import JSON
-from seaweedq.codec.key_field import check_key_field
+from seaweedq.codec.json_values import check_key_field
 from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
 from seaweedq.segments.layout import Format, Layout
@@ -268,7 +268,7 @@ async def may_create(request: Request, catalog: Catalog, name: str) -> bool:
     if judge(request.caller, Action.CREATE, resource):
         return True
     try:
-        await catalog.known(name)
+        await catalog.require(name)
     except TopicNotFound:
         raise forbidden(Action.CREATE, resource) from None
     return False
@@ -416,7 +416,7 @@ async def list_topics(
     every = sorted([*services.catalog.names(), *unreadable])
     allowed = [name for name in every if judge(request.caller, Action.DESCRIBE, Resource(name))]
     names = [name for name in allowed if name > (after or "")]
-    records = [(name, found.record) for name in names[:size] if (found := services.catalog.find(name))]
+    records = [(name, found.record) for name in names[:size] if (found := services.catalog.get(name))]
     page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
     if left_out := sorted({*names[:size]} & {*unreadable}):
         page.unreadable = left_out
@@ -461,8 +461,8 @@ async def create_topic(
 
 async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, creator: str | None) -> Response:
     created = False
-    await services.catalog.look(topic)
-    if services.catalog.find(topic) is None:
+    await services.catalog.refresh(topic)
+    if services.catalog.get(topic) is None:
         created = await services.admin.create(topic, new_config(wanted), creator)
     found = services.catalog.topic(topic)
     if not created:
@@ -482,7 +482,7 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, cr
 )
 async def show_topic(services: Services, topic: PathTopic) -> Response:
     """Returns a topic with its configuration, counts, bytes and store path."""
-    return json_answer(await _answer(services, await services.catalog.known(topic)))
+    return json_answer(await _answer(services, await services.catalog.require(topic)))
 
 
 @router.route(
@@ -504,7 +504,7 @@ async def change_topic(
     """Changes flush, retention, scaling, limits, the largest payload or the meaning of lines of NDJSON. Only named
     fields change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take
     now: then `retention` alone may be named."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     if dry_run:
         _check_dry_run(wanted)
         return json_answer(await _previewed(services, found, changed_config(found.record.config, wanted).retention))
@@ -531,7 +531,7 @@ async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPol
 @router.route("DELETE", TOPIC, Action.DELETE, "deleteTopic", "Delete a topic", answers={204: None}, refuses=(404, 409))
 async def delete_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
     """Deletes a topic with its data, and answers once all of it is gone. A deletion that failed half way goes on."""
-    found = services.catalog.find(topic) or await services.catalog.known(topic)
+    found = services.catalog.get(topic) or await services.catalog.require(topic)
     request.spend("changes", max(0, len(services.catalog.segments(found)) - 1))
     await services.deletion.delete(found)
     return Response(status_code=204)
@@ -550,7 +550,7 @@ async def delete_topic(services: Services, request: RequestDep, topic: PathTopic
 async def flush_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
     """Writes all messages that were acknowledged before the call to files."""
     await services.reader.nothing(request)
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     await services.positions.positions(found, flush=True)
     services.catalog.check_whole(found)
     return json_answer(FlushAnswer(True))

@@ -28,7 +28,7 @@ from seaweedq.api.request import Answer, Request, Send
 from seaweedq.api.routes import OF_BODIES, OF_CREATION, OF_TOPIC, OWN_RIGHT, STREAM, TOPIC, UPLOAD, Lead, Router, Takes
 from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
-from seaweedq.broker.uploads import Uploads, incarnation_of, object_name, part_count, pieces
+from seaweedq.broker.uploads import Uploads, incarnation_of, object_name, part_count, read_pieces
 from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.errors import (
     InvalidRequest,
@@ -150,7 +150,7 @@ class UploadServices:
 
     async def is_open(self, topic: str, upload: str) -> bool:
         """Returns whether an upload can still be published for the first time."""
-        found = self.catalog.find(topic)
+        found = self.catalog.get(topic)
         try:
             record = (await self.uploads.find(found, upload)).record if found else None
         except UploadNotFound:
@@ -199,11 +199,11 @@ async def create_upload(
         detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
     sha256 = wanted.sha256.lower() if wanted.sha256 else None
-    is_unknown = services.catalog.find(topic) is None and services.reader.settings.auto_create_topics
+    is_unknown = services.catalog.get(topic) is None and services.reader.settings.auto_create_topics
     if is_unknown and await may_create(request, services.catalog, topic):
         services.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
         await create(request, services.topics, topic)
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     async with opening(request, services.is_open) as opened:
         upload, record = await services.uploads.create(
             found, wanted.size, wanted.content_type, sha256, wanted.multipart
@@ -230,7 +230,7 @@ async def create_upload(
 )
 async def show_upload(services: Services, request: RequestDep, topic: PathTopic, upload: str) -> Response:
     """Returns an upload: its state, and how to go on with it."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
     return json_answer(await _state(request, services.uploads, found, upload, record))
 
@@ -253,7 +253,7 @@ async def sign_parts(
     wanted: Annotated[PartsRequest, body(PartsRequest, {"numbers": [1, 2]}, required=True)],
 ) -> Response:
     """Signs the URLs of parts of an upload: at most 100 at a time, in any order, and repeatedly."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
     until_us, sign = request.caller.expires_us, services.uploads.signed_part
     signed = [(number, await sign(found, upload, number, record, until_us)) for number in wanted.numbers]
@@ -305,7 +305,7 @@ class UploadContent:
         """Receives the bytes of an upload: 201 once they are durable, and equal those that were announced; also where
         the same bytes come again. The URL is that of the upload's answer."""
         await self._check(request, "PUT", topic, upload)
-        found = await self.catalog.known(topic)
+        found = await self.catalog.require(topic)
         record = (await self.uploads.find(found, upload)).record
         _check_length(request, upload, record)
         body = request.receive
@@ -336,7 +336,7 @@ class UploadContent:
             size = await self.store.size(name)
         except FileNotFoundError:
             raise PayloadNotFound("the payload is not in the store", topic=topic, id=upload) from None
-        read = partial(pieces, self.store, name, piece_bytes=CHUNK_BYTES)
+        read = partial(read_pieces, self.store, name, piece_bytes=CHUNK_BYTES)
         try:
             with self.reader.unread.streaming(2 * CHUNK_BYTES):
                 stored = StoredObject(size, upload, "application/octet-stream", read)
@@ -375,7 +375,7 @@ async def complete_upload(services: Services, request: RequestDep, topic: PathTo
     """Checks that all bytes are there, and are those that were announced; parts are put together first. A publish does
     the same where nobody has done it before."""
     await services.reader.nothing(request)
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     record = await services.uploads.complete(found, upload)
     return json_answer(await _state(request, services.uploads, found, upload, record))
 
@@ -385,7 +385,7 @@ async def complete_upload(services: Services, request: RequestDep, topic: PathTo
 )
 async def abort_upload(services: Services, topic: PathTopic, upload: str) -> Response:
     """Ends an upload that no message refers to, and deletes its bytes."""
-    found = await services.catalog.known(topic)
+    found = await services.catalog.require(topic)
     await services.uploads.abort(found, upload)
     return Response(status_code=204)
 

@@ -13,7 +13,7 @@ from typing import Literal
 from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
 
-from seaweedq.durations import Durations
+from seaweedq.clock import Durations
 
 
 @dataclass(frozen=True)

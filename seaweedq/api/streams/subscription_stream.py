@@ -161,7 +161,7 @@ class SubscriptionStreamRoute:
             )
         text = options.get("max_in_flight", str(MAX_IN_FLIGHT))
         max_in_flight = whole_number(text, "max_in_flight", 1, LARGEST_IN_FLIGHT)
-        topic = await calls.catalog.known(topic_name)
+        topic = await calls.catalog.require(topic_name)
         await self.streams.check(topic, name)
         position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
         return SubscriptionStream(self, topic, name, StreamSession(self.ended, request, transport), position)

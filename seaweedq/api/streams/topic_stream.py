@@ -101,7 +101,7 @@ class TopicStreamRoute:
     async def _open(self, request: Request, topic: str) -> tuple[TopicReader, str]:
         """Returns a reader at the request's start, and its positions."""
         reader = await self.streams.open(
-            await self.catalog.known(check_name(topic)), start_of(request, self.clock.now_us())
+            await self.catalog.require(check_name(topic)), start_of(request, self.clock.now_us())
         )
         return reader, reader.positions
 

@@ -1,7 +1,7 @@
 """Balancing: the leader moves segments until brokers' loads are about equal, splits hot segments and merges idle ones.
 
 `balancer/placement` and `balancer/scaling` decide in a thread, from the loads that owners report. The owner of a
-segment moves it (broker/topics/segment_mover), or carries out a plan that is written first (broker/reshape/planner).
+segment moves it (broker/reshape/segment_mover), or carries out a plan that is written first (broker/reshape/planning).
 Nothing here matters for safety, and a move or a plan that fails costs nothing.
 """
 
@@ -17,7 +17,7 @@ from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Segment, Split, decide
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.load import Reports, policy_of, segment_of
-from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.reshape.planning import Planner
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -74,7 +74,7 @@ class Rebalancer:
         locked = self._catalog.locked()  # a move would undo the plan of a split or merge
         free = [m for m in planned if m.segment not in locked or m.source not in settled]
         due = [m for m in free if m.segment not in self._moved_s or m.source not in settled]
-        due = [m for m in due if m.source not in settled or not self._catalog.unreadable(*m.segment[:2])]
+        due = [m for m in due if m.source not in settled or not self._catalog.has_unreadable(*m.segment[:2])]
         await gather_bounded(GIVERS, self.move, due)
 
     async def move(self, move: Move) -> None:
@@ -168,7 +168,7 @@ class Autoscaler:
         found: list[Segment] = []
         policies: dict[TopicId, ScalingPolicy] = {}
         looked = 0
-        for topic in filter(None, map(self._catalog.find, self._catalog.names())):
+        for topic in filter(None, map(self._catalog.get, self._catalog.names())):
             if topic.record.state == "deleting":
                 continue
             name = (topic.name, topic.record.incarnation)
@@ -186,7 +186,7 @@ class Autoscaler:
         return found, policies
 
     def _topic(self, segment: SegmentId) -> Topic | None:
-        topic = self._catalog.find(segment[0])
+        topic = self._catalog.get(segment[0])
         return topic if topic and topic.record.incarnation == segment[1] else None
 
     def _tell_hot(self, hot: dict[SegmentId, HotKey]) -> None:

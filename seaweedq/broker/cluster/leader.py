@@ -32,6 +32,7 @@ from seaweedq.broker.recovery.journal_recovery import ANSWER_S, JournalRecovery
 from seaweedq.broker.recovery.replay import RemainingSegments
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import RecoverCall
+from seaweedq.checks import InvariantViolated, reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
@@ -40,8 +41,6 @@ from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.roster import Roster, is_replayed
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Fenced, NeedsNewerBroker, PeerTooOld, SeaweedqError, Unavailable
-from seaweedq.failpoints import reach
-from seaweedq.invariants import InvariantViolated
 
 MARGIN_S = 5.0
 logger = logging.getLogger(__name__)
@@ -299,7 +298,7 @@ class Leader:
         """Returns the owner's segments of topics that exist."""
         found = []
         for name, incarnation, number in self._catalog.owned_by(owner):
-            topic = self._catalog.find(name)
+            topic = self._catalog.get(name)
             if topic and topic.record.incarnation == incarnation:
                 found.append(_Unassigned((name, incarnation, number), self._catalog.segment(topic, number)))
         return found

@@ -11,7 +11,7 @@ from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, Late
 from seaweedq.broker.context import Context
 from seaweedq.broker.load import Load
 from seaweedq.broker.recovery.journal_recovery import Recovery
-from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.reshape.planning import Planner
 from seaweedq.broker.retention.retention import Retaining
 from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.service import Service, Tasks

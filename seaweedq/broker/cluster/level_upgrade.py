@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from seaweedq.checks import reach
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import ClusterLevel, Reads, read_cluster, reads_of
 from seaweedq.coordination.interface import MAX_OPERATIONS, Compare, Coordination, Entry, Put, read_all
@@ -29,7 +30,6 @@ from seaweedq.coordination.records import ClusterRecord, RevocationRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import LevelConflict, Unavailable
-from seaweedq.failpoints import reach
 from seaweedq.storage.identity import mark_level
 from seaweedq.storage.interface import ObjectStore
 

@@ -17,11 +17,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
-from seaweedq.broker.imports.rules import is_over
+from msgspec.structs import replace
+
+from seaweedq.broker.imports.records import is_over
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.uploads import rules as plan
-from seaweedq.broker.uploads.records import clear, clear_folder, cleared
+from seaweedq.broker.uploads import rules
+from seaweedq.broker.uploads.records import clear, clear_folder
 from seaweedq.broker.uploads.rules import Step
+from seaweedq.checks import reach
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
@@ -29,7 +32,6 @@ from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Damaged, SeaweedqError
-from seaweedq.failpoints import reach
 from seaweedq.journal.interface import Journals
 from seaweedq.storage.interface import PayloadStore, folders
 
@@ -86,7 +88,7 @@ class Deletions:
     async def end(self) -> None:
         """Continues those that are due."""
         now_s = self._clock.monotonic_s()
-        self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._catalog.doomed()}
+        self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._catalog.being_deleted()}
         due = [topic for topic, since_s in self._since_s.items() if now_s - since_s > DELETION_S]
         await gather_bounded(DELETIONS, self._end, due)
 
@@ -132,7 +134,7 @@ class LateFiles:
     async def sweep_recently_deleted(self) -> None:
         """Sweeps the names of the topics that went within LATE_S."""
         now_s = self._clock.monotonic_s()
-        topics = filter(None, map(self._catalog.find, self._catalog.names()))
+        topics = filter(None, map(self._catalog.get, self._catalog.names()))
         there = {topic.name: topic.record.incarnation for topic in topics}
         gone = [name for name, incarnation in self._seen.items() if there.get(name) != incarnation]
         self._seen = there
@@ -180,14 +182,14 @@ class UploadSweep:
         busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
         await self._catalog.load()
         known = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.read(e) for e in counters}
-        there = {topic for topic in known if self._catalog.find(topic) or not self._catalog.is_readable(topic)}
+        there = {topic for topic in known if self._catalog.get(topic) or not self._catalog.is_readable(topic)}
         below = {topic: one.record.next for topic, one in known.items() if isinstance(one, Versioned)}
         dead = {topic: end for topic, end in below.items() if topic not in busy | there}
         if not dead:
             return 0
         gone = 0
-        async for folder in folders(self._store, plan.FOLDER):
-            topic = folder.removeprefix(plan.FOLDER).removesuffix("/")
+        async for folder in folders(self._store, rules.FOLDER):
+            topic = folder.removeprefix(rules.FOLDER).removesuffix("/")
             if topic in dead:
                 gone += await clear_folder(self._store, topic, dead[topic])
         return gone
@@ -198,14 +200,14 @@ class UploadSweep:
         if isinstance(held, Unreadable):
             return
         record = held.record
-        if plan.incarnation_of(upload) is None or record.name != plan.object_name(topic, upload):
+        if rules.incarnation_of(upload) is None or record.name != rules.object_name(topic, upload):
             raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
-        match plan.step(record, self._clock.now_us(), self._grace_s):
+        match rules.step(record, self._clock.now_us(), self._grace_s):
             case Step.REMOVE:
-                await self._remove(entry.key, held.with_record(plan.removed(record)))
+                await self._remove(entry.key, held.with_record(rules.as_removed(record)))
             case Step.REMOVE_IMPORTED:
                 if over := await self._over(entry.key):
-                    await self._remove(entry.key, held.with_record(plan.dead(record)), over)
+                    await self._remove(entry.key, held.with_record(rules.as_dead(record)), over)
             case Step.CLEAR:
                 await self._clear(entry.key, held)
             case Step.FORGET:
@@ -232,7 +234,7 @@ class UploadSweep:
     async def _clear(self, key: str, held: Versioned[UploadRecord]) -> None:
         await clear(self._store, held.record)
         reach("sweep.cleared")
-        await self._put(key, held.with_record(cleared(held.record)))
+        await self._put(key, held.with_record(replace(held.record, cleared=True)))
 
     async def _put(self, key: str, held: Versioned[UploadRecord], *compares: Compare) -> int | None:
         all_compares = [self._leading(), Compare(key, held.revision), *compares]

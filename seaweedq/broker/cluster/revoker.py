@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from seaweedq.broker.cluster.suspicion_rules import Verdict, may_be_suspected, revoker_of, suspects
 from seaweedq.broker.context import ClusterView
+from seaweedq.checks import reach
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election, leader_of
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
@@ -28,7 +29,6 @@ from seaweedq.coordination.roster import NEVER
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import Fenced, SeaweedqError
-from seaweedq.failpoints import reach
 
 ROUND_S = 0.5  # between two rounds while a broker is suspected or revoked
 logger = logging.getLogger(__name__)

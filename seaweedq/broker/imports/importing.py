@@ -7,28 +7,26 @@ two brokers may work on it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from seaweedq.broker.context import Context
-from seaweedq.broker.imports import rules
 from seaweedq.broker.imports.reader_process import StartReader
-from seaweedq.broker.imports.record_store import ImportId, ImportRecords
+from seaweedq.broker.imports.records import ImportId, ImportRecords, adopter, is_outlived, is_over
 from seaweedq.broker.imports.runner import ImportRunner, ReaderSetup, Stopping
 from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.uploads.uploads import Uploads
+from seaweedq.checks import reach
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import Signal
-from seaweedq.coordination.records import ImportRecord, UploadRecord
+from seaweedq.coordination.records import ImportRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound
-from seaweedq.failpoints import reach
-from seaweedq.segments.layout import Reference
 
 AT_ONCE = 2  # concurrent imports of a broker; each has a reader with up to MEMORY_BYTES
 CHECK_S, ADOPT_EACH_S = 1.0, 60.0
@@ -36,14 +34,6 @@ POLL_S = 0.25
 logger = logging.getLogger(__name__)
 
 Format = Literal["parquet", "ndjson", "arrow"]
-
-
-@dataclass(frozen=True, slots=True)
-class UploadClaims:
-    """The operations on uploads that imports need (broker/uploads/service)."""
-
-    find: Callable[[Topic, str], Awaitable[Versioned[UploadRecord]]]
-    claim: Callable[[Topic, str, Literal["imported"]], Awaitable[Reference]]
 
 
 class Importing(Service):
@@ -55,7 +45,7 @@ class Importing(Service):
         start_reader: StartReader,
         publishing: Publishing,
         reading: Reading,
-        claims: UploadClaims,
+        uploads: Uploads,
     ) -> None:
         self._catalog, self._clock, self._settings = context.catalog, context.clock, context.settings
         self._roster, self._membership = context.view.roster, context.membership
@@ -64,7 +54,7 @@ class Importing(Service):
         self._runner = ImportRunner(
             context.catalog, self._records, publishing.publisher, context.store, context.budget, readers
         )
-        self._claims = claims
+        self._uploads = uploads
         self._cluster_us = reading.readables.time.learn
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._tasks: dict[ImportId, asyncio.Task[None]] = {}
@@ -73,22 +63,22 @@ class Importing(Service):
         self._seen: frozenset[str] = frozenset()
 
     async def begin(self, topic: Topic, upload_id: str, format: Format, bare: bool) -> ImportRecord:
-        """Begins an import, or joins it. Raises what claiming an upload raises, and UploadConflict where it is imported
-        as another format."""
-        where = ImportId.of(topic, upload_id)
+        """Begins an import, or joins it. Raises the errors of a claim of an upload, and UploadConflict if it is
+        imported as another format."""
+        where = ImportId.from_topic(topic, upload_id)
         held = await self._records.read(where)
         if held is None:
             held = await self._create(topic, where, format, bare)
         if (held.record.format, held.record.bare) != (format, bare):
             was = f"{held.record.format}{' (bare)' if held.record.bare else ''}"
             raise UploadConflict(f"the upload is already being imported as {was}", upload_id=upload_id)
-        if not rules.is_over(held.record):
+        if not is_over(held.record):
             await self._begin_work(where, held)
         return held.record
 
     async def show(self, topic: Topic, upload_id: str) -> ImportRecord:
         """Returns the record of an import. Raises UploadNotFound."""
-        held = await self._records.read(ImportId.of(topic, upload_id))
+        held = await self._records.read(ImportId.from_topic(topic, upload_id))
         if held is None:
             raise UploadNotFound(
                 f"upload {upload_id!r} has no import, or its import ended long ago",
@@ -101,7 +91,7 @@ class Importing(Service):
         """Returns the record once the import is over, or `wait_s` seconds have passed."""
         async for attempt in Deadline(self._clock, wait_s).attempts(self._ended, POLL_S):
             record = await self.show(topic, upload_id)
-            if rules.is_over(record):
+            if is_over(record):
                 break
             if self._stopping.is_set() and not attempt.is_last():
                 raise NotReady("this broker is stopping; another one continues the import")
@@ -130,14 +120,14 @@ class Importing(Service):
         """Adopts the imports that are this broker's to adopt, and drops records that nobody needs any more."""
         async for where, held in self._records.all():
             mine = held.record.broker == self._membership.broker  # perhaps one that was cut off here
-            if not mine and rules.adopter(where.upload_id, self._living()) != self._membership.broker:
+            if not mine and adopter(where.upload_id, self._living()) != self._membership.broker:
                 continue
-            topic = self._catalog.find(where.topic)
+            topic = self._catalog.get(where.topic)
             if topic is not None and topic.record.incarnation != where.incarnation:
                 await self._records.drop(where, held)  # left by a crash during a deletion
-            elif rules.outlived(held.record, self._clock.now_us()):
+            elif is_outlived(held.record, self._clock.now_us()):
                 await self._records.drop(where, held)
-            elif topic is not None and topic.record.state == "active" and not rules.is_over(held.record):
+            elif topic is not None and topic.record.state == "active" and not is_over(held.record):
                 await self._begin_work(where, held)
 
     async def remove_topic(self, topic: Topic) -> None:
@@ -174,8 +164,8 @@ class Importing(Service):
 
     async def _create(self, topic: Topic, where: ImportId, format: Format, bare: bool) -> Versioned[ImportRecord]:
         now_us = await self._cluster_us()
-        upload = (await self._claims.find(topic, where.upload_id)).record
-        reference = await self._claims.claim(topic, where.upload_id, "imported")
+        upload = (await self._uploads.find(topic, where.upload_id)).record
+        reference = await self._uploads.claim(topic, where.upload_id, "imported")
         reach("import.claimed")
         record = ImportRecord(
             format,

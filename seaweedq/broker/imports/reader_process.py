@@ -16,14 +16,13 @@ from typing import Protocol, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.imports.pipe_protocol import GO, Job, ReaderMessage, read_head
-from seaweedq.broker.imports.rules import BATCH_BYTES
+from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, GO, Job, ReaderMessage, read_head
 from seaweedq.concurrency.pools import Pool
 from seaweedq.errors import BadRequest, Damaged
 from seaweedq.segments.ipc_bounds import check_bounds
 from seaweedq.segments.layout import Layout, mask_of
 
-Answer = tuple[ReaderMessage, pa.RecordBatch | None]
+MessageAndRows = tuple[ReaderMessage, pa.RecordBatch | None]
 MEMORY_BYTES = 1536 * 1024 * 1024
 STALLED_S = 120.0
 KEPT = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -45,13 +44,13 @@ class ReaderDied(Exception):
 class ImportReader(Protocol):
     """The reader of one import's file."""
 
-    async def told(self) -> ReaderMessage:
+    async def next_message(self) -> ReaderMessage:
         """Returns the next message without rows. Raises ReaderDied."""
 
-    async def go(self) -> None:
+    async def request_rows(self) -> None:
         """Asks for the rows."""
 
-    async def rows(self) -> Answer:
+    async def next_rows(self) -> MessageAndRows:
         """Returns the next message, and its rows. Raises ReaderDied."""
 
     async def close(self) -> None:
@@ -76,7 +75,7 @@ class ReaderProcess:
         self._job = job
         self._limit_bytes = 2 * BATCH_BYTES + 4 * job.max_message_bytes
         self._threads = Pool("import", 1)
-        self._ahead: Future[Answer] | None = None
+        self._ahead: Future[MessageAndRows] | None = None
 
     @staticmethod
     async def start(command: Sequence[str], job: Job, layout: Layout) -> "ReaderProcess":
@@ -95,12 +94,12 @@ class ReaderProcess:
         """The id of the process."""
         return self._process.pid
 
-    async def told(self) -> ReaderMessage:
+    async def next_message(self) -> ReaderMessage:
         """Returns the next message without rows. Raises ReaderDied."""
-        found, _ = await self.rows()
+        found, _ = await self.next_rows()
         return found
 
-    async def go(self) -> None:
+    async def request_rows(self) -> None:
         """Asks for the rows."""
         with suppress(OSError):
             assert self._process.stdin
@@ -108,7 +107,7 @@ class ReaderProcess:
             self._process.stdin.flush()
 
     async def close(self) -> None:
-        """Ends the child, and waits until it is gone; it ends also where the wait is cancelled."""
+        """Ends the child, and waits until it is gone; it ends also if the wait is cancelled."""
         await asyncio.shield(asyncio.wrap_future(self.end()))
 
     def end(self) -> Future[None]:
@@ -125,14 +124,14 @@ class ReaderProcess:
                 assert pipe
                 pipe.close()
 
-    async def rows(self) -> Answer:
+    async def next_rows(self) -> MessageAndRows:
         """Returns the next message, and its rows. Raises ReaderDied."""
         coming = self._ahead or self._threads.submit(self._read)
         try:
             async with asyncio.timeout(STALLED_S):
-                told, rows = await asyncio.wrap_future(coming)
+                message, rows = await asyncio.wrap_future(coming)
             self._ahead = self._threads.submit(self._read) if rows is not None else None
-            return told, rows
+            return message, rows
         except TimeoutError:
             raise ReaderDied(f"it made no progress for {STALLED_S:g} s") from None
         except (EOFError, OSError):
@@ -142,17 +141,17 @@ class ReaderProcess:
         except (Damaged, pa.ArrowException, ValueError) as error:
             raise ReaderDied(f"its answer cannot be understood: {str(error)[:200]}") from None
 
-    def _read(self) -> Answer:
-        told = read_head(self._exactly)
-        if told.kind != "rows":
-            return told, None
-        if not 0 < told.size <= self._limit_bytes or not 0 < told.rows <= self._job.batch_rows:
-            raise Damaged(f"it sent a batch of {told.rows} rows in {told.size} bytes, which is out of bounds")
-        rows = _one_batch(self._exactly(told.size), self._limit_bytes)
+    def _read(self) -> MessageAndRows:
+        message = read_head(self._exactly)
+        if message.kind != "rows":
+            return message, None
+        if not 0 < message.size <= self._limit_bytes or not 0 < message.rows <= self._job.batch_rows:
+            raise Damaged(f"it sent a batch of {message.rows} rows in {message.size} bytes, which is out of bounds")
+        rows = _one_batch(self._exactly(message.size), self._limit_bytes)
         rows.validate(full=True)
-        if rows.num_rows != told.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
+        if rows.num_rows != message.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
             raise Damaged("it sent a batch with other columns or rows than announced")
-        return told, rows
+        return message, rows
 
     def _exactly(self, size: int) -> bytes:
         assert self._process.stdout
@@ -172,7 +171,7 @@ def _forgo(layout: Layout, job: Job, started: "asyncio.Task[subprocess.Popen[byt
 
 
 def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
-    """Returns the only batch of a stream. Raises Damaged, also where it would be larger once decompressed, and what
+    """Returns the only batch of a stream. Raises Damaged, also if it would be larger once decompressed, and what
     Arrow raises."""
     try:
         check_bounds(pa.py_buffer(stream), limit_bytes)
@@ -200,14 +199,9 @@ def _started(command: Sequence[str], job: Job) -> "subprocess.Popen[bytes]":
         os.close(job.file)
     assert process.stdin
     assert process.stdout
-    _widen(process.stdout.fileno())
+    if hasattr(fcntl, "F_SETPIPE_SZ"):  # of Linux alone; elsewhere a batch takes more reads
+        with suppress(OSError):
+            fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     with suppress(BrokenPipeError):
         process.stdin.write(msgspec.json.encode(job) + b"\n")
     return process
-
-
-def _widen(pipe: int) -> None:
-    """Linux alone can; elsewhere a batch takes more reads."""
-    if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

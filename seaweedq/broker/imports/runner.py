@@ -24,15 +24,23 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import pyarrow as pa
 
-from seaweedq.broker.imports import rules
-from seaweedq.broker.imports.pipe_protocol import Job, ReaderMessage
 from seaweedq.broker.imports.reader_process import MEMORY_BYTES, ImportReader, ReaderDied, StartReader
-from seaweedq.broker.imports.record_store import ImportId, ImportRecords
+from seaweedq.broker.imports.reader_protocol import Job, ReaderMessage
+from seaweedq.broker.imports.records import (
+    SAVED_EVERY,
+    ImportId,
+    ImportRecords,
+    is_over,
+    producer_of,
+    with_failure,
+    with_progress,
+    with_state,
+)
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.publisher import PreparedBatch, Producer, Publisher, PublishResult
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.checks import reach
 from seaweedq.coordination.records import ImportProblem, ImportRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
@@ -47,7 +55,6 @@ from seaweedq.errors import (
     TopicNotFound,
     Unavailable,
 )
-from seaweedq.failpoints import reach
 from seaweedq.storage.interface import ObjectStore
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -64,15 +71,15 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Lost(Exception):
+class ImportLost(Exception):
     """Another broker works on the import, or its record is gone."""
 
 
-class Interrupted(Exception):
+class BrokerStopping(Exception):
     """The broker is stopping, and does not wait for this import."""
 
 
-class Refused(Exception):
+class FileRefused(Exception):
     """The file cannot be imported."""
 
     def __init__(self, problem: ImportProblem) -> None:
@@ -101,7 +108,7 @@ class _Import:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _PreparedRows:
     """Rows that are ready to be appended; the budget holds `held_bytes` for them."""
 
     prepared: PreparedBatch
@@ -141,10 +148,10 @@ class ImportRunner:
         work = _Import(where, held, held.record, stopping)
         deaths = at = 0
         try:
-            while not rules.is_over(work.now) and not stopping.is_set():
+            while not is_over(work.now) and not stopping.is_set():
                 try:
                     await self._once(work)
-                except (Refused, InvalidImport, SequenceOutOfOrder) as error:
+                except (FileRefused, InvalidImport, SequenceOutOfOrder) as error:
                     await self._fail(work, _problem(error))
                 except ReaderDied as error:
                     deaths = deaths + 1 if at == work.now.rows_done else 1
@@ -157,20 +164,20 @@ class ImportRunner:
                         await self._fail(work, _problem(refusal))
                 except (Unavailable, Fenced) as error:
                     work.waits_for(error)
-                    with suppress(Interrupted):
+                    with suppress(BrokerStopping):
                         await _pause(work, PAUSE_S)
-                except Interrupted:
+                except BrokerStopping:
                     pass
-            if not rules.is_over(work.now):
-                with suppress(Interrupted):  # the number of durable rows, and that no broker works on it
+            if not is_over(work.now):
+                with suppress(BrokerStopping):  # the number of durable rows, and that no broker works on it
                     await self._save(work, msgspec.structs.replace(work.now, broker=None))
-        except Lost:
+        except ImportLost:
             logger.info("another broker continues the import of %s, or it was removed", where.upload_id)
             return False
-        return rules.is_over(work.now)
+        return is_over(work.now)
 
     async def _once(self, work: _Import) -> None:
-        """Continues an import to its end, with one reader; returns early where the broker is stopping."""
+        """Continues an import to its end, with one reader; returns early if the broker is stopping."""
         record, topic = work.now, self._topic(work.where)
         file = await opened(self._store, record.name, record.size, record.sha256, self._readers.folder)
         try:
@@ -199,17 +206,17 @@ class ImportRunner:
             await reader.close()
 
     async def _check(self, work: _Import, reader: ImportReader) -> bool:
-        """Does steps 3 and 4. Returns False where the broker is stopping."""
-        while (told := await reader.told()).kind == "seen":
+        """Does steps 3 and 4. Returns False if the broker is stopping."""
+        while (message := await reader.next_message()).kind == "seen":
             if work.stopping.is_set():
                 return False
-        _check_refused(told)
-        if told.kind != "checked":
-            raise ReaderDied(f"it sent {told.kind!r} instead of 'checked'")
+        _check_refused(message)
+        if message.kind != "checked":
+            raise ReaderDied(f"it sent {message.kind!r} instead of 'checked'")
         reach("import.checked")
-        await self._save(work, rules.goes_to(work.now, "running", rows=told.rows))
+        await self._save(work, with_state(work.now, "running", rows=message.rows))
         reach("import.running")
-        await reader.go()
+        await reader.request_rows()
         return True
 
     async def _publish_all(self, work: _Import, reader: ImportReader) -> None:
@@ -225,10 +232,10 @@ class ImportRunner:
                     published = await self._publish(work, batch.prepared)
                 finally:
                     self._budget.release(batch.held_bytes)
-                work.now = rules.progressed(work.now, published.count, published.appended)
+                work.now = with_progress(work.now, published.count, published.appended)
                 work.unsaved += 1
                 reach("import.batch")
-                if work.unsaved >= rules.SAVED_EVERY:
+                if work.unsaved >= SAVED_EVERY:
                     await self._save(work, work.now)
                     reach("import.progress")
         finally:
@@ -240,22 +247,29 @@ class ImportRunner:
                 f"the file had {work.now.rows} rows when it was checked, but {work.now.rows_done} were read",
                 reason="it has changed",
             )
-        await self._save(work, rules.goes_to(work.now, "done", broker=None))
+        await self._save(work, with_state(work.now, "done", broker=None))
         reach("import.done")
 
-    def _forgo(self, coming: "asyncio.Task[_Batch | None]") -> None:
+    def _forgo(self, coming: "asyncio.Task[_PreparedRows | None]") -> None:
         """Releases the memory of a batch that nobody wants."""
         if not coming.cancelled() and not coming.exception() and (left := coming.result()):
             self._budget.release(left.held_bytes)
 
-    async def _coming(self, work: _Import, reader: ImportReader, first: int) -> _Batch | None:
-        """Returns the batch that begins at row `first`; None after the last one. Raises as the reader, Refused,
-        Interrupted."""
-        rows = _batch(await reader.rows())
+    async def _coming(self, work: _Import, reader: ImportReader, first: int) -> _PreparedRows | None:
+        """Returns the batch that begins at row `first`; None after the last one. Raises as the reader, FileRefused,
+        BrokerStopping."""
+        message, rows = await reader.next_rows()
+        _check_refused(message)
         if rows is None:
+            if message.kind != "ended":
+                raise ReaderDied(f"it sent {message.kind!r} instead of rows")
             return None
-        producer = Producer(rules.producer_of(work.where.upload_id), first)
-        await self._hold_memory(work, rows.nbytes)
+        producer = Producer(producer_of(work.where.upload_id), first)
+        while True:
+            with suppress(Overloaded):
+                self._budget.hold(rows.nbytes)
+                break
+            await _pause(work, BUDGET_PAUSE_S)
         try:
             prepared = await self._repeat(
                 work, lambda: self._publisher.prepare(self._topic(work.where), rows, producer)
@@ -263,7 +277,7 @@ class ImportRunner:
         except BaseException:
             self._budget.release(rows.nbytes)
             raise
-        return _Batch(prepared, rows.num_rows, rows.nbytes)
+        return _PreparedRows(prepared, rows.num_rows, rows.nbytes)
 
     async def _publish(self, work: _Import, batch: PreparedBatch) -> PublishResult:
         """Publishes one batch, as often as it takes; each try knows the outcome of the earlier ones."""
@@ -283,21 +297,15 @@ class ImportRunner:
                 await self._check_held(work)
                 await _pause(work, PAUSE_S)
 
-    async def _hold_memory(self, work: _Import, size: int) -> None:
-        while True:
-            with suppress(Overloaded):
-                return self._budget.hold(size)
-            await _pause(work, BUDGET_PAUSE_S)
-
     async def _check_held(self, work: _Import) -> None:
-        """Raises Lost where another broker has the import by now, and the errors of reading its record."""
+        """Raises ImportLost if another broker has the import by now, and the errors of reading its record."""
         async with work.writing:  # the next batch is prepared while progress is written
             found = await self._records.read(work.where)
             if found is None or found.revision != work.held.revision:
-                raise Lost
+                raise ImportLost
 
     async def _save(self, work: _Import, record: ImportRecord) -> None:
-        """Writes the record, and waits while coordination is unavailable. Raises Lost, Interrupted."""
+        """Writes the record, and waits while coordination is unavailable. Raises ImportLost, BrokerStopping."""
         async with work.writing:
             while True:
                 try:
@@ -307,13 +315,13 @@ class ImportRunner:
                     work.waits_for(error)
                     await _pause(work, PAUSE_S)
             if held is None:
-                raise Lost
+                raise ImportLost
             work.held, work.now, work.unsaved, work.waits = held, record, 0, 0
 
     async def _fail(self, work: _Import, problem: ImportProblem) -> None:
         logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)
-        with suppress(Interrupted):  # the broker that adopts it finds the same problem
-            await self._save(work, rules.failed(work.now, problem))
+        with suppress(BrokerStopping):  # the broker that adopts it finds the same problem
+            await self._save(work, with_failure(work.now, problem))
 
     def _topic(self, where: ImportId) -> Topic:
         """Returns the topic as it is now. Raises TopicNotFound."""
@@ -326,41 +334,32 @@ class ImportRunner:
         return topic
 
 
-def _batch(said: tuple[ReaderMessage, pa.RecordBatch | None]) -> pa.RecordBatch | None:
-    """Returns the rows of a message; None at the end. Raises Refused, ReaderDied."""
-    told, rows = said
-    _check_refused(told)
-    if rows is None and told.kind != "ended":
-        raise ReaderDied(f"it sent {told.kind!r} instead of rows")
-    return rows
-
-
-def _check_refused(told: ReaderMessage) -> None:
-    if told.kind == "refused":
-        given = told.problem or ImportProblem("invalid-import", "the file is not taken")
+def _check_refused(message: ReaderMessage) -> None:
+    if message.kind == "refused":
+        given = message.problem or ImportProblem("invalid-import", "the file is not taken")
         fields = given.fields if len(msgspec.json.encode(given.fields)) <= FIELDS_BYTES else {}
-        raise Refused(ImportProblem(given.slug[:DETAIL], given.detail[:DETAIL], fields))
+        raise FileRefused(ImportProblem(given.slug[:DETAIL], given.detail[:DETAIL], fields))
 
 
 def _problem(error: Exception) -> ImportProblem:
-    if isinstance(error, Refused):
+    if isinstance(error, FileRefused):
         return error.problem
     assert isinstance(error, SeaweedqError)
     return ImportProblem(error.slug, error.detail, dict(error.fields))
 
 
 async def _pause(work: _Import, seconds: float) -> None:
-    """Waits before a repeat. Raises Interrupted."""
+    """Waits before a repeat. Raises BrokerStopping."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work.stopping.wait()
     if work.stopping.is_set():
-        raise Interrupted
+        raise BrokerStopping
 
 
 async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
-    """Returns a descriptor of the object, to be closed by the caller. Raises StoreUnavailable, also where the disk has
-    no room for a copy, and InvalidImport where the object is gone or is another one."""
+    """Returns a descriptor of the object, to be closed by the caller. Raises StoreUnavailable, also if the disk has
+    no room for a copy, and InvalidImport if the object is gone or is another one."""
     try:
         own = await store.readers.run(_own, store, name, size)
         return own if own is not None else await _copied(store, name, size, sha256, folder)
@@ -403,7 +402,7 @@ async def _fill(store: ObjectStore, name: str, size: int, descriptor: int) -> st
             piece = await reads.pop(0)
             if at + PIECES < len(starts):
                 reads.append(asyncio.create_task(_read(store, name, starts[at + PIECES], size)))
-            await store.readers.run(_take, hashed, descriptor, piece, start)
+            await store.readers.run(_write, hashed, descriptor, piece, start)
     finally:
         for read in reads:
             read.cancel()
@@ -419,7 +418,7 @@ async def _read(store: ObjectStore, name: str, start: int, size: int) -> bytes:
     return piece
 
 
-def _take(hashed: "hashlib._Hash", descriptor: int, piece: bytes, start: int) -> None:
+def _write(hashed: "hashlib._Hash", descriptor: int, piece: bytes, start: int) -> None:
     hashed.update(piece)
     if os.pwrite(descriptor, piece, start) != len(piece):
         raise StoreUnavailable("the disk accepted only some bytes of the import's file; is it full?")

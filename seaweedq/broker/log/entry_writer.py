@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from seaweedq.checks import reach, require
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import ChainDamaged
-from seaweedq.failpoints import reach
 from seaweedq.formats import Level
-from seaweedq.invariants import require
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry, oldest_upload
 from seaweedq.segments.keyrange import KeyRange

@@ -19,11 +19,10 @@ from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import DirtySegments, OpenSegment
 from seaweedq.broker.log.reader import GroupCache, Reader
-from seaweedq.clock import Clock
+from seaweedq.checks import reach
+from seaweedq.clock import Clock, by_outcome
 from seaweedq.concurrency.futures import mark_retrieved
-from seaweedq.durations import by_outcome
 from seaweedq.errors import Fenced, NotReady
-from seaweedq.failpoints import reach
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.entry import Seal
 

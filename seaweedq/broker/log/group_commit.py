@@ -21,12 +21,10 @@ from operator import itemgetter
 import pyarrow as pa
 
 from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment, Waiter
-from seaweedq.clock import Clock
+from seaweedq.checks import reach, require
+from seaweedq.clock import Clock, by_outcome
 from seaweedq.concurrency.futures import fail, resolve
-from seaweedq.durations import by_outcome
 from seaweedq.errors import JournalUnavailable, NotReady
-from seaweedq.failpoints import reach
-from seaweedq.invariants import require
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import Single, mask_of, newest_us, rows_of_singles

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.checks import require
 from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import BelowRetention, NotOwner, SeaweedqError
-from seaweedq.invariants import require
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryName
 from seaweedq.segments.frames import ProducerRange

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from seaweedq.broker.log.group_commit import EncodedRows
 from seaweedq.broker.rpc.messages import Outcome
-from seaweedq.broker.topics.routing import Bounds
+from seaweedq.broker.topics.segment_index import Routing
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import NotOwner
 from seaweedq.segments.keyrange import KEY_SPACE
@@ -53,7 +53,7 @@ class AppendedRows:
     duplicate: bool
 
 
-def split(bounds: Bounds, batch: Batch) -> list[Slice]:
+def split(bounds: Routing, batch: Batch) -> list[Slice]:
     """Splits a whole batch. Takes long for a large one."""
     if len(bounds.ids) == 1:
         every = np.arange(batch.rows.num_rows)
@@ -61,14 +61,14 @@ def split(bounds: Bounds, batch: Batch) -> list[Slice]:
     return _split(bounds, batch.rows, batch.hashes, np.arange(batch.rows.num_rows))
 
 
-def split_again(bounds: Bounds, batch: Batch, slices: Sequence[Slice]) -> list[Slice]:
+def split_again(bounds: Routing, batch: Batch, slices: Sequence[Slice]) -> list[Slice]:
     """Splits the rows of these slices of a batch anew, all together."""
     indexes = np.sort(np.concatenate([one.indexes for one in slices]))
     rows = batch.rows.take(pa.array(indexes))
     return _split(bounds, rows, batch.hashes[indexes], indexes)
 
 
-def is_whole(bounds: Bounds, batch: Batch, one: Slice) -> bool:
+def is_whole(bounds: Routing, batch: Batch, one: Slice) -> bool:
     """Whether a slice that was split again has all rows of its batch that fall into its part.
 
     If parts have grown together, and another slice of theirs has failed, it has not. It must not be appended so: a
@@ -79,7 +79,7 @@ def is_whole(bounds: Bounds, batch: Batch, one: Slice) -> bool:
     return int(np.count_nonzero((batch.hashes >= one.part) & (batch.hashes < high))) == len(one.indexes)
 
 
-def _split(bounds: Bounds, rows: pa.RecordBatch, hashes: Hashes, indexes: np.ndarray) -> list[Slice]:
+def _split(bounds: Routing, rows: pa.RecordBatch, hashes: Hashes, indexes: np.ndarray) -> list[Slice]:
     found = cut(rows, route(hashes, bounds.lows), len(bounds.ids))
     return [
         Slice(bounds.ids[position], int(bounds.lows[position]), EncodedRows.encode(some), indexes[at])

@@ -218,14 +218,14 @@ class ForwardReceiver:
             raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
 
     async def _topic_of(self, header: ForwardHeader) -> Topic:
-        topic = self._catalog.find(header.topic)
+        topic = self._catalog.get(header.topic)
         if topic is None or topic.record.incarnation != header.incarnation:
-            await self._catalog.look(header.topic, header.segment)
+            await self._catalog.refresh(header.topic, header.segment)
         topic = self._catalog.topic(header.topic)
         if topic.record.incarnation != header.incarnation:
             raise NotOwner(f"this broker knows another topic {header.topic!r}")
         if header.segment not in self._catalog.records(topic):
-            await self._catalog.look(topic.name, header.segment)  # the other broker is ahead: it may have just come
+            await self._catalog.refresh(topic.name, header.segment)  # the other broker is ahead: it may have just come
         return topic
 
 

@@ -26,7 +26,7 @@ from seaweedq.broker.service import Service
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.restored_coordination import RestoredCoordination
-from seaweedq.broker.topics.routing import Bounds
+from seaweedq.broker.topics.segment_index import Routing
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline, Timeouts
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
@@ -63,7 +63,7 @@ class PublishResult:
 class PreparedBatch:
     """A request's rows, split by the parts of a topic's segments as they were known then."""
 
-    routing: Bounds
+    routing: Routing
     batch: Batch
     slices: Sequence[Slice]
     sequences: Sequences | None

@@ -246,7 +246,7 @@ class RemoteAppender:
             self._refreshed_s = {other: at_s for other, at_s in self._refreshed_s.items() if now_s - at_s < REFRESH_S}
             self._refreshed_s[owner] = now_s
             with suppress(CoordinationUnavailable, TimeoutError):
-                await deadline.bound(self._catalog.look(topic.name, segment))
+                await deadline.bound(self._catalog.refresh(topic.name, segment))
 
 
 def _answer(waiting: Sequence[WaitingSingle], result: AppendedRows | FailedRows) -> None:

@@ -133,14 +133,14 @@ class TopicPositions:
         deadline = Deadline(self._clock, self._timeout_s)
         found: dict[int, Position] = {}
         failure: Unavailable | None = None
-        await self._catalog.know_predecessors(topic)
+        await self._catalog.load_predecessors(topic)
         async for attempt in deadline.attempts(topic.moved, PAUSE_S):
             try:
-                await self._catalog.whole(topic)
+                await self._catalog.load_topic(topic)
                 if missing := self._missing(topic, found):
                     attempt.mark()
                     failure = await self._ask_all(topic, missing, call, found, deadline.left_s)
-                    await self._catalog.whole(topic)
+                    await self._catalog.load_topic(topic)
                 if not (missing := self._missing(topic, found)):
                     break
             except NeedsNewerBroker:
@@ -159,7 +159,7 @@ class TopicPositions:
 
     async def close(self, topic: Topic, here: Callable[[], Awaitable[None]]) -> None:
         """Makes all living owners close a topic that is being deleted; `here` closes it on this broker."""
-        await self._catalog.reread(topic)
+        await self._catalog.reload_segments(topic)
         owners = dict.fromkeys(record.owner for record in self._catalog.segments(topic).values())
         if self._catalog.unreadable_of(topic):  # any broker may have those
             owners |= dict.fromkeys(self._roster.brokers)
@@ -206,7 +206,7 @@ class TopicPositions:
                 found |= {position.segment: position for position in answer}
                 if owner != self._membership.broker:
                     for number in set(missing[owner]) - found.keys():
-                        await self._catalog.look(topic.name, number)
+                        await self._catalog.refresh(topic.name, number)
         return trouble
 
     async def _with_sizes(self, topic: Topic, standing: dict[int, Position]) -> dict[int, Position]:

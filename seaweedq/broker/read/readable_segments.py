@@ -333,7 +333,7 @@ class ReadableSegments:
             return await self._peers.call(url, path, call, answer, timeout_s)
         except NotOwner:
             if isinstance(call, SegmentCall):
-                await self._catalog.look(topic.name, call.segment)
+                await self._catalog.refresh(topic.name, call.segment)
             raise
         except Unavailable:
             remote.unreachable.add(owner)
@@ -410,7 +410,7 @@ class ReadableSegments:
         for number in missing:
             segment = remote.segments.get(number)
             if segment is None or segment.owner not in remote.unreachable:
-                await self._catalog.look(topic.name, number)
+                await self._catalog.refresh(topic.name, number)
 
     async def _follow(self, topic: Topic, remote: _RemoteTopic, owner: str | None) -> None:
         while self._clock.monotonic_s() - remote.read_s < LINGER_S and owner in self._remote(topic).owners:

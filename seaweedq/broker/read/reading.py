@@ -66,7 +66,7 @@ class ReadServer:
 
     async def _opened(self, topic: Topic, call: SegmentCall) -> OpenSegment:
         if call.segment not in self._catalog.records(topic):
-            await self._catalog.look(topic.name, call.segment)
+            await self._catalog.refresh(topic.name, call.segment)
         segment = await self._ownership.opened(topic, call.segment)
         self._check_ready()
         segment.check_open()

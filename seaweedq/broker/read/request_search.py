@@ -113,7 +113,7 @@ class Search:
 
     async def _is_tried_again(self, error: Unavailable | ChainDamaged) -> bool:
         if isinstance(error, ChainDamaged):  # a deleted topic's files may go before this broker hears of the deletion
-            await self._view.catalog.look(self._topic.name)
+            await self._view.catalog.refresh(self._topic.name)
             self._view.catalog.check(self._topic)
         if self._relayed or not isinstance(error, Unavailable) or isinstance(error, NeedsNewerBroker):
             return False

@@ -33,6 +33,7 @@ from seaweedq.broker.context import Context
 from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
 from seaweedq.broker.recovery.replay import RemainingSegments, Replay
 from seaweedq.broker.service import Service, Tasks
+from seaweedq.checks import reach
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership, end_life, journals_of
@@ -40,7 +41,6 @@ from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.roster import is_recovered
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, NotReady, SeaweedqError, Unavailable
-from seaweedq.failpoints import reach
 from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalUnreachable
 
 RETIRE_S = 1.0

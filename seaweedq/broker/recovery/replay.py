@@ -42,15 +42,14 @@ from seaweedq.broker.subscriptions.cursor import broken_by
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.checks import InvariantViolated, reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, SegmentNotFound
-from seaweedq.failpoints import reach
 from seaweedq.formats import needs_newer
-from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Commit, Frame, FrameKind, empty_entry_sequence, rows_of
@@ -156,7 +155,7 @@ class Replay:
         by_topic: dict[str, set[int]] = {}
         for name, segment in places:
             by_topic.setdefault(name, set()).add(segment)
-        await gather_bounded(SEGMENTS, lambda one: self._catalog.read_again(*one), by_topic.items())
+        await gather_bounded(SEGMENTS, lambda one: self._catalog.reload(*one), by_topic.items())
 
     async def _append_all(self, broker: str, rows: dict[Place, list[Frame]], left: Left, done: Done) -> int:
         async def append(place: Place) -> int:
@@ -171,7 +170,7 @@ class Replay:
         return sum(await gather_bounded(SEGMENTS, append, rows))
 
     def _live(self, name: str, segment: int, left: Left) -> Topic | None:
-        topic = self._catalog.find(name)
+        topic = self._catalog.get(name)
         try:
             self._catalog.check_readable(name)
             if topic is None or topic.record.state == "deleting":

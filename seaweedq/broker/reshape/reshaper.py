@@ -1,36 +1,111 @@
 """Carries out the intents of one broker's segments: split, merge, roll. docs/internals/scaling.md has the order of
 writes, and what a crash between each two leaves.
 
-Level triggered: each intent in the records of this broker's segments is continued from its state, whichever broker
-began it. This module does not decide what to split or merge.
+Level triggered: each intent in the records of this broker's segments is continued from its state, also if another
+broker began it. This module does not decide what to split or merge.
+
+The `Sealer` ends the chains of the segments that an intent replaces: it locks them, makes them refuse messages, and
+seals them. The locks prevent moves from the time before the intent is committed until the successors exist. Until the
+commit publishes continue, and tails are flushed ahead, so that publishes wait for little. The seal is in the last entry
+of a chain: the segment ends there, also if another broker put it. Every step can be repeated.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
+from seaweedq.broker.log.flusher import Flusher
+from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.reshape.sealer import Sealer
-from seaweedq.broker.topics import intents
+from seaweedq.broker.reshape import intents
+from seaweedq.broker.reshape.segment_mover import SegmentMover
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.broker.topics.segment_mover import SegmentMover
-from seaweedq.clock import Clock
+from seaweedq.broker.topics.ownership import Holder, Ownership
+from seaweedq.checks import reach
+from seaweedq.clock import Clock, Durations
 from seaweedq.coordination.records import Intent, Successor
 from seaweedq.coordination.roster import Roster
-from seaweedq.durations import Durations
-from seaweedq.errors import SeaweedqError
-from seaweedq.failpoints import reach
+from seaweedq.errors import Fenced, NotOwner, SeaweedqError
+from seaweedq.segments.entry import Seal
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.producers import inherited_cuts
 
+LEFT_BYTES, LEFT_PIECES = 2 * 1024 * 1024, 300  # that may be left in a tail when publishes begin to wait,
+FLUSHES = 6  # unless it comes too fast to be flushed ahead
 Kind = Literal["split", "merge", "roll"]
 KINDS: tuple[Kind, ...] = ("split", "merge", "roll")
 BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 logger = logging.getLogger(__name__)
 LOOK_S, PAUSE_S = 1.0, 0.1
+
+
+class Sealer:
+    """Seals the segments of one broker's intents, and holds their locks."""
+
+    def __init__(
+        self, catalog: Catalog, ownership: Ownership, commit: GroupCommit, flusher: Flusher, clock: Clock
+    ) -> None:
+        self._catalog = catalog
+        self._ownership = ownership
+        self._commit = commit
+        self._flusher = flusher
+        self._clock = clock
+        self._holder = Holder("an intent replaces it")
+
+    def lock(self, topic: Topic, intent: Intent) -> bool:
+        """Prevents moves of all segments of an intent. False: a move is in progress."""
+        return self._ownership.locks.acquire(topic, intent.segments, self._holder)
+
+    def unlock(self, topic: Topic, intent: Intent) -> None:
+        """Allows moves again."""
+        self._ownership.locks.release(topic, intent.segments, self._holder)
+
+    def unlock_ended(self) -> None:
+        """Unlocks segments that are sealed, or have another owner: the answer to the transaction that did it may have
+        been lost."""
+        for topic, number in self._ownership.locks.locked(self._holder):
+            known = self._catalog.records(topic).get(number)
+            if known is None or known.record.owner != self._ownership.broker:
+                self._ownership.locks.release(topic, [number], self._holder)
+
+    async def flush_ahead(self, segment: OpenSegment) -> None:
+        """Flushes ahead, so that little is left when publishes must wait; later messages have to be flushed too."""
+        for _ in range(FLUSHES):
+            await self._flusher.flush(segment)
+            if segment.tail.size_bytes <= LEFT_BYTES and len(segment.tail) <= LEFT_PIECES:
+                break
+
+    async def seal(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> None:
+        """Makes the segments refuse messages, and ends their chains. Raises NotOwner, Unavailable, Fenced."""
+        if not self.lock(topic, intent):
+            raise NotOwner(f"segments {intent.segments} of {topic.name!r} are being moved to another broker")
+        for segment in segments:
+            segment.pause(NotOwner(f"segment {segment.id} of {topic.name!r} is being replaced"))
+            if segment.paused_since_s is None:
+                segment.paused_since_s = self._clock.monotonic_s()
+        reach("reshape.held")
+        await self._commit.wait_until_idle()
+        await asyncio.gather(*(self._seal_one(topic, intent, segment) for segment in segments))
+
+    async def _seal_one(self, topic: Topic, intent: Intent, segment: OpenSegment) -> None:
+        try:
+            whole = segment.source.key_range
+            within = [s for s in intent.successors if s.low < whole.high and whole.low < s.high]
+            seal = Seal(tuple(s.id for s in within), tuple((s.low, s.high) for s in within))
+            await self._flusher.seal(segment, seal)
+        except Fenced as error:
+            if not await self._ownership.has_ended(segment):
+                self._flusher.fenced(segment, error)
+                raise  # rows of a recovery have it: this broker counts as dead, and more of its journal is to come
+            self.unlock(topic, intent)  # another's seal for the same intent is as good: it is read when opened anew
+            ended = NotOwner(f"segment {segment.id} of {topic.name!r} was sealed by another broker")
+            segment.close(ended)
+            topic.opened.pop(segment.id, None)
+            topic.routing = None
+            await self._catalog.refresh_segments(topic, intent.segments)
+            raise ended from None
 
 
 def kind_of(intent: Intent) -> Kind:
@@ -79,7 +154,7 @@ class Replacer:
             await self._refresh(topic, intent)
             return intents.locks(self._catalog.records(topic), intent)
         if strays := [n for n in intent.segments if self._owner(topic, n) != self._ownership.broker]:
-            return await self._gather(topic, intent, strays)
+            return await self._gather_strays(topic, intent, strays)
         if intent.state == "planned":
             await asyncio.gather(*map(self._sealer.flush_ahead, await self._open(topic, intent)))
             reach("reshape.flushed")
@@ -122,46 +197,37 @@ class Replacer:
         """Writes that the segments are sealed, and that their successors are open. False: a record has changed."""
         tables = [segment.producers for segment in segments]
         successors = {
-            one.id: intents.Opened(self._owner_to_be(one), inherited_cuts(KeyRange(one.low, one.high), tables))
+            one.id: intents.NewSegment(self._owner_to_be(one), inherited_cuts(KeyRange(one.low, one.high), tables))
             for one in intent.successors
         }
         records = self._catalog.records(topic)
         if not intents.locks(records, intent):
             await self._refresh(topic, intent)
             return False
-        ended = intents.Ended({segment.id: segment.chain.end for segment in segments}, self._clock.now_us())
+        ended = intents.Ends({segment.id: segment.chain.end for segment in segments}, self._clock.now_us())
         compares, writes = intents.finish(topic, records, intent, ended, successors)
         others = sorted({one.owner for one in successors.values()} - {self._ownership.broker})
         living = [self._ownership.compare(), *map(self._roster.compare, others)]
         revision = await self._catalog.commit([*compares, *living], writes)
         if revision is None:
             await self._roster.load()
-            await self._catalog.look(topic.name)
+            await self._catalog.refresh(topic.name)
             await self._refresh(topic, intent)
             return False
         self._sealer.unlock(topic, intent)
         topic.routing = None
         for number in (number for number, one in successors.items() if one.owner == self._ownership.broker):
             self._ownership.begin(topic, number, revision, tables)
-        self._log_replaced(topic, intent, segments, successors)
-        reach("reshape.replaced")
-        return True
-
-    def _log_replaced(
-        self,
-        topic: Topic,
-        intent: Intent,
-        segments: Sequence[OpenSegment],
-        successors: Mapping[int, intents.Opened],
-    ) -> None:
-        held_s = min(filter(None, (segment.paused_since_s for segment in segments)))
-        self.counters.add(intent, self._clock.monotonic_s() - held_s)
+        paused_s = min(filter(None, (segment.paused_since_s for segment in segments)))
+        self.counters.add(intent, self._clock.monotonic_s() - paused_s)
         logger.info(
             "segments %s of %s were replaced by %s",
             ", ".join(map(str, intent.segments)),
             topic.name,
             ", ".join(f"{number} at {one.owner}" for number, one in successors.items()),
         )
+        reach("reshape.replaced")
+        return True
 
     def _owner_to_be(self, successor: Successor) -> str:
         """Returns the planned owner if it lives and accepts segments; else this broker; else any other one that accepts
@@ -171,7 +237,7 @@ class Replacer:
         willing = [broker for broker in (successor.owner, mine, *sorted(brokers)) if broker and brokers.get(broker)]
         return willing[0] if willing else mine
 
-    async def _gather(self, topic: Topic, intent: Intent, strays: Sequence[int]) -> bool:
+    async def _gather_strays(self, topic: Topic, intent: Intent, strays: Sequence[int]) -> bool:
         """Handles segments of a merge that have different owners by now: a plan is undone, and a committed intent
         continues at the owner of the first."""
         if intent.state == "planned":
@@ -191,7 +257,7 @@ class Replacer:
         return self._catalog.segment(topic, number).record.owner
 
     async def _refresh(self, topic: Topic, intent: Intent) -> None:
-        await self._catalog.look_at(topic, intent.segments)
+        await self._catalog.refresh_segments(topic, intent.segments)
 
 
 class Reshaper:
@@ -234,9 +300,9 @@ class Reshaper:
 
     def _begin(self) -> None:
         """Begins a task for each intent that has a segment of this broker, and has no task."""
-        self._sealer.unlock_what_is_over()
+        self._sealer.unlock_ended()
         for name, incarnation, number in [] if self._ending else list(self._catalog.locked()):
-            topic = self._catalog.find(name)
+            topic = self._catalog.get(name)
             if topic is None or topic.record.incarnation != incarnation or topic.record.state == "deleting":
                 continue
             if self._catalog.unreadable_of(topic):

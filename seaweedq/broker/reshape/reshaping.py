@@ -2,7 +2,7 @@
 gives its segments to the others, as even as it can, while it serves on.
 
 Order of a drain: its record says `draining`, so that nobody gives it anything more; then each segment moves
-(broker/topics/segment_mover). What does not move in time, or has nobody to move to, is found in the journal or needs
+(broker/reshape/segment_mover). What does not move in time, or has nobody to move to, is found in the journal or needs
 nothing: all of it stays safe.
 """
 
@@ -15,13 +15,11 @@ from seaweedq.broker.load import Load, Loads
 from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.publisher import Publishing
-from seaweedq.broker.reshape.change_requests import ChangeRequests
-from seaweedq.broker.reshape.planner import Planner, Roller
-from seaweedq.broker.reshape.reshaper import Replacer, Reshaper
-from seaweedq.broker.reshape.sealer import Sealer
+from seaweedq.broker.reshape.planning import ChangeRequests, Planner, Roller
+from seaweedq.broker.reshape.reshaper import Replacer, Reshaper, Sealer
+from seaweedq.broker.reshape.segment_mover import SegmentMover
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
@@ -45,7 +43,7 @@ class Drain:
         self._mover = mover
 
     async def hand_over(self) -> None:
-        """Gives away the segments that others can have. Raises CoordinationUnavailable where none can be told."""
+        """Gives away the segments that others can have. Raises CoordinationUnavailable if no broker can be told."""
         await self._membership.drain()
         held = len(self._own())
         for _ in range(TRIES):
@@ -66,7 +64,7 @@ class Drain:
 
     async def _give_one(self, move: tuple[SegmentId, str]) -> None:
         (name, incarnation, number), target = move
-        topic = self._catalog.find(name)
+        topic = self._catalog.get(name)
         if topic is None or topic.record.incarnation != incarnation:
             return  # a creation that was cut off
         try:
@@ -95,8 +93,8 @@ class Reshaping(Service):
         self._drain = Drain(catalog, roster, context.membership, load.loads, self.mover)
 
     def grown(self, segment: OpenSegment) -> None:
-        """Hears of each segment that got a file: a chain that is long is rolled."""
-        self.roller.grown(segment)
+        """Plans the roll of a segment that got a file, if its chain is long."""
+        self.roller.roll_if_long(segment)
 
     async def run(self) -> Tasks:
         """Carries out intents."""

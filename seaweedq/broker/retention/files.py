@@ -26,13 +26,13 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import MarkCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, read_all
 from seaweedq.coordination.records import RetentionPolicy
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import ChainDamaged, NotOwner, Unavailable
-from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain, ListedEntry
 from seaweedq.segments.entry import EntryName, segment_folder
 from seaweedq.segments.frames import empty_entry_frame

@@ -22,12 +22,12 @@ from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules
+from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put, read_all
 from seaweedq.coordination.records import StartRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
-from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryName
 from seaweedq.storage.interface import PayloadStore

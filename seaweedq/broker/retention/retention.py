@@ -40,11 +40,11 @@ from seaweedq.broker.retention.subscription_expiry import SubscriptionExpiry
 from seaweedq.broker.service import Service
 from seaweedq.broker.subscriptions.subscribing import Subscribing
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.checks import reach
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import RetentionPolicy, StartRecord
 from seaweedq.errors import Fenced, NotOwner, SeaweedqError
-from seaweedq.failpoints import reach
 from seaweedq.segments.entry import EntryName
 
 RAISES = 32  # that a start's record remembers; more count as the newest one, whose grace ends last
@@ -167,7 +167,7 @@ class Retention:
 
     async def round(self) -> None:
         """Does all work that is due. Raises Unavailable, Fenced; an error of one topic keeps no other from its turn."""
-        found = filter(None, map(self._catalog.find, self._catalog.names()))
+        found = filter(None, map(self._catalog.get, self._catalog.names()))
         topics = [topic for topic in found if topic.record.state == "active"]
         self._scans.forget_except(set(topics))
         self.payloads.forget_except(set(topics))

@@ -47,6 +47,7 @@ from seaweedq.broker.rpc.messages import SegmentCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.restored_coordination import KEY, is_restored, known_round
+from seaweedq.checks import reach
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
@@ -54,7 +55,6 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import SegmentRecord, StartRecord
 from seaweedq.errors import ChainDamaged, CoordinationUnavailable, Fenced, NeedsNewerBroker, StoreUnavailable
-from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import LAST_SEQUENCE, EntryName
 from seaweedq.storage.identity import mark_round, newest_round
@@ -231,7 +231,7 @@ class RestoredCoordinationRepair:
         """Looks at the segments behind one, at STEP of them; behind the last one it makes coordination the one to go
         by. Raises Unavailable."""
         if await self._rounds.is_restored():
-            found = filter(None, map(self._catalog.find, self._catalog.names()))
+            found = filter(None, map(self._catalog.get, self._catalog.names()))
             active = [topic for topic in found if topic.record.state == "active"]
             places = [(topic, n) for topic in active for n in sorted(self._catalog.records(topic))]
             behind = [(topic, n) for topic, n in places if (topic.name, n) > after]

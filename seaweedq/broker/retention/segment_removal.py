@@ -24,14 +24,13 @@ from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.segment_index import Records
-from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.checks import reach
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put, read_all
 from seaweedq.coordination.records import SegmentRecord, TombstoneRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
-from seaweedq.failpoints import reach
 
 KEPT_US = 30 * 86_400 * 1_000_000
 GENERATIONS = 10
@@ -48,7 +47,6 @@ class SegmentRemoval:
         self.removed = 0
         self._catalog = catalog
         self._coordination = coordination
-        self._tombstones = Tombstones(coordination)
         self._rounds = rounds
         self._files = files
         self._clock = clock
@@ -74,7 +72,7 @@ class SegmentRemoval:
 
     async def sweep(self) -> None:
         """Removes the cursors of removed segments, and tombstones whose time is over. Raises Unavailable, Fenced."""
-        tombstones = {topic: await self._tombstones.all(topic) for topic in await self._topics()}
+        tombstones = {topic: await self._catalog.tombstones(topic) for topic in await self._topics()}
         for topic, found in tombstones.items():
             await self._remove_cursors(topic, found.keys())
         doomed = {topic: self._over(topic, found, self._clock.now_us()) for topic, found in tombstones.items()}
@@ -125,7 +123,7 @@ class SegmentRemoval:
         """Returns the active topics that have tombstones."""
         entries, _ = await read_all(self._coordination, keys.TOMBSTONES.prefix())
         named = dict.fromkeys(keys.TOMBSTONES.parse(entry.key)[:2] for entry in entries)
-        found = [(self._catalog.find(name), incarnation) for name, incarnation in named]
+        found = [(self._catalog.get(name), incarnation) for name, incarnation in named]
         return [t for t, n in found if t and t.record.state == "active" and t.record.incarnation == n]
 
     def _over(self, topic: Topic, tombstones: Mapping[int, TombstoneRecord], now_us: int) -> list[int]:

@@ -94,7 +94,7 @@ class SubscriptionExpiry:
 
     async def _delete(self, key: str, there: Versioned[SubscriptionRecord]) -> None:
         name, incarnation, subscription = keys.SUBSCRIPTIONS.parse(key)
-        topic = self._catalog.find(name)
+        topic = self._catalog.get(name)
         if topic is None or topic.record.incarnation != incarnation:
             return
         try:

@@ -10,7 +10,7 @@ from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.broker.uploads.service import Uploads
+from seaweedq.broker.uploads.uploads import Uploads
 from seaweedq.errors import TopicBeingDeleted
 
 
@@ -48,7 +48,7 @@ class TopicDeletion:
         """Deletes a topic. A caller that comes while a deletion is under way waits for it. Raises NeedsNewerBroker."""
         async with topic.deleting:
             self._catalog.check_readable(topic.name)
-            if self._catalog.find(topic.name) is not topic:
+            if self._catalog.get(topic.name) is not topic:
                 return  # and its folder may be another one's now
             await self._admin.begin_delete(topic)
             await self._positions.close(topic, lambda: self.close(topic))

@@ -34,8 +34,8 @@ from seaweedq.broker.subscriptions.leases import Position
 from seaweedq.broker.subscriptions.pull_rounds import DeliveredRows, Pull
 from seaweedq.broker.subscriptions.subscribing import DispatcherFinder, Subscribing
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.uploads.message_payloads import Payloads
-from seaweedq.broker.uploads.uploading import Uploading
+from seaweedq.broker.uploads.payloads import Payloads
+from seaweedq.broker.uploads.uploads import Uploading
 from seaweedq.codec.message_json import message_texts
 from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.segments.layout import Layout
@@ -256,7 +256,7 @@ class Streaming(Service):
     def __init__(self, context: Context, reading: Reading, subscribing: Subscribing, uploading: Uploading) -> None:
         catalog, readables = context.catalog, reading.readables
         self.watches = TailWatches(catalog, readables)
-        self.topics = TopicStreams(catalog, readables, reading.positions, context.tombstones, self.watches)
+        self.topics = TopicStreams(catalog, readables, reading.positions, self.watches)
         self.subscriptions = SubscriptionStreams(
             subscribing.admin, subscribing.dispatcher, subscribing.finder, uploading.payloads, context.peers
         )

@@ -25,9 +25,8 @@ from typing import Literal
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.subscriptions.frontier import Frontier
-from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.catalog import Catalog, Topic, check_at_end
 from seaweedq.broker.topics.segment_index import Records
-from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
 from seaweedq.concurrency.futures import Signal
 from seaweedq.coordination.records import TombstoneRecord
 from seaweedq.errors import BelowRetention, InvalidPositions, InvalidRequest, OffsetOutOfRange, SeaweedqError
@@ -205,7 +204,6 @@ class TopicReader:
         self,
         catalog: Catalog,
         readables: ReadableSegments,
-        tombstones: Tombstones,
         topic: Topic,
         at: Mapping[int, int],
     ) -> None:
@@ -214,7 +212,6 @@ class TopicReader:
         self.missing = False
         self._catalog = catalog
         self._readables = readables
-        self._tombstones = tombstones
         self._turn = 0
         self._build()
 
@@ -286,10 +283,12 @@ class TopicReader:
         if self._frontier.advance(records, self._next):
             self._name()
         else:
-            await self._catalog.reread(self.topic)
+            await self._catalog.reload_segments(self.topic)
             records = self._catalog.records(self.topic)
             if self.at.keys() - records.keys() - self._catalog.unreadable_of(self.topic).keys():
-                self.at = resumed(self.at, records, await self._tombstones.all(self.topic))  # behind removed segments
+                self.at = resumed(
+                    self.at, records, await self._catalog.tombstones(self.topic)
+                )  # behind removed segments
             self._build()
 
     def _name(self) -> None:
@@ -332,7 +331,6 @@ class TopicStreams:
     catalog: Catalog
     readables: ReadableSegments
     positions: TopicPositions
-    tombstones: Tombstones
     watches: TailWatches
 
     async def open(self, topic: Topic, start: Start) -> TopicReader:
@@ -345,9 +343,9 @@ class TopicStreams:
     async def _resume(self, topic: Topic, start: Positions) -> TopicReader:
         """Needs no owner's answer: a client that comes back after the death of an owner must not be sent away."""
         if start.offsets.keys() - self.catalog.records(topic).keys():
-            await self.catalog.reread(topic)
+            await self.catalog.reload_segments(topic)
         if start.offsets.keys() - self.catalog.records(topic).keys():
-            graves = await self.tombstones.all(topic)
+            graves = await self.catalog.tombstones(topic)
             start = replace(start, offsets=resumed(start.offsets, self.catalog.records(topic), graves))
         self.catalog.check(topic)
         records, begin = self.catalog.records(topic), self.catalog.start_offsets(topic)
@@ -366,12 +364,12 @@ class TopicStreams:
         return reader
 
     def _reader(self, topic: Topic, at: Mapping[int, int]) -> TopicReader:
-        return TopicReader(self.catalog, self.readables, self.tombstones, topic, at)
+        return TopicReader(self.catalog, self.readables, topic, at)
 
     async def _starts(self, topic: Topic, start: Literal["earliest", "latest"] | StartTime) -> dict[int, int]:
         """Returns the first offset of each segment of now; of later ones it is 0."""
         if start == "earliest":
-            await self.catalog.whole(topic)
+            await self.catalog.load_topic(topic)
             begin = self.catalog.start_offsets(topic)
             return {number: begin.get(number, 0) for number in self.catalog.records(topic)}
         self.catalog.check_whole(topic)

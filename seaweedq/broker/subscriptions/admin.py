@@ -26,15 +26,14 @@ from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.assignment import Assignment, changed_meanwhile, key_of
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher, SeekTarget
 from seaweedq.broker.subscriptions.subscription import SeekResult, Subscription
-from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.checks import reach
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put, entries, read_all
 from seaweedq.coordination.packed_forms import PLAN_MAX_BYTES, SegmentSeek, pack_plan
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import InvalidRequest, NoDeadLetters, OffsetOutOfRange, SubscriptionNotFound, TooManySegments
-from seaweedq.failpoints import reach
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAGE = 60
@@ -55,10 +54,10 @@ class Starts:
     """Finds where to begin, in all segments of now. Segments that are created later begin at 0, so no message is missed
     or delivered twice if a segment is replaced meanwhile."""
 
-    def __init__(self, readables: ReadableSegments, positions: TopicPositions, tombstones: Tombstones) -> None:
+    def __init__(self, readables: ReadableSegments, positions: TopicPositions, catalog: Catalog) -> None:
         self._readables = readables
         self._positions = positions
-        self._tombstones = tombstones
+        self._catalog = catalog
 
     async def find(self, topic: Topic, start: str | dict[str, str]) -> list[SegmentSeek]:
         """Returns where `earliest`, `latest` or a time is. Raises NeedsNewerBroker if that offset is not known of a
@@ -82,7 +81,7 @@ class Starts:
         beyond an end."""
         ends = await self._ends(topic)
         unknown = offsets.keys() - ends.keys()
-        removed = {number: (await self._tombstones.require(topic, number)).end_offset for number in sorted(unknown)}
+        removed = {number: (await self._catalog.tombstone(topic, number)).end_offset for number in sorted(unknown)}
         for number, offset in offsets.items():
             end = removed[number] if number in removed else ends[number]
             if offset > end:

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from seaweedq.balancer.placement import Host, successor_of
 from seaweedq.broker.subscriptions.cursor import broken_by_subscription
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.checks import InvariantViolated, reach
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.membership import Membership
@@ -35,8 +36,6 @@ from seaweedq.coordination.records import RewindRecord, SubscriptionRecord
 from seaweedq.coordination.roster import Roster, is_replayed
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SubscriptionNotFound
-from seaweedq.failpoints import reach
-from seaweedq.invariants import InvariantViolated
 
 KNOWN = 100_000  # dispatchers that are remembered
 

@@ -59,8 +59,9 @@ from seaweedq.broker.subscriptions.subscription import DispatchTerm, Subscriptio
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads import rules
-from seaweedq.broker.uploads.message_payloads import Payloads
-from seaweedq.broker.uploads.uploading import Uploading
+from seaweedq.broker.uploads.payloads import Payloads
+from seaweedq.broker.uploads.uploads import Uploading
+from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
 from seaweedq.errors import (
@@ -72,7 +73,6 @@ from seaweedq.errors import (
     SequenceOutOfOrder,
     Unavailable,
 )
-from seaweedq.failpoints import reach
 from seaweedq.segments.layout import Reference, assemble, headers_column, references_column, together
 from seaweedq.segments.producers import LETTERS
 from seaweedq.storage.interface import PayloadStore
@@ -112,7 +112,7 @@ class DeadLetterTopics:
                     resource=name,
                 )
             _check(creator, Action.PUBLISH, name)
-            if self._catalog.find(name) is None:
+            if self._catalog.get(name) is None:
                 _check(creator, Action.CREATE, name)
         return await self.ensure(source, name, record.creator_uid)
 
@@ -127,12 +127,12 @@ class DeadLetterTopics:
                 field="dead_letter_topic",
                 value=name,
             )
-        if self._catalog.find(name) is None:
+        if self._catalog.get(name) is None:
             self._catalog.check_readable(name)
             config = source.record.config
             plain = TopicConfig(format=config.format, schema=config.schema, columns=config.columns)
             await self._admin.create(name, plain, creator)
-        found = await self._catalog.known(name)
+        found = await self._catalog.require(name)
         if found.layout.format is not source.layout.format or not found.layout.values.equals(source.layout.values):
             raise InvalidRequest(
                 f"dead_letter_topic is {name!r}, whose format is {found.layout.format.value} with other columns or "

@@ -30,10 +30,10 @@ from seaweedq.broker.subscriptions.open_subscriptions import CursorStore, OpenSu
 from seaweedq.broker.subscriptions.pulling import Pulling
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.checks import reach
 from seaweedq.concurrency.futures import Signal
 from seaweedq.coordination.records import SeekRecord, SubscriptionRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, Unavailable
-from seaweedq.failpoints import reach
 
 SEEK_NAMES = 16  # of the last seeks that are remembered
 logger = logging.getLogger(__name__)

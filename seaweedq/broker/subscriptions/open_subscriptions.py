@@ -28,14 +28,13 @@ from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.pull_queue import PullQueue
 from seaweedq.broker.subscriptions.subscription import Subscription, rules_of
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.checks import InvariantViolated, reach
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put, read_all
 from seaweedq.coordination.packed_forms import cursor_after, unpack_plan
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import NotOwner, NotReady
-from seaweedq.failpoints import reach
-from seaweedq.invariants import InvariantViolated
 
 PAGE = 60  # cursors a transaction: a write and a comparison each
 PAGE_BYTES = 512 * 1024
@@ -401,7 +400,7 @@ class OpenSubscriptions:
             held = await self._cursors.finish_seek(topic, name, held)
         taken = TakeOver(held.record, Leases(), self._clock.monotonic_s())
         cursors, unreadable = await self._cursors.read(topic, name, taken)
-        await self._catalog.reread(topic)
+        await self._catalog.reload_segments(topic)
         self._catalog.check(topic)
         records, hidden = self._catalog.records(topic), self._catalog.unreadable_of(topic)
         cursors = {number: one for number, one in cursors.items() if number in records or number in hidden}

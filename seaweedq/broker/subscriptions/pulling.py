@@ -145,5 +145,5 @@ class Pulling:
             await self._opened.reread(subscription)
         is_hidden = subscription.is_hidden(self._catalog.unreadable_of(topic))
         if not is_hidden or not subscription.advance(self._catalog.records(topic)):
-            await self._catalog.reread(topic)
+            await self._catalog.reload_segments(topic)
             subscription.reset_frontier(self._catalog.records(topic), self._catalog.unreadable_of(topic))

@@ -334,7 +334,7 @@ class Subscribing(Service):
         view, coordination = context.view, context.coordination
         readables = reading.readables
         cursors = CursorStore(coordination, view.catalog.end_of)
-        starts = Starts(readables, reading.positions, context.tombstones)
+        starts = Starts(readables, reading.positions, view.catalog)
         self.assignment = Assignment(coordination, view.roster, view.membership)
         self.dispatcher = Dispatcher(
             view, self.assignment, cursors, readables, log.commit, context.settings.publish_timeout_s

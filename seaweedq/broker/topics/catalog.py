@@ -1,7 +1,7 @@
 """This broker's view of the topics: records of coordination, kept current by watches, and the segments it has open.
 
 A topic whose record cannot be read (coordination/versioned) is unknown to all work of this broker: it answers 503, and
-what was open of it stays as it was until the record can be read again. A segment whose record cannot be read has a
+its open segments stay as they were until the record can be read again. A segment whose record cannot be read has a
 place in the key space that nobody here knows: the ranges that no readable segment has are gaps, which take nothing.
 
 Every transaction that writes records of topics or segments goes through `commit`, which takes it into the view at once,
@@ -14,16 +14,31 @@ from dataclasses import dataclass, field
 
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.invariants import check_writes
-from seaweedq.broker.topics.routing import GAP, Routing
-from seaweedq.broker.topics.segment_index import Records, SegmentIndex
-from seaweedq.broker.topics.start_offsets import StartOffsets
+from seaweedq.broker.topics.segment_index import (
+    GAP,
+    NO_RECORDS,
+    NO_STARTS,
+    Records,
+    Routing,
+    SegmentIndex,
+    StartOffsets,
+    start_name,
+)
 from seaweedq.concurrency.futures import Signal, gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
-from seaweedq.coordination.records import SegmentRecord, TopicRecord
+from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put, read_all
+from seaweedq.coordination.records import SegmentRecord, TombstoneRecord, TopicRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.coordination.view import View
-from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
+from seaweedq.errors import (
+    BelowRetention,
+    NotOwner,
+    NotReady,
+    OffsetOutOfRange,
+    SegmentNotFound,
+    TopicBeingDeleted,
+    TopicNotFound,
+)
 from seaweedq.segments.entry import EntryName
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, missing_ranges, tiles_key_space
 from seaweedq.segments.layout import Format, Layout
@@ -32,13 +47,14 @@ from seaweedq.segments.schema import decode_fields
 PREFIXES = ("topics/", "segments/", "starts/")
 IN_A_PAGE = 40  # records that cost as much as one that is read alone
 READS = 16
+_NONE_UNREADABLE: Mapping[int, Unreadable] = {}
 REREADS = 3  # of many segments, which come in pages, some may change in between
 
 
 @dataclass(eq=False)
 class Topic:
     """A topic's record as it was `held` last, and what this broker has open of the topic. `routing` is made when first
-    needed."""
+    needed. `place` is the name and the incarnation, under which the records of segments are indexed."""
 
     name: str
     held: Versioned[TopicRecord]
@@ -49,19 +65,18 @@ class Topic:
     routing: Routing | None = None
     moved: Signal = field(default_factory=Signal)  # a segment's record has changed
     risen: int = 0  # how often a start offset has risen
-    removed: set[int] = field(
-        default_factory=set
-    )  # segments that retention has removed, as far as this broker met them
+    removed: set[int] = field(default_factory=set)  # segments that retention removed, as far as this broker met them
+    place: str = field(init=False)
+    record: TopicRecord = field(init=False)
+    revision: int = field(init=False)
 
-    @property
-    def record(self) -> TopicRecord:
-        """Returns the topic's record."""
-        return self.held.record
+    def __post_init__(self) -> None:
+        self.place = f"{self.name}/{self.held.record.incarnation}"
+        self.update(self.held)
 
-    @property
-    def revision(self) -> int:
-        """Returns the revision of the topic's record."""
-        return self.held.revision
+    def update(self, held: Versioned[TopicRecord]) -> None:
+        """Replaces the record by a newer one of the same incarnation."""
+        self.held, self.record, self.revision = held, held.record, held.revision
 
     def regroup(self, segment: int, now: Versioned[SegmentRecord] | None) -> None:
         """Reacts to a changed segment record: discards the routing, and closes a segment that another broker owns
@@ -82,7 +97,7 @@ class Topic:
             opened.close(NotOwner(f"segment {segment} of {self.name!r} was removed by retention"))
 
     @staticmethod
-    def of(name: str, held: Versioned[TopicRecord]) -> "Topic":
+    def from_record(name: str, held: Versioned[TopicRecord]) -> "Topic":
         """Returns a topic without open segments."""
         return Topic(name, held, layout_of(held.record))
 
@@ -101,7 +116,7 @@ class Catalog:
         self._closed = closed  # told of a topic that is gone or being deleted
         self._topics: dict[str, Topic] = {}
         self._segments = index = SegmentIndex()
-        self.owners, self.owned_by, self.unreadable = index.owners, index.owned_by, index.unreadable
+        self.owners, self.owned_by = index.owners, index.owned_by
         self.locked, self.promised, self.locking = index.locked, index.promised, index.locking
         self._unreadable_topics: dict[str, Unreadable] = {}
         self._doomed: set[str] = set()
@@ -125,20 +140,21 @@ class Catalog:
 
     def created_by(self, creator: str) -> list[Topic]:
         """Returns the topics, in any state, whose records name this creator."""
-        return [topic for topic in self._topics.values() if topic.held.record.creator == creator]
+        return [topic for topic in self._topics.values() if topic.record.creator == creator]
 
-    def find(self, name: str) -> Topic | None:
-        """Returns the topic, in any state, or None where there is none, or its record cannot be read."""
+    def get(self, name: str) -> Topic | None:
+        """Returns the topic, in any state, or None if there is none, or its record cannot be read."""
         return None if name in self._unreadable_topics else self._topics.get(name)
 
     def check_readable(self, name: str) -> None:
-        """Raises NeedsNewerBroker where the topic's record cannot be read."""
+        """Raises NeedsNewerBroker if the topic's record cannot be read."""
         if name in self._unreadable_topics:
             raise self._unreadable_topics[name].error()
 
     def topic(self, name: str) -> Topic:
         """Returns an active topic. Raises TopicNotFound, TopicBeingDeleted, NeedsNewerBroker."""
-        self.check_readable(name)
+        if name in self._unreadable_topics:
+            raise self._unreadable_topics[name].error()
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"topic {name!r} does not exist", topic=name)
@@ -147,9 +163,10 @@ class Catalog:
         return topic
 
     def check(self, topic: Topic) -> None:
-        """Raises TopicBeingDeleted unless this very topic still exists, and is active; NeedsNewerBroker where that
+        """Raises TopicBeingDeleted unless this very topic still exists, and is active; NeedsNewerBroker if that
         cannot be read any more."""
-        self.check_readable(topic.name)
+        if topic.name in self._unreadable_topics:
+            raise self._unreadable_topics[topic.name].error()
         if self._topics.get(topic.name) is not topic or topic.record.state == "deleting":
             raise TopicBeingDeleted(f"topic {topic.name!r} is being deleted", topic=topic.name)
 
@@ -160,7 +177,7 @@ class Catalog:
 
     def records(self, topic: Topic) -> Records:
         """Returns the topic's segments by id, each with its revision."""
-        return self._segments.records(topic.name, topic.record.incarnation)
+        return self._segments.records.get(topic.place, NO_RECORDS)
 
     def is_open(self, topic: Topic, segment: int) -> bool:
         """Returns whether a segment is known, and takes messages."""
@@ -169,56 +186,65 @@ class Catalog:
 
     def unreadable_of(self, topic: Topic) -> Mapping[int, Unreadable]:
         """Returns the segments of a topic whose records cannot be read, by id."""
-        return self.unreadable(topic.name, topic.record.incarnation)
+        return self._segments.unreadable.get(topic.place, _NONE_UNREADABLE)
+
+    def has_unreadable(self, name: str, incarnation: int) -> bool:
+        """Tells whether a topic, which need not be known, has segments whose records cannot be read."""
+        return f"{name}/{incarnation}" in self._segments.unreadable
 
     def is_readable(self, name: str) -> bool:
         """Tells whether the topic, and all of its segments, have records that can be read, or none."""
         return name not in self._unreadable_topics and self._segments.is_readable(name)
 
     def check_whole(self, topic: Topic) -> None:
-        """Raises NeedsNewerBroker where a segment of the topic cannot be read: then its segments are not replaced, and
-        nothing is decided that concerns all of them."""
+        """Raises NeedsNewerBroker if a segment of the topic cannot be read: then its segments are not replaced, and
+        no decision concerns all segments."""
         for found in self.unreadable_of(topic).values():
             raise found.error()
 
-    def doomed(self) -> list[Topic]:
+    def being_deleted(self) -> list[Topic]:
         """Returns the topics that are being deleted."""
         return [self._topics[name] for name in self._doomed if name not in self._unreadable_topics]
 
-    async def known(self, name: str) -> Topic:
-        """As `topic`, but reads the record of an unknown one: another broker may just have created it."""
+    async def require(self, name: str) -> Topic:
+        """Returns an active topic as `topic` does, but reads the record of an unknown one: another broker may just have
+        created it."""
         topic = self._topics.get(name)
         if topic is None or topic.record.state == "deleting":
             await self._view.refresh(keys.TOPICS.key(name))
+        elif name not in self._unreadable_topics:
+            return topic
         return self.topic(name)
 
-    async def reread(self, topic: Topic) -> None:
+    async def reload_segments(self, topic: Topic) -> None:
         """Reads the records of a topic's segments again."""
         await self._view.reread(keys.SEGMENTS.prefix(topic.name, topic.record.incarnation))
 
-    async def whole(self, topic: Topic) -> None:
-        """Ensures that all segments of a topic are known: the watch of topics may be ahead of that of segments. Where
-        some cannot be read, all others are. Raises NotReady, TopicBeingDeleted."""
+    async def load_topic(self, topic: Topic) -> None:
+        """Ensures that all segments of a topic are known: the watch of topics may be ahead of that of segments. If
+        some cannot be read, all others are known. Raises NotReady, TopicBeingDeleted."""
         for _ in range(REREADS):
             if self._is_whole(topic):
-                break
-            await self.reread(topic)
+                self.check(topic)
+                return
+            await self.reload_segments(topic)
         self.check(topic)
         if not self._is_whole(topic):
             raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys at the moment; try again")
 
     def _is_whole(self, topic: Topic) -> bool:
-        ranges = [KeyRange(r.low, r.high) for r in self.segments(topic).values() if r.state == "open"]
+        known = self.records(topic).values()
+        ranges = [KeyRange(one.low, one.high) for held in known if (one := held.record).state == "open"]
         if not self.unreadable_of(topic):
             return tiles_key_space(ranges)
         return sum(map(len, [*ranges, *missing_ranges(ranges)])) == KEY_SPACE  # gaps, and no overlaps
 
-    async def know_predecessors(self, topic: Topic) -> None:
-        """Reads the topic's records again where a known segment has an unknown predecessor: the watch may be behind
-        what was looked up of single segments. Retention has removed one that is unknown even then, since its record is
+    async def load_predecessors(self, topic: Topic) -> None:
+        """Reads the topic's records again if a known segment has an unknown predecessor: the watch may be behind the
+        look-ups of single segments. Retention has removed one that is unknown even then, since its record is
         older than that of the known one."""
         if unknown := self._unknown_predecessors(topic):
-            await self.reread(topic)
+            await self.reload_segments(topic)
             topic.removed |= unknown & self._unknown_predecessors(topic)
 
     def _unknown_predecessors(self, topic: Topic) -> set[int]:
@@ -232,7 +258,7 @@ class Catalog:
         if segment not in known:
             if segment == GAP or segment in self.unreadable_of(topic):
                 self.check_whole(topic)
-            raise SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
+            raise _no_segment(topic, segment)
         return known[segment]
 
     def start(self, topic: Topic, segment: int) -> EntryName:
@@ -251,21 +277,39 @@ class Catalog:
 
     def start_offsets(self, topic: Topic) -> dict[int, int]:
         """Returns the start offsets of the segments that do not begin at 0."""
-        return self.starts.offsets(topic.name, topic.record.incarnation)
+        known = self.starts.by_place.get(topic.place, NO_STARTS)
+        return {segment: known[segment].record.offset for segment in sorted(known)}
 
     def start_names(self, topic: Topic) -> dict[int, EntryName]:
         """Returns the first entries that count, of the segments of which retention has taken any."""
-        return self.starts.names(topic.name, topic.record.incarnation)
+        known = self.starts.by_place.get(topic.place, NO_STARTS)
+        return {segment: start_name(known[segment].record) for segment in sorted(known)}
 
-    async def known_segment(self, topic: Topic, segment: int) -> SegmentRecord:
-        """Returns a segment's record, read again where it is not known: another broker may just have made the segment.
+    async def require_segment(self, topic: Topic, segment: int) -> SegmentRecord:
+        """Returns a segment's record, read again if it is not known: another broker may just have made the segment.
         Raises SegmentNotFound."""
         if segment not in self.records(topic):
-            await self.look(topic.name, segment)
+            await self.refresh(topic.name, segment)
         return self.segment(topic, segment).record
 
+    async def tombstone(self, topic: Topic, segment: int) -> TombstoneRecord:
+        """Returns the tombstone of a segment that retention has removed (broker/retention/segment_removal), which is
+        read from coordination. Raises SegmentNotFound if there is none, NeedsNewerBroker."""
+        if segment < keys.ID_BOUND:
+            there = await self._coordination.get(keys.TOMBSTONES.key(topic.name, topic.record.incarnation, segment))
+            if there:
+                return keys.TOMBSTONES.require(there).record
+        raise _no_segment(topic, segment)
+
+    async def tombstones(self, topic: Topic) -> dict[int, TombstoneRecord]:
+        """Returns the tombstones of a topic by segment, apart from those that cannot be read. They are no part of the
+        view, since only readers that were away for long need them: each call costs a request to coordination."""
+        entries, _ = await read_all(self._coordination, keys.TOMBSTONES.prefix(topic.name, topic.record.incarnation))
+        found = {int(keys.TOMBSTONES.parse(entry.key)[2]): keys.TOMBSTONES.read(entry) for entry in entries}
+        return {number: held.record for number, held in found.items() if isinstance(held, Versioned)}
+
     def end_of(self, topic: Topic, segment: int) -> int | None:
-        """Returns where a segment that is sealed ends, None where that is not known."""
+        """Returns where a segment that is sealed ends, None if that is not known."""
         known = self.records(topic).get(segment)
         return known.record.end_offset if known else None
 
@@ -275,12 +319,12 @@ class Catalog:
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         """Commits a transaction, and applies its writes of topics and segments to this view. Returns the new revision,
-        None where a comparison did not hold.
+        None if a comparison did not hold.
 
-        Raises InvariantViolated where it would break an invariant: then nothing is written. Raises
+        Raises InvariantViolated if it would break an invariant: then nothing is written. Raises
         CoordinationUnavailable: then it may have been applied, and comes by the watch.
         """
-        check_writes(compares, writes, self._topic_of, self._segments.records)
+        check_writes(compares, writes, self._topic_of, self._segments.records_of)
         revision = await self._coordination.commit(compares, writes)
         if revision:
             known = [write for write in writes if write.key.startswith(PREFIXES)]
@@ -291,12 +335,12 @@ class Catalog:
         topic = self._topics.get(name)
         return topic.held if topic else None
 
-    async def look_at(self, topic: Topic, segments: Iterable[int]) -> None:
+    async def refresh_segments(self, topic: Topic, segments: Iterable[int]) -> None:
         """Reads the records of some segments again, one after another."""
         for segment in segments:
-            await self.look(topic.name, segment)
+            await self.refresh(topic.name, segment)
 
-    async def look(self, name: str, segment: int | None = None) -> None:
+    async def refresh(self, name: str, segment: int | None = None) -> None:
         """Reads a topic's record again, or that of one of its segments, since the watch may be behind."""
         topic = self._topics.get(name)
         if segment is None or topic is None:
@@ -305,9 +349,9 @@ class Catalog:
         if segment is not None and segment < keys.ID_BOUND and topic is not None:
             await self._view.refresh(keys.SEGMENTS.key(name, topic.record.incarnation, segment))
 
-    async def read_again(self, name: str, segments: Collection[int]) -> None:
-        """Reads the record of a topic again, and the records and starts of some of its segments: all of them where they
-        are so many that pages take fewer requests."""
+    async def reload(self, name: str, segments: Collection[int]) -> None:
+        """Reads the record of a topic again, and the records and starts of some of its segments: all if they are so
+        many that pages take fewer requests."""
         await self._view.refresh(keys.TOPICS.key(name))
         if (topic := self._topics.get(name)) is None:
             return
@@ -340,7 +384,11 @@ class Catalog:
             return
         held = keys.TOPICS.read(Entry(change.key, change.value, change.revision))
         if isinstance(held, Unreadable):
-            self._hide(name, held)
+            self._unreadable_topics[name] = held
+            if before:  # those who wait for it are told that it cannot be read any more
+                before.routing = None
+                before.moved.wake()
+                before.signal.wake()
             return
         record = held.record
         if record.state == "deleting":
@@ -348,9 +396,9 @@ class Catalog:
         if before is None or before.record.incarnation != record.incarnation:
             if before:
                 self._closed(before)
-            self._topics[name] = Topic.of(name, held)
+            self._topics[name] = Topic.from_record(name, held)
         else:
-            before.held = held
+            before.update(held)
         if record.config.limits:
             self.limited[name] = self._topics[name]
         if before is None or self._topics[name] is not before:
@@ -360,12 +408,12 @@ class Catalog:
 
     def _apply_segment(self, change: Change) -> None:
         name, incarnation, segment = keys.SEGMENTS.parse(change.key)
-        before = self._segments.records(name, incarnation).get(segment)
+        before = self._segments.records_of(name, incarnation).get(segment)
         self._segments.apply(change)
         if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
             if change.value is None and before and before.record.state == "sealed":
                 topic.remove(segment)
-            topic.regroup(segment, self._segments.records(name, incarnation).get(segment))
+            topic.regroup(segment, self._segments.records_of(name, incarnation).get(segment))
 
     def _raise_start(self, name: str, incarnation: int, segment: int, start: EntryName) -> None:
         topic = self._topics.get(name)
@@ -375,10 +423,22 @@ class Catalog:
         if opened := topic.opened.get(segment):
             opened.chain.raise_start(start)
 
-    def _hide(self, name: str, found: Unreadable) -> None:
-        """Answers those who wait for a topic that it cannot be read any more."""
-        self._unreadable_topics[name] = found
-        if topic := self._topics.get(name):
-            topic.routing = None
-            topic.moved.wake()
-            topic.signal.wake()
+
+def _no_segment(topic: Topic, segment: int) -> SegmentNotFound:
+    return SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
+
+
+def check_at_end(segment: int, end: int, offset: int) -> None:
+    """Raises unless an offset is the end of a segment that retention has removed: BelowRetention below it, since a
+    reader must know that it has lost messages, OffsetOutOfRange beyond it."""
+    if offset < end:
+        raise BelowRetention(
+            f"retention has removed offset {offset} of segment {segment}, and all others up to its end, {end}",
+            offset=offset,
+            start_offset=end,
+            segment=segment,
+        )
+    if offset > end:
+        raise OffsetOutOfRange(
+            f"offset {offset} is beyond the end of segment {segment}, which is {end}", offset=offset, end_offset=end
+        )

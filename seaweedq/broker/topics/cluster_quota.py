@@ -1,14 +1,14 @@
 """Bounds the topics and segments of a cluster, of which every broker holds all records.
 
 Far below the bounds this broker's view decides, and creations cost nothing more. Near them (NEAR_TOPICS, NEAR_SEGMENTS:
-more than others create while a view is behind) keys are counted, together with what creations under way will write, in
-the transaction that promises the new ones: it compares the key `growth`, which each such transaction writes, so that of
-two that counted at once one counts again. Nothing else is stored: brokers that do not know these bounds cannot spoil
-the count.
+more than others create while a view is behind) keys are counted, together with the writes that creations under way will
+make, in the transaction that promises the new ones: it compares the key `growth`, which each such transaction writes,
+so that of two that counted at once one counts again. Nothing else is stored: brokers that do not know these bounds
+cannot spoil the count.
 
 A principal's limits of topics and segments are kept in the same way, by the topics whose records name it as their
-creator. It keeps what it has where a limit becomes lower. A topic of a principal that was deleted is nobody's. Of a
-plan for segments the topics are those that this broker knows: another one may just have been created elsewhere.
+creator. It keeps its topics and segments if a limit becomes lower. A topic of a principal that was deleted is nobody's.
+Of a plan for segments the topics are those that this broker knows: another one may just have been created elsewhere.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ READS = 16
 TRIES = 20  # creations that go on while they are counted are counted twice
 
 
-class Room(NamedTuple):
+class Reservation(NamedTuple):
     """The comparisons and writes by which a transaction that creates keeps the bounds."""
 
     compares: tuple[Compare, ...] = ()
@@ -70,11 +70,11 @@ class _Bound(NamedTuple):
     creator: str | None = None
 
     def has(self, creator: str | UnsetType) -> bool:
-        """Returns whether what has that creator counts."""
+        """Tells whether the topics of that creator count."""
         return self.creator is None or creator == self.creator
 
     def too_many(self, found: Counts, topics: int) -> SeaweedqError:
-        """Returns the error for what is over it."""
+        """Returns the error for a creation over the bound."""
         whose, topics_, segments_ = ("the cluster", "max_topics", "max_segments")
         if self.creator is not None:
             whose, topics_, segments_ = ("the principal that created it", "limits.topics", "limits.segments")
@@ -89,10 +89,6 @@ class _Bound(NamedTuple):
         return TooManySegments(detail, limit=most.segments, setting=segments_)
 
 
-def _no_limits(creator: str) -> Limits | None:
-    return None
-
-
 class ClusterQuota:
     """The bounds of a cluster. `limits` returns those of a principal by its uid."""
 
@@ -102,29 +98,29 @@ class ClusterQuota:
         coordination: Coordination,
         max_topics: int,
         max_segments: int,
-        limits: Callable[[str], Limits | None] = _no_limits,
+        limits: Callable[[str], Limits | None] = lambda creator: None,
     ) -> None:
         self._catalog = catalog
         self._coordination = coordination
         self._most = Counts(max_topics, max_segments)
         self._limits = limits
 
-    async def room(self, topics: int, segments: int, creator: str | UnsetType = UNSET) -> Room:
-        """Returns what lets a transaction create so many for a creator. Raises TooManyTopics, TooManySegments; near the
-        bounds also NeedsNewerBroker, where nobody here can count."""
+    async def reserve(self, topics: int, segments: int, creator: str | UnsetType = UNSET) -> Reservation:
+        """Returns the reservation by which a transaction may create so many for a creator. Raises TooManyTopics,
+        TooManySegments; near the bounds also NeedsNewerBroker if nobody here can count."""
         bounds = [one for one in self._bounds(creator) if not self._is_far(one, topics, segments)]
         if not bounds:
-            return Room()
+            return Reservation()
         for _ in range(TRIES):
             key = keys.GROWTH.key()
-            there = await self._coordination.get(key)  # first: who creates meanwhile changes it
+            there = await self._coordination.get(key)  # first: each creation meanwhile changes it
             under_way = await self._under_way()
             found = [(one, await self._count(one, under_way, fresh=topics > 0)) for one in bounds]
             over = next((one for one in found if not one[1].after(topics, segments).within(one[0].most)), None)
             if over is None:
                 counter = keys.GROWTH.require(there) if there else Versioned.new(Counter(0))
                 raised = keys.GROWTH.encode(counter.replace(next=counter.record.next + 1))
-                return Room((Compare(key, counter.revision),), (Put(key, raised),))
+                return Reservation((Compare(key, counter.revision),), (Put(key, raised),))
             if await self._under_way() == under_way:
                 break
         assert over is not None
@@ -158,25 +154,19 @@ class ClusterQuota:
 
     async def _count(self, bound: _Bound, under_way: Mapping[str, Creation], fresh: bool) -> Counts:
         """Returns the numbers with those of creations under way, which were read before: never too few, and too many
-        only where one of them has gone on since."""
+        only if one of them has gone on since."""
         begun = [one for one in under_way.values() if bound.has(one.creator)]
         if bound.creator is None:
             promised = self._catalog.promised()
             topics = await self._coordination.count(keys.TOPICS.prefix())
             segments = await self._coordination.count(keys.SEGMENTS.prefix())
-        else:
-            topics, segments, promised = await self._count_of(bound.creator, fresh)
+        else:  # a creation under way whose topic is read here as well counts twice: it has just ended
+            own = [(topic.name, topic.record.incarnation) for topic in self._catalog.created_by(bound.creator)]
+            if fresh:
+                entries, _ = await read_all(self._coordination, keys.TOPICS.prefix())
+                records = {keys.TOPICS.parse(entry.key)[0]: keys.TOPICS.require(entry).record for entry in entries}
+                own = [(name, one.incarnation) for name, one in records.items() if one.creator == bound.creator]
+            promised = sum(self._catalog.promised(*topic) for topic in own)
+            prefixes = [keys.SEGMENTS.prefix(*topic) for topic in own]
+            topics, segments = len(own), sum(await gather_bounded(READS, self._coordination.count, prefixes))
         return Counts(topics + len(begun), segments + sum(one.left for one in begun) + promised)
-
-    async def _count_of(self, creator: str, fresh: bool) -> tuple[int, int, int]:
-        """Returns the topics of a creator, their segments, and those that plans will make. A creation under way whose
-        topic was read here as well counts twice: it has just ended."""
-        own = [(topic.name, topic.record.incarnation) for topic in self._catalog.created_by(creator)]
-        if fresh:
-            entries, _ = await read_all(self._coordination, keys.TOPICS.prefix())
-            records = {keys.TOPICS.parse(entry.key)[0]: keys.TOPICS.require(entry).record for entry in entries}
-            own = [(name, one.incarnation) for name, one in records.items() if one.creator == creator]
-        promised = sum(self._catalog.promised(*topic) for topic in own)
-        count = self._coordination.count
-        counts = await gather_bounded(READS, count, [keys.SEGMENTS.prefix(*topic) for topic in own])
-        return len(own), sum(counts), promised

@@ -1,6 +1,7 @@
 """Invariants of a topic's records: of each record, of each change, and of all segments of a topic. Pure.
 
-- The open segments tile the key space: what a transaction closes and what it opens cover the same keys, once.
+- The open segments tile the key space: the segments that a transaction closes and those that it opens cover the same
+  keys, once.
 - An intent stands in all its segments or in none, and only goes forward: planned, committed, sealed.
 - A segment's range, lineage and end never change. It has an end, and when it was sealed, exactly if it is sealed; then
   it has successors, and neither an owner nor an intent.
@@ -23,14 +24,18 @@ from typing import TypeVar
 import msgspec
 
 from seaweedq.broker.topics.segment_index import Records
+from seaweedq.checks import InvariantViolated
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Entry, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, TopicRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.invariants import InvariantViolated
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tiles_key_space
 
 Known = Mapping[int, SegmentRecord | None]  # by segment; None: there is no record
+TopicOf = Callable[[str], Versioned[TopicRecord] | None]
+T = TypeVar("T", bound=msgspec.Struct)
+RecordsOf = Callable[[str, int], Records]
+logger = logging.getLogger(__name__)
 
 
 def broken_by(before: Known, after: Known, alive: bool) -> list[str]:
@@ -176,17 +181,11 @@ def _covered(records: Iterable[SegmentRecord]) -> list[tuple[int, int]] | None:
     return runs
 
 
-TopicOf = Callable[[str], Versioned[TopicRecord] | None]
-T = TypeVar("T", bound=msgspec.Struct)
-RecordsOf = Callable[[str, int], Records]
-logger = logging.getLogger(__name__)
-
-
 def check_writes(
     compares: Sequence[Compare], writes: Sequence[Put | Delete], topic_of: TopicOf, records_of: RecordsOf
 ) -> None:
     """Logs all of a transaction that breaks an invariant of the topics and segments that it writes, and raises
-    InvariantViolated. `topic_of` and `records_of` give what is known, by name and incarnation."""
+    InvariantViolated. `topic_of` and `records_of` return the known records, by name and incarnation."""
     revisions = {compare.key: compare.revision for compare in compares}
     found = [*_broken_topics(revisions, writes, topic_of), *_broken_segments(revisions, writes, topic_of, records_of)]
     if found:
@@ -217,7 +216,8 @@ def _broken_segments(
         before = {n: known[n].record if n in known else None for n in found}
         if all(_is_compared(known, n, revisions.get(write.key), write) for n, write in found.items()):
             alive = topic is not None and topic.record.incarnation == incarnation and topic.record.state == "active"
-            yield from (f"topic {name!r}: {text}" for text in broken_by(before, _after(found), alive))
+            after: Known = {number: _written(keys.SEGMENTS, write) for number, write in found.items()}
+            yield from (f"topic {name!r}: {text}" for text in broken_by(before, after, alive))
 
 
 def _is_compared(known: Records, number: int, revision: int | None, write: Put | Delete) -> bool:
@@ -225,13 +225,6 @@ def _is_compared(known: Records, number: int, revision: int | None, write: Put |
     if revision is None:
         return isinstance(write, Delete)
     return revision == (known[number].revision if number in known else 0)
-
-
-def _after(found: Mapping[int, Put | Delete]) -> Known:
-    after: dict[int, SegmentRecord | None] = {}
-    for number, write in found.items():
-        after[number] = _written(keys.SEGMENTS, write)
-    return after
 
 
 def _written(kind: keys.KeyKind[T], write: Put | Delete) -> T | None:

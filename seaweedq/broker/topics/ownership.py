@@ -1,20 +1,23 @@
 """The segments of this broker: opens them when first needed, and routes the rows of a topic.
 
-broker/topics/segment_mover changes the owner of a segment.
+broker/reshape/segment_mover changes the owner of a segment.
 
 Segments that are about to leave this broker, or to end, are locked: one holder per segment. A move takes a lock for as
 long as it runs, and an intent from the time before it is committed until its successors exist. Each of them relies on
 the segment not being moved or ended by the other meanwhile. While a segment is locked:
 - another holder does not get it: a move is refused, an intent is retried later;
-- this broker does not open it, and drops what it has just read of its chain;
+- this broker does not open it, and drops the chain that it has just read;
 - an open segment keeps accepting messages until its holder pauses it (`OpenSegment.pause`).
 
 A move that is cancelled keeps its lock: its transaction may still be applied, so the owner of the segment is unknown.
-Taking and releasing never waits, so that a check and the lock that follows from it are one step.
+Acquiring and releasing never waits, so that a check and the lock that follows from it are one step.
+
+`find_orphaned_topics` tells of the segments that wait for an owner, and of the journals that brokers which are gone
+have left. It only reads views, for observers: it decides nothing, and may be behind.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -24,14 +27,66 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import DirtySegments, OpenSegment
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.restored_coordination import RestoredCoordination
-from seaweedq.broker.topics.routing import GAP, Routing
+from seaweedq.broker.topics.segment_index import GAP, Routing
 from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Unreadable
 from seaweedq.errors import ChainDamaged, NotOwner
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.producers import ProducerTables
 from seaweedq.storage.interface import ObjectStore
+
+NAMED = 20  # that are named
+OPENINGS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedTopics:
+    """The segments of a broker that is gone, or of none, and the state of its journal: `recovering`,
+    `partly-recovered`, `needs-newer-broker`, or `unassigned` if nothing is left to recover. `topics` are some of
+    those that wait."""
+
+    broker: str | None
+    state: str
+    why: str
+    segments: int
+    topics: tuple[str, ...]
+
+
+def find_orphaned_topics(catalog: Catalog, roster: Roster) -> list[OrphanedTopics]:
+    """Returns the segments and the journal that each broker which is gone has left, most segments first."""
+    gone = [one for one in (*roster.journals, *roster.unreadable_journals) if not roster.alive(one)]
+    owners: Iterable[str | None] = dict.fromkeys([*catalog.owners(), *gone])
+    found = []
+    for owner in owners:
+        if owner is not None and roster.alive(owner):
+            continue
+        segments = catalog.owned_by(owner)
+        state, why = _state(owner, roster)
+        if segments or state != "unassigned":
+            topics = tuple(sorted({topic for topic, _, _ in segments})[:NAMED])
+            found.append(OrphanedTopics(owner, state, why, len(segments), topics))
+    return sorted(found, key=lambda one: (-one.segments, one.broker or ""))
+
+
+def _state(owner: str | None, roster: Roster) -> tuple[str, str]:
+    """Returns the state of a journal, and why it is in that state."""
+    journal = None if owner is None else roster.journal(owner)
+    if isinstance(journal, Unreadable):
+        return "needs-newer-broker", f"the record of its journal cannot be read: {journal.why}"
+    if journal is None or journal.record.recovered:
+        takers = any(known.record.takes_more for known in roster.brokers.values())
+        return "unassigned", "the leader is about to give them an owner" if takers else "no broker takes segments now"
+    record = journal.record
+    if record.needs_newer:
+        levels = f"levels {record.lowest} to {record.highest}"
+        return "needs-newer-broker", f"no living broker reads its journal, of {levels} and kind {record.kind}"
+    if record.left:
+        return "partly-recovered", f"records of these topics cannot be read: {', '.join(record.left[:NAMED])}"
+    place = f", in the folder {record.path}, which that broker must reach" if record.path else ""
+    return "recovering", f"a broker replays its journal, of kind {record.kind}{place}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,7 +102,7 @@ class SegmentLocks:
     def __init__(self) -> None:
         self._holders: WeakKeyDictionary[Topic, dict[int, Holder]] = WeakKeyDictionary()
 
-    def take(self, topic: Topic, segments: Collection[int], holder: Holder) -> bool:
+    def acquire(self, topic: Topic, segments: Collection[int], holder: Holder) -> bool:
         """Locks all of these segments, or none of them; those that the holder has already stay locked. False: another
         holder has one."""
         locked = self._holders.setdefault(topic, {})
@@ -67,13 +122,10 @@ class SegmentLocks:
         """Returns the holder of a segment's lock, None if it is not locked."""
         return self._holders.get(topic, {}).get(segment)
 
-    def held(self, holder: Holder | None = None) -> list[tuple[Topic, int]]:
+    def locked(self, holder: Holder | None = None) -> list[tuple[Topic, int]]:
         """Returns all segments that are locked, or those that a holder has locked."""
         held = [(topic, number, who) for topic, locked in self._holders.items() for number, who in locked.items()]
         return [(topic, number) for topic, number, who in held if holder in (None, who)]
-
-
-OPENINGS = 16
 
 
 class Ownership:
@@ -116,16 +168,16 @@ class Ownership:
         return record.owner == self._membership.broker or record.state == "sealed"
 
     def record(self, topic: Topic, segment: int) -> SegmentRecord | None:
-        """Returns the known record of a segment."""
+        """Returns the known record of a segment, None if it has none."""
         found = self._catalog.records(topic).get(segment)
         return found.record if found else None
 
     async def routing(self, topic: Topic) -> Routing:
         """Returns the routing of the topic's rows. Raises NotReady, TopicBeingDeleted."""
         while topic.routing is None:
-            await self._catalog.whole(topic)
+            await self._catalog.load_topic(topic)
             if topic.routing is None:
-                topic.routing = Routing.of(self._catalog.records(topic), topic.opened)
+                topic.routing = Routing.from_records(self._catalog.records(topic), topic.opened)
         return topic.routing
 
     async def mine(self, topic: Topic) -> list[OpenSegment]:
@@ -138,7 +190,7 @@ class Ownership:
     async def opened(self, topic: Topic, segment: int) -> OpenSegment:
         """Returns one of this broker's segments, opened. Raises SegmentNotFound, NotOwner."""
         if not self.has(topic, segment):
-            await self._catalog.look(topic.name, segment)
+            await self._catalog.refresh(topic.name, segment)
         found = await self.open(topic, segment) or await self.open(topic, segment)  # its record may change meanwhile
         if found is None:
             owner = self._catalog.segment(topic, segment).record.owner
@@ -159,7 +211,7 @@ class Ownership:
 
     def begin(self, topic: Topic, segment: int, revision: int, before: Sequence[ProducerTables]) -> None:
         """Opens a successor that this broker has just created, in that revision, of segments with these tables:
-        publishes wait for it, and the store would only confirm what is known here."""
+        publishes wait for it, and the store would only confirm the facts that are known here."""
         if topic.record.state == "deleting" or not self._is_still(topic, segment, revision):
             return  # it may have been written to since
         if segment in topic.opened or (topic, segment) in self._openings:
@@ -190,7 +242,7 @@ class Ownership:
         opened.chain.raise_start(self._catalog.start(topic, segment))  # it may have risen meanwhile
         topic.opened[segment] = opened
         if topic.routing:
-            topic.routing.note(opened)
+            topic.routing.add_opened(opened)
         return opened
 
     def _is_still(self, topic: Topic, number: int, revision: int) -> bool:
@@ -210,7 +262,11 @@ class Ownership:
             finally:
                 self._catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
         if record.state == "sealed" and not chain.sealed:
-            await self._check_there(topic, number, chain)
+            await self._catalog.refresh(topic.name, number)
+            self._catalog.segment(topic, number)
+            if self._catalog.is_emptied(topic, number):
+                raise NotOwner(f"retention has just taken all of segment {number} of {topic.name!r}; try again")
+            raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
         if record.state == "open" and chain.last is None:
             await self.check_empty(topic, number)
         source = Source.from_record(topic.name, number, record, topic.layout)
@@ -224,15 +280,6 @@ class Ownership:
         """Checks that an open segment without files never had any. Raises ChainDamaged, Unavailable."""
         known = self._catalog.records(topic).keys() | self._catalog.unreadable_of(topic).keys()
         await self._restored.check_empty(topic.name, number, known)
-
-    async def _check_there(self, topic: Topic, number: int, chain: Chain) -> None:
-        """Tells a sealed segment without its seal that retention has just removed from one that is damaged. Raises
-        SegmentNotFound, NotOwner, ChainDamaged."""
-        await self._catalog.look(topic.name, number)
-        self._catalog.segment(topic, number)
-        if self._catalog.is_emptied(topic, number):
-            raise NotOwner(f"retention has just taken all of segment {number} of {topic.name!r}; try again")
-        raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
 
     def _opened(
         self, topic: Topic, source: Source, chain: Chain, producers: ProducerTables, record: SegmentRecord

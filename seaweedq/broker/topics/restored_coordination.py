@@ -4,7 +4,7 @@ Each round of retention leaves a number in the store that coordination has known
 store whose number is above coordination's knows rounds that coordination has forgotten. Those may have deleted files.
 
 Retention never takes the newest file of an open segment, and leaves a sealed one its last until each successor has one.
-So where it took all of a segment that coordination has as open, a descendant has files, whose id coordination does not
+So if it took all of a segment that coordination has as open, a descendant has files, whose id coordination does not
 know: no ids are given to new segments meanwhile.
 """
 
@@ -49,10 +49,15 @@ class RestoredCoordination:
     async def check_empty(self, topic: str, segment: int, known: Container[int]) -> None:
         """Checks that an open segment without files never had any, given the ids of the topic that are known. Else
         nobody knows which offsets it gave out. Raises ChainDamaged, Unavailable."""
-        if not await self._is_restored():
-            return
+        async with self._asking:
+            asked_s = self._clock.monotonic_s()
+            if asked_s < self._good_until_s:
+                return
+            if not await is_restored(self._coordination, self._store):
+                self._good_until_s = asked_s + KNOWN_S
+                return
         async for folder in folders(self._store, f"topics/{topic}/"):
-            number = segment_of(folder)
+            number = segment_in(folder)
             if number is not None and number > segment and number not in known:
                 mine = segment_folder(topic, segment)
                 raise ChainDamaged(
@@ -60,17 +65,6 @@ class RestoredCoordination:
                     "offsets must not be given out again; `seaweedq cluster confirm` mends it",
                     name=mine,
                 )
-
-    async def _is_restored(self) -> bool:
-        """Tells whether coordination is restored. An answer that it is not counts for a while."""
-        async with self._asking:
-            asked_s = self._clock.monotonic_s()
-            if asked_s < self._good_until_s:
-                return False
-            if await is_restored(self._coordination, self._store):
-                return True
-            self._good_until_s = asked_s + KNOWN_S
-            return False
 
     async def check_ids(self, topic: str) -> None:
         """Checks that new segments may get ids. Raises SegmentConflict, Unavailable."""
@@ -81,7 +75,7 @@ class RestoredCoordination:
             )
 
 
-def segment_of(folder: str) -> int | None:
-    """Returns the segment whose folder this is; None where it is somebody else's."""
+def segment_in(folder: str) -> int | None:
+    """Returns the segment whose folder this is; None if it is somebody else's."""
     _, _, number = folder.rstrip("/").rpartition("/segment=")
     return int(number) if number.isascii() and number.isdecimal() else None

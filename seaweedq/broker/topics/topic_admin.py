@@ -13,7 +13,7 @@ of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing 
 """
 
 import asyncio
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
@@ -23,6 +23,7 @@ from seaweedq.broker.log.entry_writer import EntryWriter, Source
 from seaweedq.broker.topics.catalog import Catalog, Topic, layout_of
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.invariants import broken_in_topic
+from seaweedq.checks import InvariantViolated, reach
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put, read_all
@@ -31,8 +32,6 @@ from seaweedq.coordination.records import Counter, CreationRecord, SegmentRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
-from seaweedq.failpoints import reach
-from seaweedq.invariants import InvariantViolated
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
 from seaweedq.segments.keyrange import tile
@@ -75,12 +74,12 @@ class TopicAdmin:
         """Creates a topic, with its segments spread over the living brokers, for the principal with the uid `creator`.
         False: another creation was first. Raises TopicBeingDeleted, TooManyTopics, TooManySegments."""
         async with self._creating.setdefault(name, asyncio.Lock()):
-            if await self._look(name):
+            if await self._refresh(name):
                 self._catalog.topic(name)
                 return False
             return await self._create(name, config, UNSET if creator is None else creator)
 
-    async def _look(self, name: str) -> bool:
+    async def _refresh(self, name: str) -> bool:
         there = await self._coordination.get(keys.TOPICS.key(name))
         if there:
             self._catalog.apply([Change(there.key, there.value, there.revision)])
@@ -109,7 +108,9 @@ class TopicAdmin:
             raise chain.failing or StoreUnavailable(
                 f"the store did not confirm the first entry of {chain.folder} in time"
             ) from None
-        hosts = self._hosts()
+        mine = self._membership.broker  # the first one
+        others = sorted(b for b, known in self._roster.brokers.items() if b != mine and known.record.takes_more)
+        hosts = [mine, *others[:HOSTS]]
         segments = [
             SegmentRecord(r.low, r.high, "open", (), (), hosts[at % len(hosts)], None, record.created_us)
             for at, r in enumerate(ranges)
@@ -125,18 +126,12 @@ class TopicAdmin:
         if revision:
             reach("create.made")
             return True
-        if not await self._look(name):
+        if not await self._refresh(name):
             raise NotReady("this broker's lease has expired")
         await self._remove_records(keys.SEGMENTS.prefix(name, first))
         await self._store.delete(chain.folder + str((await chain.names())[0]))
         await self._coordination.commit([], [Delete(creation.key)])
         return False
-
-    def _hosts(self) -> list[str]:
-        """Returns the brokers that get new segments, this one first."""
-        mine = self._membership.broker
-        others = sorted(b for b, known in self._roster.brokers.items() if b != mine and known.record.takes_more)
-        return [mine, *others[:HOSTS]]
 
     async def change(self, topic: Topic, config: TopicConfig) -> bool:
         """Writes a new configuration. False: the topic was changed concurrently."""
@@ -144,7 +139,7 @@ class TopicAdmin:
 
     async def begin_delete(self, topic: Topic) -> None:
         """Does step 1 of deletion."""
-        while topic.record.state != "deleting" and self._catalog.find(topic.name) is topic:
+        while topic.record.state != "deleting" and self._catalog.get(topic.name) is topic:
             await self._replace(topic, topic.held.replace(state="deleting"))
 
     async def finish_delete(self, topic: Topic) -> None:
@@ -173,12 +168,12 @@ class TopicAdmin:
         return removed
 
     async def sweep(self, only: Collection[str] | None = None) -> int:
-        """Removes what interrupted creations and deletions have left: files and segment records of dead ids, of all
+        """Removes the leftovers of interrupted creations and deletions: files and segment records of dead ids, of all
         names or of `only` some.
 
         An id is dead if it is below its counter, no creation has it, and the topic neither has it nor has promised it
         to a successor; read in that order: an intent is written in the transaction that takes its ids. Nothing is known
-        to be dead where the record of the counter, the topic or one of its segments cannot be read.
+        to be dead if the record of the counter, the topic or one of its segments cannot be read.
         """
         removed = 0
         entries, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
@@ -192,19 +187,15 @@ class TopicAdmin:
                 continue
             if name in busy or isinstance(counter, Unreadable) or not self._catalog.is_readable(name):
                 continue
-            topic, below = self._catalog.find(name), counter.record.next
+            topic, below = self._catalog.get(name), counter.record.next
             records, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(name))
-            dead = _dead(self._catalog.segments(topic) if topic else {}, below)
+            dead = dead_ids(self._catalog.segments(topic) if topic else {}, below)
             await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in dead])
             if dead:
-                removed += await self._sweep_files(name, {segment_folder(name, segment) for segment in dead})
-        return removed
-
-    async def _sweep_files(self, name: str, dead: Container[str]) -> int:
-        removed = 0
-        async for folder in folders(self._store, f"topics/{name}/"):
-            if folder in dead:
-                removed += await self.remove_files(folder)
+                doomed = {segment_folder(name, segment) for segment in dead}
+                async for folder in folders(self._store, f"topics/{name}/"):
+                    if folder in doomed:
+                        removed += await self.remove_files(folder)
         return removed
 
     async def _allocate(self, name: str, count: int, creator: str | UnsetType) -> tuple[int, Compare]:
@@ -212,17 +203,17 @@ class TopicAdmin:
         treat them as abandoned."""
         key = keys.COUNTERS.key(name)
         while True:
-            room = await self._quota.room(1, count, creator)
+            reserved = await self._quota.reserve(1, count, creator)
             there = await self._coordination.get(key)
             counter = keys.COUNTERS.require(there) if there else Versioned.new(Counter(0))
             first = counter.record.next
-            compares = [Compare(key, counter.revision), self._membership.compare(), *room.compares]
+            compares = [Compare(key, counter.revision), self._membership.compare(), *reserved.compares]
             creation = keys.CREATIONS.key(name, first)
             value = keys.CREATIONS.encode(Versioned.new(CreationRecord(self._membership.broker, count, creator)))
             writes = [
                 Put(key, keys.COUNTERS.encode(counter.replace(next=first + count))),
                 Put(creation, value, self._membership.lease),
-                *room.writes,
+                *reserved.writes,
             ]
             if revision := await self._coordination.commit(compares, writes):
                 return first, Compare(creation, revision)
@@ -245,7 +236,7 @@ class TopicAdmin:
     async def _replace(self, topic: Topic, held: Versioned[TopicRecord]) -> bool:
         key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(held)
         revision = await self._catalog.commit([Compare(key, held.revision)], [Put(key, value)])
-        if revision is None and not await self._look(topic.name):
+        if revision is None and not await self._refresh(topic.name):
             raise TopicBeingDeleted(f"topic {topic.name!r} was deleted in the meantime", topic=topic.name)
         return revision is not None
 
@@ -259,7 +250,7 @@ class TopicAdmin:
             await self._catalog.commit([], [Delete(key) for key in page])
 
 
-def _dead(live: Mapping[int, SegmentRecord], below: int) -> set[int]:
+def dead_ids(live: Mapping[int, SegmentRecord], below: int) -> set[int]:
     """Returns the ids below a counter that no segment has, or will have."""
     promised = {s.id for record in live.values() if record.intent for s in record.intent.successors}
     return {number for number in range(below) if number not in live and number not in promised}

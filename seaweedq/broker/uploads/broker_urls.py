@@ -43,8 +43,8 @@ def sign(secret: bytes, grant: Grant) -> str:
 
 
 def is_signed(secret: bytes, grant: Grant, token: str, now_s: float) -> bool:
-    """Tells whether the token is valid for exactly this, and has not expired. The time it takes does not depend on what
-    is wrong."""
+    """Tells whether the token is valid for exactly this, and has not expired. The time it takes does not depend on the
+    fault."""
     made = sign(secret, grant)
     return hmac.compare_digest(made.encode(), token.encode("utf-8", "replace")) and now_s < grant.expires_s
 
@@ -68,15 +68,15 @@ class LinkKeys:
     async def signing(self, now_s: float) -> bytes:
         """Returns the key that signs now."""
         roots = self._roots()
-        return key_of(roots[0] if roots else await self._drawn(), now_s)
+        return key_of(roots[0] if roots else await self._own_secret(), now_s)
 
-    async def taken(self, now_s: float) -> list[bytes]:
-        """Returns the keys whose signatures are taken now."""
-        secrets = self._roots() or [await self._drawn()]
+    async def accepted(self, now_s: float) -> list[bytes]:
+        """Returns the keys whose signatures are accepted now."""
+        secrets = self._roots() or [await self._own_secret()]
         times = (now_s, now_s - 86_400, now_s + SKEW_S)
         return list(dict.fromkeys(key_of(secret, at_s) for secret in secrets for at_s in times))
 
-    async def _drawn(self) -> bytes:
+    async def _own_secret(self) -> bytes:
         if self._known is None:
             key = keys.URL_SECRET.key()
             there = await self._coordination.get(key)
@@ -107,12 +107,12 @@ class BrokerUrls:
         return SignedRequest(await self._signed("GET", name, expires_s), "GET", {})
 
     async def check(self, method: str, name: str, expires: str, token: str) -> None:
-        """Checks that a token allows this request. Raises Forbidden, which does not say what is wrong with the
-        token. Nothing is looked up, so the error tells nothing of the object."""
+        """Checks that a token allows this request. Raises Forbidden, which does not name the fault of the token.
+        Nothing is looked up, so the error tells nothing of the object."""
         until_s = int(expires) if expires.isascii() and expires.isdigit() and len(expires) < 12 else 0
         now_s = self._clock.now_us() / 1e6
         grant = Grant(method, name, until_s)
-        found = [is_signed(key, grant, token, now_s) for key in await self._keys.taken(now_s)]
+        found = [is_signed(key, grant, token, now_s) for key in await self._keys.accepted(now_s)]
         if not any(found) or until_s > now_s + self._longest_s + SKEW_S:
             raise Forbidden("the URL has expired, or is not one for this method and payload; ask for a new one")
 

@@ -1,5 +1,5 @@
 """The records of uploads in coordination: creation, lookup, changes that compare the revision, the number of open ones,
-and the removal of what they stand for.
+and the removal of the objects that they stand for.
 
 The number of open uploads of a topic is bounded, so that nobody fills the store with payloads that are never published.
 A count reads all of a topic's upload records, so it is made at most every RECOUNT_S, and this broker's own uploads
@@ -16,18 +16,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-import msgspec
-
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.uploads import rules as plan
+from seaweedq.broker.uploads import rules
 from seaweedq.broker.uploads.rules import incarnation_of
+from seaweedq.checks import reach
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put, entries
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import NotReady, TooManyUploads, UploadNotFound
-from seaweedq.failpoints import reach
 from seaweedq.storage.interface import PayloadStore
 
 PAGE = 200  # records read at a time
@@ -50,17 +48,17 @@ class UploadRecords:
         there = keys.TOPICS.key(topic.name)
         self._catalog.check(topic)
         while not await self._coordination.commit([Compare(put.key, 0), Compare(there, topic.revision)], [put]):
-            await self._catalog.look(topic.name)
+            await self._catalog.refresh(topic.name)
             self._catalog.check(topic)
 
     async def require(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
         """Returns a record of this very topic, whatever its state, with its revision. Raises UploadNotFound, and
-        NotReady where it belongs to a topic of that name that this broker does not know yet, and NeedsNewerBroker."""
+        NotReady if it belongs to a topic of that name that this broker does not know yet, and NeedsNewerBroker."""
         incarnation = incarnation_of(upload)
         if incarnation != topic.record.incarnation:
             if incarnation is not None and incarnation > topic.record.incarnation:
-                await self._catalog.look(topic.name)
-                if self._catalog.find(topic.name) is not topic:
+                await self._catalog.refresh(topic.name)
+                if self._catalog.get(topic.name) is not topic:
                     raise NotReady(f"topic {topic.name!r} has just been changed; try again")
             raise not_found(topic, upload)
         there = await self._coordination.get(key_of(topic, upload))
@@ -75,7 +73,7 @@ class UploadRecords:
         decide: Callable[[UploadRecord], UploadRecord],
         found: Versioned[UploadRecord] | None = None,
     ) -> Versioned[UploadRecord]:
-        """Replaces a record by what `decide` makes of the present one (pure; its errors are raised here). `found` saves
+        """Replaces a record by the one that `decide` returns for it (pure; its errors are raised here). `found` saves
         a lookup. Raises UploadNotFound."""
         while True:
             found = found or await self.require(topic, upload)
@@ -163,32 +161,24 @@ class OpenQuota:
 
 
 async def clear(store: PayloadStore, record: UploadRecord) -> None:
-    """Deletes what a removed upload has in the store. Its parts go first: without them nobody can make the object."""
+    """Deletes the object and the parts of a removed upload. Its parts go first: without them nobody can make the
+    object."""
     if record.parts is not None:
         await store.abort_parts(record.name, record.parts)
     await store.delete(record.name)
-
-
-def cleared(record: UploadRecord) -> UploadRecord:
-    """Returns the record of a removed upload whose object was deleted."""
-    return msgspec.structs.replace(record, cleared=True)
 
 
 async def clear_folder(store: PayloadStore, topic: str, below: int) -> int:
     """Deletes a topic's payloads of all incarnations below one, a page at a time. Returns their number. Objects with
     other names stay."""
     gone, after = 0, ""
-    while names := await store.list(plan.folder(topic), after, PAGE):
+    while names := await store.list(rules.folder(topic), after, PAGE):
         after = names[-1]
-        doomed = [name for name in names if _incarnation(topic, name) < below]
+        uploads = {name: rules.id_of(topic, name) for name in names}
+        found = {name: rules.incarnation_of(upload) for name, upload in uploads.items() if upload}
+        doomed = [name for name, incarnation in found.items() if incarnation is not None and incarnation < below]
         for start in range(0, len(doomed), AT_ONCE):
             await asyncio.gather(*map(store.delete, doomed[start : start + AT_ONCE]))
             reach("delete.payload")
         gone += len(doomed)
     return gone
-
-
-def _incarnation(topic: str, name: str) -> float:
-    upload = plan.id_of(topic, name)
-    found = plan.incarnation_of(upload) if upload else None
-    return float("inf") if found is None else found

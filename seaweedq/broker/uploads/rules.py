@@ -1,4 +1,4 @@
-"""Rules of uploads, without I/O: names, sizes of parts, states, and what the sweep does with a record.
+"""Rules of uploads, without I/O: names, sizes of parts, states, and the steps of the sweep for a record.
 
 An upload's id holds the date and the incarnation of its topic. So the object's name follows from topic and id alone,
 also when the record is gone, and a deletion can tell whether an object in a topic's folder belongs to that topic, or to
@@ -27,6 +27,7 @@ PART_BYTES = 16 * MIB  # the size of parts, unless there would be too many of th
 LATE_S = 86_400  # how long a put may last after the last moment at which it could begin
 NAMED = 100  # missing parts that an error lists
 _ID = re.compile(r"(?P<date>[0-9]{8})-(?P<incarnation>0|[1-9][0-9]{0,9})-[0-9a-f]{32}")
+Use = Literal["imported", "published"]
 
 
 def upload_id(now_us: int, incarnation: int, nonce: str) -> str:
@@ -42,7 +43,7 @@ def copied_id(name: str, incarnation: int, message: str) -> str:
 
 
 def incarnation_of(upload: str) -> int | None:
-    """Returns the incarnation in an upload's id; None where it is no id."""
+    """Returns the incarnation in an upload's id; None if it is no id."""
     found = _ID.fullmatch(upload)
     return int(found["incarnation"]) if found else None
 
@@ -58,7 +59,7 @@ def folder(topic: str) -> str:
 
 
 def object_name(topic: str, upload: str) -> str:
-    """Returns the name of an upload's object. Raises ValueError where `upload` is no id."""
+    """Returns the name of an upload's object. Raises ValueError if `upload` is no id."""
     found = _ID.fullmatch(upload)
     if found is None:
         raise ValueError(f"{upload!r} is not the id of an upload")
@@ -66,7 +67,7 @@ def object_name(topic: str, upload: str) -> str:
 
 
 def id_of(topic: str, name: str) -> str | None:
-    """Returns the upload whose object has that name; None where it is no payload of the topic."""
+    """Returns the upload whose object has that name; None if it is no payload of the topic."""
     upload = name.rpartition("/")[2]
     return upload if _ID.fullmatch(upload) and object_name(topic, upload) == name else None
 
@@ -84,9 +85,9 @@ def check_size(size: int, config: TopicConfig, settings: Settings) -> None:
 
 
 def part_bytes(size: int, multipart: bool | None, presigns: bool, settings: Settings) -> int | None:
-    """Returns the size of the parts of a new upload; None where it comes as a whole. `multipart` is the client's wish.
+    """Returns the size of the parts of a new upload; None if it comes as a whole. `multipart` is the client's wish.
 
-    Raises InvalidRequest where the store cannot do that.
+    Raises InvalidRequest if the store cannot do that.
     """
     if multipart and not presigns:
         raise InvalidRequest(
@@ -102,7 +103,7 @@ def part_bytes(size: int, multipart: bool | None, presigns: bool, settings: Sett
 
 
 def part_count(record: UploadRecord) -> int:
-    """Returns the number of an upload's parts; an empty upload has one empty part. Raises UploadConflict where it has
+    """Returns the number of an upload's parts; an empty upload has one empty part. Raises UploadConflict if it has
     none."""
     if record.part_bytes is None:
         raise UploadConflict("this upload has no parts: put all its bytes to its url")
@@ -130,9 +131,6 @@ def url_seconds(record: UploadRecord, now_us: int, settings: Settings) -> int:
     return max(0, min(settings.upload_url_s, (record.expires_us - now_us) // 1_000_000))
 
 
-Use = Literal["imported", "published"]
-
-
 class Step(Enum):
     """A step of the sweep for a record."""
 
@@ -156,7 +154,7 @@ def step(record: UploadRecord, now_us: int, grace_s: float) -> Step:
     return {"open": Step.REMOVE, "imported": Step.REMOVE_IMPORTED, "published": Step.FORGET}[record.state]
 
 
-def claimed(record: UploadRecord, digest: str, use: Use) -> UploadRecord:
+def as_claimed(record: UploadRecord, digest: str, use: Use) -> UploadRecord:
     """Returns the record of an upload that is published or imported, with the digest that was found. A published one
     stays published, and a removed one removed."""
     if record.state in ("published", "removed"):
@@ -164,8 +162,8 @@ def claimed(record: UploadRecord, digest: str, use: Use) -> UploadRecord:
     return msgspec.structs.replace(record, state=use, checked=digest)
 
 
-def removed(record: UploadRecord) -> UploadRecord:
-    """Returns the record of an open upload that nobody may publish any more. Raises UploadConflict where it was
+def as_removed(record: UploadRecord) -> UploadRecord:
+    """Returns the record of an open upload that nobody may publish any more. Raises UploadConflict if it was
     published or imported."""
     if record.state == "published":
         raise UploadConflict("the upload cannot be removed: it was published, so a message names it")
@@ -176,6 +174,6 @@ def removed(record: UploadRecord) -> UploadRecord:
     return msgspec.structs.replace(record, state="removed")
 
 
-def dead(record: UploadRecord) -> UploadRecord:
+def as_dead(record: UploadRecord) -> UploadRecord:
     """Returns the record of an upload in any state that nobody can name or read any more, as removed."""
     return msgspec.structs.replace(record, state="removed")

@@ -70,7 +70,7 @@ async def stored(http: Http, count: int) -> list[dict[str, Any]]:
     for _ in range(200):
         for broker in http.together.brokers:
             await privates.send_all(inside.audit_topic(broker))()
-        topic = inside.catalog(http.together.brokers[0]).find(TOPIC)
+        topic = inside.catalog(http.together.brokers[0]).get(TOPIC)
         if topic is None:
             continue
         path = f"/v1/topics/{TOPIC}/segments/{topic.record.incarnation}/messages?offset=0&limit=1000"
@@ -237,7 +237,7 @@ async def test_the_topic_is_made_again_and_one_with_other_columns_takes_nothing(
         await http("PUT", "/v1/topics/a", http.admin, json={})
         await stored(http, 1)
         assert await http.status("DELETE", f"/v1/topics/{TOPIC}", http.admin) in (200, 202, 204)
-        await until(lambda: inside.catalog(http.together.brokers[0]).find(TOPIC) is None)
+        await until(lambda: inside.catalog(http.together.brokers[0]).get(TOPIC) is None)
         (found,) = await stored(http, 1)
         assert (found["method"], found["topic"]) == ("DELETE", TOPIC)
         shown_ = (await http("GET", f"/v1/topics/{TOPIC}", http.admin)).json()

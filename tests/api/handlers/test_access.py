@@ -295,7 +295,7 @@ async def test_a_topic_just_created_elsewhere_needs_no_right_to_create(tmp_path:
         requests = (("messages", {"value": 1}, 200), ("uploads", {"size": 1, "content_type": "text/plain"}, 201))
         for number, (path, content, status) in enumerate(requests):
             assert await http.status("PUT", f"/v1/topics/t{number}", http.admin, 1, json={}) == 201
-            assert catalog.find(f"t{number}") is None
+            assert catalog.get(f"t{number}") is None
             assert await http.status("POST", f"/v1/topics/t{number}/{path}", token, json=content) == status
 
 

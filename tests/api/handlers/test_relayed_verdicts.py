@@ -71,7 +71,7 @@ async def prepared(http: Http) -> None:
 
 def first(together: InLoop) -> int:
     catalog = inside.catalog(together.brokers[0])
-    topic = catalog.find("t")
+    topic = catalog.get("t")
     assert topic
     return min(catalog.records(topic))
 

@@ -49,7 +49,7 @@ async def test_a_segment_is_shown_in_each_of_its_states(tmp_path: Path) -> None:
             [], [Put(keys.TOMBSTONES.key(*place), value), Delete(keys.SEGMENTS.key(*place))]
         )
         while 0 in inside.catalog(one).records(inside.topic(one, "t")):
-            await inside.catalog(one).look("t", 0)
+            await inside.catalog(one).refresh("t", 0)
         removed = await show(together, one, 0)
         assert removed.pop("removed_at") == "1970-01-01T00:00:00.000003Z"
         assert (removed["state"], removed["ended"], removed["start_offset"]) == ("removed", True, 6)

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.api.metrics.catalogue import GROUPS
 from seaweedq.api.metrics.families import Family, counter, gauge, histogram, render
-from seaweedq.durations import BOUNDS_S, Durations, by_outcome
+from seaweedq.clock import BOUNDS_S, Durations, by_outcome
 
 FAMILIES = [family for group in GROUPS.values() for family in group]
 

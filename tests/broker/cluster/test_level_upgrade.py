@@ -11,6 +11,7 @@ import pytest
 from seaweedq import levels
 from seaweedq.broker.cluster.joining import cluster_of
 from seaweedq.broker.cluster.level_upgrade import COMPARED, JoinGuard, LevelUpgrade
+from seaweedq.checks import using
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import ClusterLevel
@@ -19,7 +20,6 @@ from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, LevelConflict, LevelMismatch, UnfitStore
-from seaweedq.failpoints import using
 from seaweedq.storage.identity import known_identity
 from seaweedq.storage.memory import MemoryStore
 from tests.support import privates

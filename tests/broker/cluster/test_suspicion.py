@@ -11,7 +11,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.cluster.suspicion_rules import EXEMPT_S, HELD_S
-from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.broker.uploads.payloads import Payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import TopicConfig
 from tests.support import privates

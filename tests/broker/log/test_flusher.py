@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import SMALL_TAIL_AGE_S, Flusher, FlushLimits, TailFacts, due, pinning
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.checks import InvariantViolated
 from seaweedq.clock import SystemIds
 from seaweedq.errors import NotOwner
-from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.entry import Seal
 from tests.support.brokers.commit_parts import StillClock, append, give, running, segment

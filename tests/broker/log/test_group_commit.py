@@ -12,9 +12,9 @@ import pytest
 
 from seaweedq.broker.log.group_commit import Append, GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, Tail
+from seaweedq.checks import InvariantViolated
 from seaweedq.clock import SystemIds
 from seaweedq.errors import Fenced, JournalUnavailable, NotReady
-from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_recovery import read_journal

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.broker.log.open_segment import BufferedRows, Tail
-from seaweedq.invariants import InvariantViolated
+from seaweedq.checks import InvariantViolated
 
 
 def piece(first: int, count: int, size: int = 10, commit: int = 0) -> BufferedRows:

@@ -98,8 +98,8 @@ async def deaf_owner(together: InLoop) -> tuple[Broker, Topic]:
     """A broker, and a topic whose owner never answers a forward."""
     one, two = together.brokers
     await inside.topic_admin(two).create("t", TopicConfig())
-    topic = await inside.catalog(one).known("t")
-    await inside.catalog(one).whole(topic)
+    topic = await inside.catalog(one).require("t")
+    await inside.catalog(one).load_topic(topic)
     inside.forward_receiver(two).receive = Gate()  # type: ignore[method-assign]
     return one, topic
 

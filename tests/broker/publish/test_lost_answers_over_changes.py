@@ -21,7 +21,7 @@ async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, 
     async with in_loop(tmp_path, publish_timeout_s=8) as together:
         one, two = together.brokers
         await make(one, 2)
-        topic, theirs = inside.topic(one, "t"), await inside.catalog(two).known("t")
+        topic, theirs = inside.topic(one, "t"), await inside.catalog(two).require("t")
         for number, record in inside.catalog(two).segments(theirs).items():
             if record.owner == two.id:
                 assert await inside.mover(two).move(theirs, number, one.id)

@@ -20,7 +20,8 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.local_append import LocalAppender
 from seaweedq.broker.publish.publisher import Producer, Publisher
-from seaweedq.broker.topics.catalog import Routing, Topic
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.segment_index import Routing
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.futures import Signal
 from seaweedq.coordination.records import TopicConfig, TopicRecord
@@ -49,7 +50,7 @@ class Parts:
         self.fault = False
         self.leased = True
         self.commit = GroupCommit(MemoryJournal(self._hook), SystemClock(), lambda: self.leased)
-        self.topic = Topic.of("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
+        self.topic = Topic.from_record("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
         local = LocalAppender(self.commit)  # all segments are its own
         self.publisher = Publisher(None, self.commit, local, None, SystemIds(), SystemClock(), 10)
         self.segments: list[OpenSegment] = []
@@ -319,7 +320,7 @@ async def test_a_segment_that_cannot_be_opened_ends_the_publish_in_time(tmp_path
                 assert f"within publish_timeout_s={TIMEOUT_S:g}; nothing was taken" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("phase", ["known", "commit"])
+@pytest.mark.parametrize("phase", ["require", "commit"])
 async def test_a_publish_that_waits_in_several_places_has_one_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
@@ -327,8 +328,8 @@ async def test_a_publish_that_waits_in_several_places_has_one_deadline(
     async with running(tmp_path, publish_timeout_s=TIMEOUT_S) as broker, asking(broker) as http:
         await make_topic(broker)
         name = "t"
-        if phase == "known":
-            monkeypatch.setattr(inside.catalog(broker), "known", gate)
+        if phase == "require":
+            monkeypatch.setattr(inside.catalog(broker), "require", gate)
             name = "unknown"
         else:
             monkeypatch.setattr(inside.journal(broker), "append", gate)
@@ -338,5 +339,5 @@ async def test_a_publish_that_waits_in_several_places_has_one_deadline(
             answer: Any = await http.post(f"/v1/topics/{name}/messages", json={"value": 1})
         assert loop.time() - began_s >= TIMEOUT_S * 0.9
         assert answer.status_code == 503
-        assert ("nothing was taken" if phase == "known" else "is unknown") in answer.json()["detail"]
+        assert ("nothing was taken" if phase == "require" else "is unknown") in answer.json()["detail"]
         gate.open.set()

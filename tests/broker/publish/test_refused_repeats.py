@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from seaweedq.broker.uploads.service import Uploads
+from seaweedq.broker.uploads.uploads import Uploads
 from seaweedq.clock import SystemClock
 from seaweedq.errors import UploadExpired
 from seaweedq.segments.layout import Reference

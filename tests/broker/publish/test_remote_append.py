@@ -56,11 +56,11 @@ async def test_many_publishes_that_wait_look_once_together(tmp_path: Path, monke
         async def gone(*arguments: Any) -> None:
             raise NotOwner("its broker has gone")
 
-        async def look(name: str, segment: int) -> None:
+        async def refresh(name: str, segment: int) -> None:
             looks.append(segment)
 
         monkeypatch.setattr(RemoteAppender, "_append_at_owner", gone)
-        monkeypatch.setattr(inside.catalog(broker), "look", look)
+        monkeypatch.setattr(inside.catalog(broker), "refresh", refresh)
         remote, clock = privates.remote(inside.publisher(broker)), broker.process.clock
         assert isinstance(remote, RemoteAppender)
         slices = [cast(Any, SimpleNamespace(segment=n % 4, indexes=[n])) for n in range(40)]

@@ -135,7 +135,7 @@ def pair(together: InLoop, name: str = "s") -> tuple[Broker, Broker]:
 async def given(together: InLoop, target: Broker) -> None:
     """Move all open segments to this broker; all brokers see that."""
     mine = target.id
-    await until(lambda: all(inside.catalog(broker).find("t") for broker in together.brokers))
+    await until(lambda: all(inside.catalog(broker).get("t") for broker in together.brokers))
     for number, record in records(together.brokers[0]).items():
         owner = by_id(together, record.owner)
         if owner is not target:

@@ -28,7 +28,7 @@ async def test_readers_who_ask_at_once_share_a_call_that_begins_after_they_asked
 ) -> None:
     async with in_loop(tmp_path) as together:
         topic = await make(together.brokers[0])
-        await until(lambda: all(inside.catalog(one).find("t") for one in together.brokers))
+        await until(lambda: all(inside.catalog(one).get("t") for one in together.brokers))
         owner = by_id(together, topic_records(together.brokers[0])[0].owner)
         (other,) = [one for one in together.brokers if one is not owner]
         there = inside.topic(other, "t")

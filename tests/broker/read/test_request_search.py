@@ -20,7 +20,7 @@ class Catalog:
 
     deleted = known = False
 
-    async def look(self, name: str) -> None:
+    async def refresh(self, name: str) -> None:
         self.known = self.deleted
 
     def check(self, topic: Any) -> None:

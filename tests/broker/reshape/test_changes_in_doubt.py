@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.reshape.change_requests import stage
+from seaweedq.broker.reshape.planning import stage
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
@@ -44,7 +44,7 @@ async def test_what_is_under_way_when_the_time_is_over_is_202_and_comes_about(to
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await inside.catalog(two).known("t")
+        await inside.catalog(two).require("t")
         answer = await ask(http, 0, "split", {"at": [9]})
         assert (answer.status_code, answer.json()) == (
             202,
@@ -67,7 +67,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
     one, two = together.brokers
     await make(one)
     gate = Gate()
-    settle = inside.mover(one)._settle
+    settle = inside.mover(one)._flush_all
 
     async def settles(segment: Any) -> None:
         await gate()
@@ -78,7 +78,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
 
     relay = two.process.peers.relay
     monkeypatch.setattr(two.process.peers, "relay", relays)
-    monkeypatch.setattr(inside.mover(one), "_settle", settles)
+    monkeypatch.setattr(inside.mover(one), "_flush_all", settles)
     async with at(together, two) as http:
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
         answer = await ask(http, 0, "move", {"to": "b1"})
@@ -93,7 +93,7 @@ async def test_a_segment_whose_owner_is_gone_is_503_and_nothing_is_planned(toget
     one, two = together.brokers
     leader, other = (one, two) if inside.election(one).is_leader else (two, one)
     await make(other)
-    await inside.catalog(leader).known("t")
+    await inside.catalog(leader).require("t")
     gate = Gate()
     held(one).before = lambda writes: gate() if any("segments/" in put.key for put in writes) else asyncio.sleep(0)
     await together.crash(other)
@@ -111,7 +111,7 @@ async def test_a_plan_that_a_move_has_undone_is_written_again(together: InLoop) 
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await inside.catalog(two).known("t")
+        await inside.catalog(two).require("t")
         asking = asyncio.create_task(ask(http, 0, "split"))
         await gate.reached.wait()
         inside.ownership(one).locks._holders.clear()  # as if the move had been first
@@ -127,7 +127,7 @@ async def test_a_plan_that_a_move_has_undone_is_written_again(together: InLoop) 
 async def test_a_broker_that_hears_no_news_looks_for_itself(together: InLoop) -> None:
     one, two = together.brokers
     await make(one, 2)
-    await inside.catalog(two).known("t")
+    await inside.catalog(two).require("t")
     await until(lambda: len(records(two)) == 2)
     await deaf(two)
     async with at(together, two) as http:
@@ -143,7 +143,7 @@ async def test_who_waits_is_told_that_the_topic_is_being_deleted(together: InLoo
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await inside.catalog(two).known("t")
+        await inside.catalog(two).require("t")
         asking = asyncio.create_task(ask(http, 0, "split"))
         await gate.reached.wait()
         deleting = asyncio.create_task(inside.deletion(one).delete(inside.topic(one, "t")))
@@ -159,7 +159,7 @@ async def test_a_broker_that_stops_keeps_nobody_waiting(tmp_path: Path) -> None:
         await make(one)
         gate = hold_commits(one)
         async with at(together, two) as http:
-            await inside.catalog(two).known("t")
+            await inside.catalog(two).require("t")
             asking = asyncio.create_task(ask(http, 0, "split"))
             await gate.reached.wait()
             two.begin_stop()

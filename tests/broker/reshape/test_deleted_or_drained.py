@@ -53,7 +53,7 @@ async def test_a_topic_is_deleted_while_a_segment_gives_way(tmp_path: Path, step
         asked = owner if through == "owner" else next(b for b in here.cluster.living if b is not owner)
         async with here.cluster.client(asked) as http:
             deleting = asyncio.create_task(http.delete("/v1/topics/t"))
-            await until(lambda: (found := inside.catalog(asked).find("t")) is None or found.record.state == "deleting")
+            await until(lambda: (found := inside.catalog(asked).get("t")) is None or found.record.state == "deleting")
             gate.open.set()
             answer = await deleting
             assert answer.status_code == 204, answer.text

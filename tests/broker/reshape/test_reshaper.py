@@ -1,5 +1,5 @@
-"""Plans that a move was first to undo, and transactions whose answers are lost: nothing comes back that was undone, and
-nothing stays locked that is done. A reshaper that stops carries nothing out any more.
+"""Plans that a move was first to undo, transactions whose answers are lost, and the death of the owner at each step, in
+a file and in an object journal: nothing comes back that was undone, and nothing stays locked that is done.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from tests.support.brokers.in_process import Gate, held, make_topic, publish, ru
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.stored import record_of
 from tests.support.reshape.lives import Lives, lives
+from tests.support.reshape.scene import scene
 
 # Who is killed between two steps leaves coroutines behind that never began.
 pytestmark = [pytest.mark.brokers, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -43,7 +44,7 @@ async def make(cluster: Lives, segments: int = 1) -> tuple[Broker, Broker, Topic
     """The topic, all of whose segments are at the first broker that is given back, and both know it."""
     one, two = cluster.brokers
     await inside.topic_admin(one).create("t", TopicConfig(initial_segments=segments))
-    topic, there = inside.topic(one, "t"), await inside.catalog(two).known("t")
+    topic, there = inside.topic(one, "t"), await inside.catalog(two).require("t")
     for number, record in inside.catalog(two).segments(there).items():
         if record.owner == two.id:
             assert await inside.mover(two).move(there, number, one.id)
@@ -132,7 +133,7 @@ async def test_a_plan_that_a_move_has_undone_is_not_committed(cluster: Lives, mo
     gate.open.set()
     await asyncio.sleep(0.3)
     assert await truth(cluster) == records, "what was undone has come back"
-    assert not inside.ownership(one).locks.held()
+    assert not inside.ownership(one).locks.locked()
     await publish(one, topic, "6", "7", "8", "9", "10")
 
 
@@ -150,8 +151,8 @@ async def test_an_answer_that_is_lost(cluster: Lives, about: Callable[[SegmentRe
         page = await read(cluster, broker, 0)
         assert [message["value"] for message in page["messages"]] == [1, 2, 3]
         assert (page["sealed"], page["successors"]) == (True, [1, 2])
-    await until(lambda: not inside.ownership(one).locks.held())
-    assert not inside.ownership(one).locks.held()
+    await until(lambda: not inside.ownership(one).locks.locked())
+    assert not inside.ownership(one).locks.locked()
     await inside.planner(one).plan(topic, [1])
     await done(cluster, sealed=2)
 
@@ -192,7 +193,7 @@ async def test_the_answer_to_a_move_that_undoes_a_plan_is_lost(cluster: Lives, h
     else:
         await done(cluster, sealed=2)
     await publish(one, topic, "4", "5", "6", "7")
-    assert not inside.ownership(one).locks.held()
+    assert not inside.ownership(one).locks.locked()
 
 
 @pytest.mark.parametrize("happens", [True, False])
@@ -227,7 +228,7 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
     assert sorted(found) == [1, 2, 3, 4]
     await asyncio.sleep(1.2)
     for broker in (one, two):
-        assert not inside.ownership(broker).locks.held()
+        assert not inside.ownership(broker).locks.locked()
     await publish(two, inside.topic(two, "t"), "5", "6", "7")
 
 
@@ -268,3 +269,69 @@ async def test_a_broker_that_can_carry_nothing_out_any_more_begins_a_new_life(
         monkeypatch.setattr(Reshaper, "_begin", fails)
         async with asyncio.timeout(5):
             await broker.lost.wait()
+
+
+# Who is killed between two steps leaves coroutines behind that never began.
+
+
+SPLIT, MERGE, ROLL = ("split", 1, [2**29, 2**30]), ("merge", 2, []), ("roll", 1, [])
+PLANNED = ["reshape.flushed", "reshape.commit", "entry.encode", "entry.append", "entry.appended", "flush.release"]
+COMMITTED = ["reshape.committed", "reshape.held", "reshape.sealed", "reshape.replaced"]
+CASES = [(place, change, "file") for place in (*PLANNED, *COMMITTED) for change in (SPLIT, MERGE)]
+CASES += [(place, SPLIT, "object") for place in (*PLANNED, *COMMITTED)]
+CASES += [
+    ("reshape.committed", MERGE, "object"),
+    ("reshape.committed", ROLL, "file"),
+    ("reshape.sealed", ROLL, "object"),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "journal"), CASES, ids=[f"{place}-{change[0]}-{journal}" for place, change, journal in CASES]
+)
+async def test_the_owner_dies(tmp_path: Path, place: str, change: tuple[str, int, list[int]], journal: str) -> None:
+    kind, count, points = change
+    async with scene(tmp_path, count, journal=journal) as here:
+        owner = await here.gathered(count)
+        await here.go()
+        here.cluster.die_at(owner, place)
+        here.plan(range(count), points)
+        await until(lambda: here.cluster.died == [place], f"nobody came to {place}")
+        await here.crash(owner)
+        await here.more(20)
+        if kind != "merge" or place in COMMITTED:  # else it is undone where they come to two owners
+            await here.until_sealed(*range(count))
+        await here.settle()
+        await here.more(20)
+        await here.over()
+
+
+@pytest.mark.parametrize("place", ["plan.write", "reshape.committed", "reshape.sealed", "entry.appended"])
+async def test_all_die_and_begin_again(tmp_path: Path, place: str) -> None:
+    async with scene(tmp_path, 2) as here:
+        owner = await here.gathered(2)
+        await here.go()
+        here.cluster.die_at(owner, place)
+        here.do(owner, here.replace(owner, [0, 1], [5, 2**30]))
+        await until(lambda: here.cluster.died == [place], f"nobody came to {place}")
+        for broker in list(here.cluster.lives):
+            await here.crash(broker)
+        await here.revive()
+        await here.more(20)
+        if place != "plan.write":
+            await here.until_sealed(0, 1)
+        await here.over()
+
+
+async def test_a_merge_whose_segments_come_to_two_owners_goes_on_at_one(tmp_path: Path) -> None:
+    """The owner of many segments dies with a committed merge: they are shared out among the others."""
+    async with scene(tmp_path, 9, count=4) as here:
+        owner = await here.gathered(9)
+        await here.go()
+        here.cluster.die_at(owner, "reshape.committed")
+        here.plan(range(9), [])
+        await until(lambda: here.cluster.died)
+        await here.crash(owner)
+        await here.until_sealed(*range(9))
+        await here.more(10)
+        await here.over()

@@ -9,7 +9,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.recovery import replay as recover
-from seaweedq.broker.reshape.sealer import Sealer
+from seaweedq.broker.reshape.reshaper import Sealer
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import Intent, TopicConfig
 from seaweedq.errors import Fenced

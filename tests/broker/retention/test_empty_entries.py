@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.failpoints import using
+from seaweedq.checks import using
 from seaweedq.segments.entry import EntryName, segment_folder
 from tests.broker.retention.test_rounds import Crash, CrashAt, values
 from tests.support import privates

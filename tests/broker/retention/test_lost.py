@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from seaweedq.broker.retention.rounds import OFFSETS, SEQUENCES
+from seaweedq.checks import using
 from seaweedq.coordination.records import TopicConfig
-from seaweedq.failpoints import using
 from seaweedq.storage.identity import mark_round
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until

@@ -7,9 +7,9 @@ import pytest
 
 from seaweedq.broker.cluster.periodic_tasks import UploadSweep
 from seaweedq.broker.retention import payloads as retained_payloads
+from seaweedq.checks import using
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.failpoints import using
 from tests.broker.retention.test_rounds import Crash, CrashAt
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import subscribe

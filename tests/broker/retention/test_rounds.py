@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.retention.files import TopicFiles
+from seaweedq.checks import using
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import Counter, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import SeaweedqError
-from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
 from seaweedq.storage.identity import newest_round
 from tests.support.brokers import inside

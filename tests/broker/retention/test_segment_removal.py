@@ -11,13 +11,13 @@ import pytest
 from seaweedq import AsyncClient
 from seaweedq.broker.retention.segment_removal import near_ancestors
 from seaweedq.broker.streams.topic_streams import Positions
+from seaweedq.checks import using
 from seaweedq.client.core.table import ReadOptions, plan_table
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import read_all
 from seaweedq.coordination.records import SegmentRecord, TombstoneRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BelowRetention, InvalidPositions, NotOwner
-from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
 from tests.broker.retention.test_rounds import Crash, CrashAt
 from tests.support import privates
@@ -317,14 +317,14 @@ async def test_positions_with_removed_segments_cost_coordination_nothing(
         await replace(world.together, [0], 2)
         await rounds(world, 3, 200)
         catalog = inside.catalog(world.broker)
-        topic, reread, read = catalog.topic("t"), type(catalog).reread, []
+        topic, reload, read = catalog.topic("t"), type(catalog).reload_segments, []
 
         async def counted(self: Any, one: Any) -> None:
             read.append(one)
-            await reread(self, one)
+            await reload(self, one)
 
         topic.removed.clear()  # as at a broker that came later
-        monkeypatch.setattr(type(catalog), "reread", counted)
+        monkeypatch.setattr(type(catalog), "reload_segments", counted)
         for _ in range(5):
             await inside.positions(world.broker).positions(topic)
         assert len(read) == 1

@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from seaweedq.broker.retention.subscription_expiry import SubscriptionExpiry
+from seaweedq.checks import using
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put, read_all
 from seaweedq.coordination.records import Counter
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.failpoints import using
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.reshaped import TOPIC

@@ -60,7 +60,7 @@ class World:
 
     def __init__(self) -> None:
         self.coordination = Lossy(SystemClock())
-        self.topic = Topic.of("t", Versioned(TopicRecord(1, "active", TopicConfig(), 1), 1))
+        self.topic = Topic.from_record("t", Versioned(TopicRecord(1, "active", TopicConfig(), 1), 1))
         self.roster = Roster(self.coordination)
         self.members: dict[str, Membership] = {}
 

@@ -384,14 +384,14 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(
         await create(clients[0])
         await publish(clients[1], 0)
         await end_task(deaf, "catalog")
-        look, gone_on = Catalog.look, asyncio.Event()
+        refresh, gone_on = Catalog.refresh, asyncio.Event()
 
         async def late(catalog: Catalog, name: str, segment: int | None = None) -> None:
             if catalog is inside.catalog(deaf) and segment == 0:
                 await gone_on.wait()
-            await look(catalog, name, segment)
+            await refresh(catalog, name, segment)
 
-        monkeypatch.setattr(Catalog, "look", late)
+        monkeypatch.setattr(Catalog, "refresh", late)
         async with at(together, hears) as near, at(together, deaf) as far:
             before = await consume([far], lambda: True) if read_before else []
             await inside.planner(hears).plan(inside.topic(hears, "t"), [0], [1_000_000_000], [hears.id, deaf.id])

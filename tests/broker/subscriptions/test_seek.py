@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from seaweedq.broker.subscriptions import open_subscriptions
+from seaweedq.checks import using
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import read_all
-from seaweedq.failpoints import using
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import TOPIC, make, opened, records, replace

@@ -76,7 +76,7 @@ async def test_ends_are_followed_as_long_as_somebody_waits(tmp_path: Path, monke
     monkeypatch.setattr(subscription, "REARM_S", 0.1)
     async with in_loop(tmp_path) as together:
         await make(together.brokers[0])
-        await until(lambda: all(inside.catalog(one).find("t") for one in together.brokers))
+        await until(lambda: all(inside.catalog(one).get("t") for one in together.brokers))
         owner = records(together.brokers[0])[0].owner
         (other,) = [one for one in together.brokers if inside.membership(one).broker != owner]
         topic, subscribing = inside.topic(other, "t"), other.subscribing

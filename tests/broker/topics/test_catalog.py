@@ -50,7 +50,7 @@ class Closed:
 
 
 def view(catalog: Catalog) -> object:
-    topic = catalog.find("t")
+    topic = catalog.get("t")
     if topic is None:
         return None
     segments = {number: catalog.segment(topic, number) for number in catalog.segments(topic)}
@@ -70,7 +70,7 @@ def test_order_and_repeats_do_not_matter(history: list[Change], data: st.DataObj
 def test_the_routing_is_made_anew_when_a_segment_changed(history: list[Change]) -> None:
     catalog = Catalog(None, Closed())
     for change in history:
-        topic = catalog.find("t")
+        topic = catalog.get("t")
         if topic:
             topic.routing = ([], None)
         before = dict(catalog.records(topic)) if topic else {}
@@ -84,11 +84,11 @@ def test_whoever_holds_a_topic_that_goes_is_told(history: list[Change]) -> None:
     closed = Closed()
     catalog = Catalog(None, closed)
     for change in history:
-        before = catalog.find("t")
+        before = catalog.get("t")
         incarnation = before.record.incarnation if before else None
         told = len(closed.topics)
         catalog.apply([change])
-        after = catalog.find("t")
+        after = catalog.get("t")
         if before and (after is None or after.record.incarnation != incarnation or after.record.state == "deleting"):
             if change.key.startswith("topics/"):
                 assert closed.topics[told:] == [before]

@@ -90,7 +90,7 @@ async def test_near_the_bound_two_that_counted_at_once_count_again(
 ) -> None:
     monkeypatch.setattr(cluster_quota, "TRIES", 1)
     async with running(tmp_path, max_topics=10, lease_s=60) as broker:
-        one, two = await asyncio.gather(*(inside.quota(broker).room(1, 1) for _ in range(2)))
+        one, two = await asyncio.gather(*(inside.quota(broker).reserve(1, 1) for _ in range(2)))
         assert one == two
         commit = broker.process.coordination.commit
         assert await commit(one.compares, one.writes)
@@ -115,11 +115,11 @@ async def test_a_principals_topics_and_segments_are_bounded_over_all_brokers(tmp
             "limits.topics",
         )
         assert await create(brokers[0], "of-nobody", 9), "it counts to the limits of nobody"
-        topic = await inside.catalog(brokers[0]).known(names[0] if made[0].status_code == 201 else names[1])
+        topic = await inside.catalog(brokers[0]).require(names[0] if made[0].status_code == 201 else names[1])
         uid = inside.callers(brokers[0]).view.principals["p"].uid
         assert topic.record.creator == uid
         planner = inside.planner(brokers[0])
-        await inside.catalog(brokers[0]).whole(topic)
+        await inside.catalog(brokers[0]).load_topic(topic)
         await planner.plan(topic, [0], [1 << 30])
         await until(lambda: len(inside.catalog(brokers[0]).records(topic)) == 3)
         with pytest.raises(TooManySegments) as caught:

@@ -75,5 +75,5 @@ async def test_messages_of_what_cannot_be_read_wait_and_others_do_not(
         assert len(told) == 1
         await together.coordination.commit([], [Put(key, there.value)])
         await until(lambda: dead.id not in inside.roster(left).journals)
-        await until(lambda: inside.catalog(left).find("t") is not None)
+        await until(lambda: inside.catalog(left).get("t") is not None)
         assert await read(together, left, "t") == list(range(30))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from seaweedq.broker.imports.record_store import ImportId
+from seaweedq.broker.imports.records import ImportId
+from seaweedq.broker.reshape.intents import Ends, NewSegment, commit, finish, new_intent, plan, undo
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_quota import Counts
-from seaweedq.broker.topics.intents import Ended, Opened, commit, finish, intent_of, plan, undo
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Entry, Put, read_all
@@ -118,7 +118,7 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
             for broker in together.brokers:
                 inside.imports(broker).begin_stop()  # nobody but this test works on the import
             imports = privates.records(inside.imports(one))
-            where = ImportId.of(topic, uploads[0])
+            where = ImportId.from_topic(topic, uploads[0])
             record = ImportRecord("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, one.id)
             await imports.create(topic, where, record)
             principal = {"grants": [{"actions": ["read"], "topics": ["t"]}]}
@@ -225,7 +225,7 @@ def test_members_survive_a_rise_of_the_level() -> None:
 
 
 def test_members_survive_the_steps_of_an_intent() -> None:
-    topic = Topic.of("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
+    topic = Topic.from_record("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
     record = SegmentRecord(0, KEY_SPACE, "open", (), (), "b", None, 1)
 
     def stored(put: Put, revision: int) -> Versioned[SegmentRecord]:
@@ -234,7 +234,7 @@ def test_members_survive_the_steps_of_an_intent() -> None:
 
     first = keys.SEGMENTS.encode(Versioned.new(record))
     records = {0: stored(Put(keys.SEGMENTS.key("t", 0, 0), first), 1)}
-    intent = intent_of(records, [0], [KEY_SPACE // 2], 1)
+    intent = new_intent(records, [0], [KEY_SPACE // 2], 1)
     (planned,) = plan(topic, records, intent).writes
     records = {0: stored(planned, 2)}
     (undone,) = undo(topic, records, intent).writes
@@ -248,7 +248,7 @@ def test_members_survive_the_steps_of_an_intent() -> None:
     held = records[0].record.intent
     assert held
     sealed, *successors = finish(
-        topic, records, held, Ended({0: 5}, 9), {1: Opened("b", ()), 2: Opened("b", ())}
+        topic, records, held, Ends({0: 5}, 9), {1: NewSegment("b", ()), 2: NewSegment("b", ())}
     ).writes
     assert json.loads(sealed.value)[NEW]
     assert json.loads(sealed.value)["intent"] is None

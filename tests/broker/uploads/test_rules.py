@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import broker_urls
 from seaweedq.broker.uploads import rules as upload_plan
-from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.broker.uploads.payloads import Payloads
 from seaweedq.broker.uploads.rules import Step, step
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import TopicConfig, TopicRecord, UploadRecord
@@ -170,7 +170,7 @@ class Somewhere:
 
 
 def topic(name: str = "flights") -> Topic:
-    return Topic.of(name, Versioned(TopicRecord(7, "active", TopicConfig(), 0), 1))
+    return Topic.from_record(name, Versioned(TopicRecord(7, "active", TopicConfig(), 0), 1))
 
 
 async def url_of(found: Topic, name: str, lasts_s: int) -> str:

@@ -60,7 +60,7 @@ async def test_in_the_delay_an_answer_to_an_older_request_ends_the_connection(tm
         assert (await http.post(messages, json={"value": 1})).status_code == 200
         fetch = f"{serving.url}/v1/topics/t/segments/0/messages"
         waiting = asyncio.create_task(http.get(fetch, params={"offset": 1, "wait_s": 10}))
-        await until(lambda: bool(privates.waiters(inside.catalog(broker).find("t").signal)))
+        await until(lambda: bool(privates.waiters(inside.catalog(broker).get("t").signal)))
         serving.stop.ask()
         await unready(http, serving)
         assert (await http.post(messages, json={"value": 2})).status_code == 200

@@ -27,8 +27,9 @@ from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.read.positions import LocalPositions, TopicPositions
 from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery, JournalRegistration, RequestedRecoveries
-from seaweedq.broker.reshape.planner import Planner, Roller
+from seaweedq.broker.reshape.planning import Planner, Roller
 from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.reshape.segment_mover import SegmentMover
 from seaweedq.broker.retention.files import EmptyEntries
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import RestoredCoordinationRepair
@@ -45,9 +46,8 @@ from seaweedq.broker.subscriptions.subscribing import RelayedWaits
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.broker.uploads.service import Uploads
+from seaweedq.broker.uploads.uploads import Uploads
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.membership import Membership

@@ -70,7 +70,7 @@ async def made(together: InLoop, segments: int = 1, **scaling: Any) -> Topic:
     await inside.topic_admin(together.brokers[0]).create("t", TopicConfig(initial_segments=segments, scaling=scaling))
     for broker in together.brokers:
         known = inside.catalog(broker)
-        await until(lambda known=known: known.find("t") and len(known.segments(known.topic("t"))) == segments)
+        await until(lambda known=known: known.get("t") and len(known.segments(known.topic("t"))) == segments)
     return inside.topic(together.brokers[0], "t")
 
 

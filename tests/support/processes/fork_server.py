@@ -197,10 +197,10 @@ class _Serving:
 
 def _run(arguments: list[str]) -> None:
     """Runs the program as `python -m seaweedq` does."""
-    from seaweedq import failpoints
+    from seaweedq import checks
     from seaweedq.__main__ import main
 
-    failpoints._of_process.__init__(os.environ.get("SEAWEEDQ_FAIL_AT", ""))  # type: ignore[misc]
+    checks._of_process.__init__(os.environ.get("SEAWEEDQ_FAIL_AT", ""))  # type: ignore[misc]
     sys.argv = [str(ROOT / "seaweedq" / "__main__.py"), *arguments]
     sys.orig_argv = [sys.executable, "-m", "seaweedq", *arguments]
     main()

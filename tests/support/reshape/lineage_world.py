@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from seaweedq.broker.publish.batch_split import Batch, Slice, locate, split
 from seaweedq.broker.rpc.messages import Outcome
-from seaweedq.broker.topics.routing import Bounds
+from seaweedq.broker.topics.segment_index import Routing
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
@@ -68,10 +68,10 @@ class Topic:
         return sorted((n for n, r in self.records.items() if r.state == "open"), key=lambda n: self.records[n].low)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> Routing:
         """Where rows go."""
         parts = sorted((low, n) for n in self.open for low in self.records[n].parts)
-        return Bounds(np.array([low for low, _ in parts], np.int32), [n for _, n in parts])
+        return Routing(np.array([low for low, _ in parts], np.int32), [n for _, n in parts])
 
     def replace(self, segments: Sequence[int], points: Sequence[int]) -> list[int]:
         """Seal neighbours, and open successors on their range cut at `points`, as docs/internals/scaling.md has it."""

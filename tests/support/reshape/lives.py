@@ -16,8 +16,8 @@ import httpx
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.suspecting import OwnRevocations
+from seaweedq.checks import using
 from seaweedq.errors import DataFolderInUse, Unavailable
-from seaweedq.failpoints import using
 from seaweedq.journal import backends
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import FolderLock

@@ -51,7 +51,7 @@ class Upheaval:
         self.cluster = await self._stack.enter_async_context(self._made)
         await inside.topic_admin(self.cluster.brokers[0]).create("t", TopicConfig(initial_segments=segments))
         for broker in self.cluster.brokers:
-            await inside.catalog(broker).known("t")
+            await inside.catalog(broker).require("t")
 
     async def end(self) -> None:
         """Whatever has happened."""
@@ -76,7 +76,7 @@ class Upheaval:
 
     def topic(self, broker: Broker) -> Topic | None:
         """As this broker knows it."""
-        return inside.catalog(broker).find("t")
+        return inside.catalog(broker).get("t")
 
     def publish(self, producer: Producer, size: int, keyed: bool) -> None:
         """Send the next request, at any broker."""

@@ -42,7 +42,7 @@ async def topic_whole(world: World) -> None:
 
 
 async def segment_broken(world: World) -> None:
-    await until(lambda: all(inside.catalog(one).unreadable("t", 0) for one in world.living))
+    await until(lambda: all(inside.catalog(one).has_unreadable("t", 0) for one in world.living))
     await world.refuses("GET", f"{T}/segments/0/messages?offset=0", topic="t", segment=0)
     await world.refuses("POST", f"{T}/messages", {"messages": [{"key": f"k{n}", "value": n} for n in range(20)]})
     for change, body in (("split", {}), ("roll", None), ("merge", {"with": 0}), ("move", {"to": "b0"})):
@@ -64,7 +64,7 @@ async def segment_broken(world: World) -> None:
 
 
 async def segment_whole(world: World) -> None:
-    await until(lambda: not any(inside.catalog(one).unreadable("t", 0) for one in world.living))
+    await until(lambda: not any(inside.catalog(one).has_unreadable("t", 0) for one in world.living))
     async with world.http() as http:
         await world.publish(http, "t")
         found: list[Any] = []

@@ -13,7 +13,7 @@ from seaweedq.broker.cluster.periodic_tasks import UploadSweep
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.broker_urls import BrokerUrls, LinkKeys
 from seaweedq.broker.uploads.records import UploadRecords
-from seaweedq.broker.uploads.service import Uploads
+from seaweedq.broker.uploads.uploads import Uploads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination

@@ -1,0 +1,293 @@
+"""References of a request are resolved before anything is taken: each upload once, few at a time, errors by name.
+Uploads that are imported stay while an import reads them, and go unless a message names them, in any interleaving.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.uploads.payloads import CLAIMS, MAX_CLAIMS, Payloads
+from seaweedq.clock import SystemClock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Put
+from seaweedq.coordination.records import ImportRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import (
+    BadRequest,
+    CoordinationUnavailable,
+    InvalidMessages,
+    InvalidRequest,
+    TopicBeingDeleted,
+    UploadConflict,
+    UploadExpired,
+    UploadIncomplete,
+    UploadMismatch,
+    UploadNotFound,
+)
+from seaweedq.segments.layout import Layout, Reference, Single, rows_of_singles
+from tests.support.brokers.stored import record_of
+from tests.support.tiers import examples
+from tests.support.uploads.upload_steps import check, put, sweep
+from tests.support.uploads.upload_world import BYTES, SHA256, World, inline
+
+TOPIC = Topic.from_record("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
+REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired)
+
+
+class Uploads:
+    """Claims: those in `errors` raise, all take a turn of the loop."""
+
+    def __init__(self) -> None:
+        self.claimed: Counter[str] = Counter()
+        self.errors: dict[str, Exception] = {}
+        self.most = self._now = 0
+
+    async def claim(self, topic: Topic, upload: str) -> Reference:
+        self.claimed[upload] += 1
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0.001)
+        self._now -= 1
+        if error := self.errors.get(upload):
+            raise error
+        return Reference(f"s3://b/{upload}", 5, "text/plain", "ab")
+
+
+def rows_of(*uploads: str | None) -> pa.RecordBatch:
+    singles = [Single(f"k{n}", None if u else b"1", None, n, None, u) for n, u in enumerate(uploads)]
+    return rows_of_singles(singles, TOPIC.layout)
+
+
+def payloads(uploads: Uploads) -> Payloads:
+    return Payloads(None, uploads.claim, None, None, None, SystemClock(), 1)  # type: ignore[arg-type]
+
+
+def resolve(uploads: Uploads, rows: pa.RecordBatch) -> pa.RecordBatch:
+    return asyncio.run(payloads(uploads).resolve(TOPIC, rows))
+
+
+def test_each_upload_once_and_every_row() -> None:
+    uploads = Uploads()
+    rows = rows_of("a", None, "b", "a", "a")
+    found = resolve(uploads, rows)
+    found.validate(full=True)
+    assert found.schema.equals(Layout.rows(TOPIC.layout, 0b1001))
+    assert uploads.claimed == {"a": 1, "b": 1}
+    uris = [each and each["uri"] for each in found.column("_reference").to_pylist()]
+    assert uris == ["s3://b/a", None, "s3://b/b", "s3://b/a", "s3://b/a"]
+    assert found.column("_reference").to_pylist()[2] == {
+        "uri": "s3://b/b",
+        "size": 5,
+        "content_type": "text/plain",
+        "sha256": "ab",
+    }
+    assert found.drop_columns(["_reference"]).equals(rows.drop_columns(["_reference"]))
+
+
+def test_few_at_a_time() -> None:
+    uploads = Uploads()
+    resolve(uploads, rows_of(*map(str, range(5 * CLAIMS))))
+    assert uploads.most == CLAIMS
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_one_message_gets_the_very_error(kind: type[BadRequest]) -> None:
+    uploads = Uploads()
+    uploads.errors["a"] = kind("no", upload_id="a")
+    with pytest.raises(kind):
+        resolve(uploads, rows_of("a"))
+    single = Single("k", None, None, 0, None, "a")
+    with pytest.raises(kind):
+        asyncio.run(payloads(uploads).resolve_single(TOPIC, single))
+
+
+def test_of_several_each_is_named() -> None:
+    uploads = Uploads()
+    uploads.errors = {f"bad{n}": kind(f"why {n}", upload_id="x") for n, kind in enumerate(REFUSALS)}
+    with pytest.raises(InvalidMessages) as caught:
+        resolve(uploads, rows_of("good", "bad0", None, "bad1", "bad2", "bad0", "bad3"))
+    errors = caught.value.fields["errors"]
+    assert [each["index"] for each in errors] == [1, 3, 4, 5, 6]
+    assert [each["reason"] for each in errors] == ["why 0", "why 1", "why 2", "why 0", "why 3"]
+    assert [each["type"].rpartition("/")[2] for each in errors[:3]] == [
+        "upload-not-found",
+        "upload-incomplete",
+        "upload-mismatch",
+    ]
+    assert caught.value.fields["invalid"] == 5
+
+
+def test_the_first_hundred_are_named() -> None:
+    uploads = Uploads()
+    uploads.errors["bad"] = UploadNotFound("no", upload_id="bad")
+    with pytest.raises(InvalidMessages) as caught:
+        resolve(uploads, rows_of(*["bad"] * 250))
+    assert len(caught.value.fields["errors"]) == 100
+    assert caught.value.fields["invalid"] == 250
+
+
+@pytest.mark.parametrize("kind", [CoordinationUnavailable, TopicBeingDeleted])
+def test_what_is_no_word_on_a_message_goes_first(kind: type[Exception]) -> None:
+    uploads = Uploads()
+    uploads.errors = {"a": UploadNotFound("no", upload_id="a"), "c": kind("later")}
+    with pytest.raises(kind):
+        resolve(uploads, rows_of("a", "b", "c"))
+
+
+def test_uploads_of_a_request_are_bounded() -> None:
+    uploads = Uploads()
+    with pytest.raises(InvalidRequest) as caught:
+        resolve(uploads, rows_of(*map(str, range(MAX_CLAIMS + 1))))
+    assert caught.value.fields["bound"] == MAX_CLAIMS
+    assert not uploads.claimed
+
+
+def test_whoever_gives_up_ends_the_claims() -> None:
+    uploads = Uploads()
+    begun = asyncio.Event()
+
+    async def never(topic: Topic, upload: str) -> Reference:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            uploads.claimed[upload] += 1
+        raise AssertionError
+
+    async def give_up(claim: Callable[[Topic, str], Awaitable[Reference]]) -> None:
+        work = asyncio.create_task(
+            Payloads(None, claim, None, None, None, SystemClock(), 1).resolve(TOPIC, rows_of("a", "b"))  # type: ignore[arg-type]
+        )
+        await begun.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(give_up(never))
+    assert uploads.claimed == {"a": 1, "b": 1}
+
+
+Choose = Callable[[int], int]
+
+
+async def imported(world: World, broker: int, upload: str, lost: list[str], end: str) -> None:
+    """An import: its record, some reading, its end."""
+    await world.uploads[broker].claim(world.topic, upload, "imported")
+    key = keys.UPLOADS.key("t", world.topic.record.incarnation, upload)
+    there = await world.coordination.get(key)
+    if there is None or (upload_record := record_of(keys.UPLOADS, there.value)).state == "removed":
+        return  # one that is begun when the file is gone fails; that is no matter here
+    record = _record(upload_record.name)
+    where = keys.IMPORTS.key("t", world.topic.record.incarnation, upload)
+    compares = [Compare(where, 0), Compare(key, there.revision)]
+    revision = await world.coordination.commit(compares, [Put(where, keys.IMPORTS.encode(Versioned.new(record)))])
+    if not revision:
+        return
+    for _ in range(3):
+        try:
+            await world.store.size(record.name)
+        except FileNotFoundError:
+            lost.append(record.name)
+    over = msgspec.structs.replace(record, state=end)
+    await world.coordination.commit([Compare(where, revision)], [Put(where, keys.IMPORTS.encode(Versioned.new(over)))])
+
+
+def _record(name: str, **more: Any) -> ImportRecord:
+    return ImportRecord("ndjson", True, name, len(BYTES), SHA256, 0, 0, 1, 1, "b", **more)
+
+
+async def _one(world: World, choose: Choose, lost: list[str]) -> None:
+    await world.start()
+    upload, record = await world.uploads[0].create(world.topic, len(BYTES), "text/plain", SHA256, False)
+    await put(world, 0, upload, BYTES)
+    end = ("done", "failed")[choose(2)]
+    acts = [imported(world, 0, upload, lost, end), sweep(world)]
+    more = [world.claim(1, upload), imported(world, 1, upload, lost, "done"), world.abort(1, upload)]
+    acts += [act for act in more if choose(2) or act.close()]
+    await world.run(acts, choose, kills=0)
+    assert not lost
+    await check(world, upload, record.name)
+
+
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_file_stays_while_imported_and_then_only_if_a_message_names_it(data):
+    with patch.object(asyncio, "to_thread", inline):
+        asyncio.run(_one(World(presigns=True), lambda count: data.draw(st.integers(0, count - 1)), []))
+
+
+@pytest.fixture
+async def world():
+    made = World(presigns=True)
+    await made.start()
+    yield made
+    await asyncio.gather(*(one.close() for one in made.uploads))
+
+
+async def _claimed(world: World, *uses: str) -> tuple[str, str]:
+    upload, record = await world.uploads[0].create(world.topic, len(BYTES), "text/plain", SHA256, False)
+    await put(world, 0, upload, BYTES)
+    for use in uses:
+        await world.uploads[0].claim(world.topic, upload, use)
+    world.pass_s(world.settings.upload_expires_s + world.settings.upload_grace_s + 1)
+    return upload, record.name
+
+
+@pytest.mark.parametrize("uses", [("imported", "published"), ("published", "imported")])
+async def test_what_is_imported_and_published_stays(world, uses):
+    _, name = await _claimed(world, *uses)
+    await world.sweep.records()
+    assert name in world.store.objects
+
+
+@pytest.mark.parametrize(
+    ("state", "stays"), [("checking", True), ("running", True), ("done", False), ("failed", False)]
+)
+async def test_the_file_waits_for_its_import(world, state, stays):
+    upload, name = await _claimed(world, "imported")
+    key = keys.IMPORTS.key("t", world.topic.record.incarnation, upload)
+    await world.coordination.commit([], [Put(key, keys.IMPORTS.encode(Versioned.new(_record(name, state=state))))])
+    await world.sweep.records()
+    assert (name in world.store.objects) == stays
+
+
+async def test_an_import_that_begins_while_the_sweep_looks_keeps_its_file(world, monkeypatch):
+    upload, name = await _claimed(world, "imported")
+    key = keys.IMPORTS.key("t", world.topic.record.incarnation, upload)
+    get = world.coordination.get
+
+    async def slow(asked):
+        found = await get(asked)
+        if asked == key:
+            await world.coordination.commit([], [Put(key, keys.IMPORTS.encode(Versioned.new(_record(name))))])
+        return found
+
+    monkeypatch.setattr(world.coordination, "get", slow)
+    await world.sweep.records()
+    assert name in world.store.objects
+
+
+async def test_a_claim_without_an_import_goes(world):
+    _, name = await _claimed(world, "imported")
+    await world.sweep.records()
+    assert name not in world.store.objects
+
+
+async def test_nobody_puts_or_ends_what_is_imported(world):
+    upload, _ = await world.uploads[0].create(world.topic, len(BYTES), "text/plain", SHA256, False)
+    await put(world, 0, upload, BYTES)
+    await world.uploads[0].claim(world.topic, upload, "imported")
+    with pytest.raises(UploadConflict, match="imported"):
+        await world.uploads[1].signed(world.topic, upload)
+    with pytest.raises(UploadConflict, match="imported"):
+        await world.uploads[1].abort(world.topic, upload)
+    assert (await world.uploads[1].complete(world.topic, upload)).state == "imported"
