@@ -16,7 +16,8 @@ from seaweedq.codec import message_json as answers
 from seaweedq.codec.arrow_bodies import decode_arrow
 from seaweedq.codec.envelopes import Envelope
 from seaweedq.codec.intake import Intake
-from seaweedq.segments.layout import Format, Layout, rows_of_singles
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.rows import rows_of_singles
 
 LINES, READ, TEXT = "bare decode_lines", "bare IPC read", "json.dumps of the values"
 NOW_US = 1_790_000_000_000_000

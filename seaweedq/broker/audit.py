@@ -35,8 +35,9 @@ from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import RetentionPolicy, TopicConfig
 from seaweedq.errors import SeaweedqError, SequenceOutOfOrder, TopicConflict, Unavailable
-from seaweedq.segments.layout import Format, Layout, assemble, microseconds
+from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import AUDIT
+from seaweedq.segments.rows import assemble, microseconds
 from seaweedq.segments.schema import encode_fields, parse_schema
 from seaweedq.settings import Settings
 

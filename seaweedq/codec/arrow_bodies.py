@@ -33,15 +33,8 @@ from seaweedq.codec.intake import (
 )
 from seaweedq.errors import InvalidRequest, RequestTooLarge, UnreadableBody
 from seaweedq.segments.ipc_bounds import check_bounds, is_plain_and_short
-from seaweedq.segments.layout import (
-    OPTIONAL_FIELDS,
-    TIMESTAMP_FIELD,
-    Format,
-    Layout,
-    assemble,
-    header_sizes,
-    microseconds,
-)
+from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout
+from seaweedq.segments.rows import assemble, header_sizes, microseconds
 from seaweedq.segments.schema import is_time, is_uuid
 
 Cast = Callable[[pa.Array, int], pa.Array]

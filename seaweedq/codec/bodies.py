@@ -34,7 +34,8 @@ from seaweedq.errors import (
     UnsupportedEncoding,
 )
 from seaweedq.json_reasons import in_words
-from seaweedq.segments.layout import Format, Single, binaries, rows_of_singles, together
+from seaweedq.segments.layout import Format
+from seaweedq.segments.rows import Single, binaries, rows_of_singles, together
 
 FORM = "application/x-www-form-urlencoded"
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"

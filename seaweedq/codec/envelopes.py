@@ -33,9 +33,8 @@ from seaweedq.codec.intake import (
     too_large,
 )
 from seaweedq.json_reasons import in_words
-from seaweedq.segments.layout import (
-    TIMESTAMP,
-    Format,
+from seaweedq.segments.layout import TIMESTAMP, Format
+from seaweedq.segments.rows import (
     Single,
     any_there,
     assemble,

@@ -9,7 +9,8 @@ from seaweedq.codec.bodies import decode, decode_json
 from seaweedq.codec.envelopes import decode_single
 from seaweedq.codec.json_values import check_key_field
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, UnreadableBody, UnsupportedContentType
-from seaweedq.segments.layout import mask_of, rows_of_singles
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import rows_of_singles
 from tests.support.codec.body_samples import LIMIT, NOW_US, intake, reasons, values
 
 FULL = (

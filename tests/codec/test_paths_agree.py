@@ -12,7 +12,8 @@ from seaweedq.codec.bodies import decode_json, decode_ndjson
 from seaweedq.codec.envelopes import decode_single
 from seaweedq.codec.intake import Intake
 from seaweedq.errors import BadRequest, InvalidMessages, MessageTooLarge
-from seaweedq.segments.layout import mask_of, rows_of_singles
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import rows_of_singles
 from tests.support.codec.body_samples import intake, reasons
 from tests.support.tiers import examples
 

@@ -9,7 +9,8 @@ from seaweedq.codec.bodies import decode_json, decode_ndjson
 from seaweedq.codec.envelopes import decode_single
 from seaweedq.codec.intake import Intake
 from seaweedq.errors import InvalidMessages, MessageTooLarge
-from seaweedq.segments.layout import Format, Layout, Reference, Single, mask_of, rows_of_singles
+from seaweedq.segments.layout import Format, Layout, mask_of
+from seaweedq.segments.rows import Reference, Single, rows_of_singles
 from seaweedq.segments.schema import parse_schema
 
 NOW_US = 1_790_000_000_000_000

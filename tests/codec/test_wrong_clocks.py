@@ -14,7 +14,8 @@ from seaweedq.codec.bodies import decode_json, decode_ndjson
 from seaweedq.codec.envelopes import GIVEN_UP, decode_single
 from seaweedq.codec.intake import Intake, TimeUnknown
 from seaweedq.errors import InvalidMessages
-from seaweedq.segments.layout import TIMESTAMP, rows_of_singles
+from seaweedq.segments.layout import TIMESTAMP
+from seaweedq.segments.rows import rows_of_singles
 from tests.support.codec.body_samples import NOW_US, intake, stream
 
 DAY_US = 86_400 * 1_000_000

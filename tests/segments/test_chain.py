@@ -14,8 +14,9 @@ from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import MARKS, Chain, ChainSizes, KnownEntry, RemoteSizeHistory
 from seaweedq.segments.entry import EntryName
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
+from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.memory import MemoryStore
 from tests.support.levels import newest
 

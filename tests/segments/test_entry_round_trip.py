@@ -20,7 +20,8 @@ from seaweedq.segments.entry import (
     read_rows,
     segment_folder,
 )
-from seaweedq.segments.layout import HEADERS, TIMESTAMP, Format, Layout, assemble, mask_of
+from seaweedq.segments.layout import HEADERS, TIMESTAMP, Format, Layout, mask_of
+from seaweedq.segments.rows import assemble
 
 FIELDS = pa.schema(
     [

@@ -8,7 +8,7 @@ import pytest
 
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.entry import GUARD, EntryMetadata, EntryName, encode_entry, open_entry, read_rows, segment_folder
-from seaweedq.segments.layout import Reference, Single, rows_of_singles
+from seaweedq.segments.rows import Reference, Single, rows_of_singles
 from tests.segments.test_entry_bytes import LAYOUT, METADATA
 
 COUNT = 20

@@ -54,8 +54,9 @@ from seaweedq.errors import (
     UploadMismatch,
     UploadNotFound,
 )
-from seaweedq.segments.layout import Format, Layout, Single
+from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import OF_PRINCIPAL
+from seaweedq.segments.rows import Single
 
 INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
 INLINE_ARROW_BYTES = 256 * 1024  # of Arrow of at most INLINE_ROWS rows: columns are checked, and none copied

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from seaweedq.coordination.records import ImportProblem
 from seaweedq.errors import Damaged
-from seaweedq.segments.layout import Layout, header_sizes, together
+from seaweedq.segments.layout import Layout
+from seaweedq.segments.rows import header_sizes, together
 
 GO = b"g"
 HEAD_BYTES = 1024 * 1024

@@ -27,8 +27,9 @@ from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
-from seaweedq.segments.layout import Single, mask_of, newest_us, rows_of_singles
+from seaweedq.segments.layout import mask_of
 from seaweedq.segments.producers import Sequences
+from seaweedq.segments.rows import Single, newest_us, rows_of_singles
 
 COMMIT_BYTES = 32 * 1024 * 1024
 

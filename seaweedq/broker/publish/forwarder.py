@@ -29,8 +29,8 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
-from seaweedq.segments.layout import newest_us
 from seaweedq.segments.producers import FORWARD, Sequences
+from seaweedq.segments.rows import newest_us
 
 IDENTITIES = 8  # of a segment
 KEPT = 64  # segments whose identities are kept without a look whether they are sealed

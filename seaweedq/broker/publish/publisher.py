@@ -31,9 +31,9 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline, Timeouts
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyrange import KEY_SPACE, hash_key
-from seaweedq.segments.layout import Single, rows_of_singles
 from seaweedq.segments.producers import Duplicate, Sequences
 from seaweedq.segments.row_hashes import Hashes, hash_rows
+from seaweedq.segments.rows import Single, rows_of_singles
 
 INLINE_ROWS = 2_000  # so many are cut, and decoded from Arrow, on the event loop: a thread costs more
 

@@ -31,8 +31,9 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker, NotOwner, Unavailable
-from seaweedq.segments.layout import Single, mask_of, rows_of_singles
+from seaweedq.segments.layout import mask_of
 from seaweedq.segments.producers import Sequences
+from seaweedq.segments.rows import Single, rows_of_singles
 
 PAUSE_S = 0.1
 REFRESH_S = 0.5

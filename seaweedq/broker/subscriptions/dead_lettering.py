@@ -73,8 +73,8 @@ from seaweedq.errors import (
     SequenceOutOfOrder,
     Unavailable,
 )
-from seaweedq.segments.layout import Reference, assemble, headers_column, references_column, together
 from seaweedq.segments.producers import LETTERS
+from seaweedq.segments.rows import Reference, assemble, headers_column, references_column, together
 from seaweedq.storage.interface import PayloadStore
 
 

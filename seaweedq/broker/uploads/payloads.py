@@ -37,7 +37,7 @@ from seaweedq.errors import (
     UploadMismatch,
     UploadNotFound,
 )
-from seaweedq.segments.layout import Reference, Single, references_column
+from seaweedq.segments.rows import Reference, Single, references_column
 from seaweedq.storage.interface import ObjectStore, PayloadStore
 
 PIECE_BYTES = 1024 * 1024

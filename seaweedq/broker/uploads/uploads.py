@@ -41,7 +41,7 @@ from seaweedq.errors import (
     UploadMismatch,
     UploadNotFound,
 )
-from seaweedq.segments.layout import Reference
+from seaweedq.segments.rows import Reference
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part, PayloadStore, SignedRequest
 

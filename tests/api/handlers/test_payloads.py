@@ -13,7 +13,7 @@ from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.segments.layout import Reference, Single, rows_of_singles
+from seaweedq.segments.rows import Reference, Single, rows_of_singles
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside

@@ -11,7 +11,8 @@ from seaweedq.broker.imports.reader_protocol import Cutter
 from seaweedq.broker.imports.reader_protocol import sizes as sizes_of
 from seaweedq.broker.publish.batch_split import AppendedRows
 from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
-from seaweedq.segments.layout import Format, Layout, assemble, microseconds, together
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.rows import assemble, microseconds, together
 from tests.support.tiers import examples
 
 LAYOUT = Layout.from_format(Format.BYTES)

@@ -25,7 +25,7 @@ from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import CoordinationUnavailable, NotReady, SequenceOutOfOrder, TopicBeingDeleted, TopicNotFound
 from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.segments.keyrange import hash_key
-from seaweedq.segments.layout import assemble, microseconds
+from seaweedq.segments.rows import assemble, microseconds
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
 from tests.support import privates

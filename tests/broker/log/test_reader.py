@@ -21,8 +21,9 @@ from seaweedq.segments import entry as entries
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, EntryName, encode_entry, segment_folder
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
+from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.interface import ListedObject
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader

@@ -19,7 +19,7 @@ from seaweedq.coordination.records import JournalRecord, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.journal.home_folder import FolderLock
-from seaweedq.segments.layout import rows_of_singles
+from seaweedq.segments.rows import rows_of_singles
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, make_topic, publish, running, single

@@ -30,8 +30,9 @@ from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import hash_key, tile
-from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
+from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside

@@ -7,7 +7,7 @@ import pytest
 from seaweedq.broker.uploads.uploads import Uploads
 from seaweedq.clock import SystemClock
 from seaweedq.errors import UploadExpired
-from seaweedq.segments.layout import Reference
+from seaweedq.segments.rows import Reference
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import at, make
 

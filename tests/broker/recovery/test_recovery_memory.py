@@ -14,7 +14,8 @@ from seaweedq.errors import JournalDamaged, StoreUnavailable
 from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Commit, Frame, FrameKind
-from seaweedq.segments.layout import Single, mask_of, rows_of_singles
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import Single, rows_of_singles
 from tests.support.brokers.in_process import make_topic, running
 from tests.support.journal.claims import replay_of
 

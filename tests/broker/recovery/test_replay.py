@@ -29,7 +29,8 @@ from seaweedq.errors import JournalDamaged
 from seaweedq.journal.interface import Claim
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Commit, Frame, FrameKind
-from seaweedq.segments.layout import Single, mask_of, rows_of_singles
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import Single, rows_of_singles
 from tests.support.brokers import inside
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process import make_topic, running, subscribe

@@ -18,7 +18,7 @@ from seaweedq.coordination.records import TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.segments.keyrange import KEY_SPACE
-from seaweedq.segments.layout import Single
+from seaweedq.segments.rows import Single
 from tests.support.brokers import inside
 from tests.support.brokers.changing import TOPIC, ask, at, in_order, make, publishing, records, refused
 from tests.support.brokers.in_process import Gate

@@ -15,7 +15,8 @@ from seaweedq.coordination.records import Intent, TopicConfig
 from seaweedq.errors import Fenced
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
-from seaweedq.segments.layout import Single, mask_of, rows_of_singles
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import Single, rows_of_singles
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until

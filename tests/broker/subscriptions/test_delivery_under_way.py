@@ -22,7 +22,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
-from seaweedq.segments.layout import rows_of_singles
+from seaweedq.segments.rows import rows_of_singles
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import (

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from seaweedq.broker.subscriptions.policy import left_out
 from seaweedq.broker.subscriptions.pull_rounds import Pull
 from seaweedq.coordination.records import MessageFilter
-from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.rows import Single, rows_of_singles
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop

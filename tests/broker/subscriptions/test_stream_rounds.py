@@ -21,7 +21,7 @@ from seaweedq.broker.subscriptions.pull_rounds import Leasing, Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.errors import JournalUnavailable, LeaseOfAnother, NeedsNewerBroker
-from seaweedq.segments.layout import Single
+from seaweedq.segments.rows import Single
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.machine import simulated_machine

@@ -33,7 +33,8 @@ from seaweedq.errors import (
     UploadMismatch,
     UploadNotFound,
 )
-from seaweedq.segments.layout import Layout, Reference, Single, rows_of_singles
+from seaweedq.segments.layout import Layout
+from seaweedq.segments.rows import Reference, Single, rows_of_singles
 from tests.support.brokers.stored import record_of
 from tests.support.tiers import examples
 from tests.support.uploads.upload_steps import check, put, sweep

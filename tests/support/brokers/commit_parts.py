@@ -14,8 +14,9 @@ from seaweedq.concurrency.futures import Signal
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.layout import TIMESTAMP, Format, Layout, Single, assemble
+from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.rows import Single, assemble
 from seaweedq.storage.memory import MemoryStore
 
 LAYOUT = Layout.from_format(Format.BYTES)

@@ -15,7 +15,7 @@ from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
-from seaweedq.segments.layout import Single
+from seaweedq.segments.rows import Single
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside

@@ -12,8 +12,9 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, Seal
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.layout import Format, Layout, Single, rows_of_singles
+from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.local import LocalStore
 from tests.support.levels import newest
