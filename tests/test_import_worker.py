@@ -129,7 +129,7 @@ async def test_rows_of_many_short_texts_come_in_batches_that_are_taken():
         columns=encode_fields(schema),
         batch_rows=131_072,
     )
-    given.layout = Layout.from_format(Format.TYPED, tuple(schema))
+    given.layout = Layout.from_format(Format.TYPED, schema)
     found = await batches(given)
     assert sum(rows.num_rows for rows in found) == 131_072
     assert max(rows.nbytes for rows in found) <= 2 * BATCH_BYTES

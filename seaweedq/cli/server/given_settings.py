@@ -11,6 +11,7 @@ wanted. A broker whose settings do not say so does not start, so that none is op
 import logging
 import os
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
+from pydantic_settings import EnvSettingsSource
 
 from seaweedq.cli.shared.usage import must
 from seaweedq.errors import InvalidRequest
@@ -46,7 +47,7 @@ _OF_SERVICES = re.compile(
 )
 
 
-_FIELDS: Any = Settings  # pydantic-settings' sources read the names of its fields; `Settings` itself validates
+_FIELDS: Any = Settings  # pydantic-settings reads the names of its fields; `Settings` itself validates
 
 
 class _Variables(EnvSettingsSource):
@@ -95,7 +96,7 @@ def _read_file(config: Path) -> dict[str, Any]:
     if not config.is_file():
         raise InvalidRequest(f"--config {config}: the file does not exist", field="config")
     try:
-        return TomlConfigSettingsSource(_FIELDS, config)()
+        return tomllib.loads(config.read_bytes().decode())
     except ValueError as error:  # neither TOML nor UTF-8
         raise InvalidRequest(f"--config {config}: {error}", field="config") from None
 
