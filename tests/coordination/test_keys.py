@@ -188,7 +188,9 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     ),
     CURSORS: (
         [NAMES, NUMBERS, NAMES, NUMBERS],
-        st.builds(cursor, acked_to=COUNTS, runs=st.lists(st.integers(1, 50), max_size=10), attempts=ATTEMPTS),
+        st.builds(
+            cursor, acked_to=st.integers(0, 10**18), runs=st.lists(st.integers(1, 50), max_size=10), attempts=ATTEMPTS
+        ),
     ),
     UPLOADS: (
         [NAMES, NUMBERS, NAMES],

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -109,10 +110,11 @@ def _readers(parent: int, times: int) -> list[int]:
     while len(found) < times:
         assert time.monotonic() < end
         for task in Path(f"/proc/{parent}/task").iterdir():
-            for pid in map(int, (task / "children").read_text().split()):
-                if pid not in found and b"seaweedq.import_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(pid)
-                    if len(found) < times:
-                        os.kill(pid, signal.SIGKILL)
+            with suppress(FileNotFoundError):  # a thread or a process that ends meanwhile
+                for pid in map(int, (task / "children").read_text().split()):
+                    if pid not in found and b"seaweedq.import_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found.append(pid)
+                        if len(found) < times:
+                            os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     return found

@@ -161,11 +161,11 @@ with Client(os.environ["SEAWEEDQ_URL"]) as client:
 def test_every_command_of_the_base_has_help(base: Installed) -> None:
     program = """
 import sys
-from seaweedq.cli.main import _LISTED, _load
-for name in _LISTED:
+from seaweedq.cli.main import LISTED, load_command
+for name in LISTED:
     if name != "serve":
-        _load(name)
-print(len(_LISTED))
+        load_command(name)
+print(len(LISTED))
 """
     done = base.run("python", "-c", program)
     assert int(done.stdout) > 10, done.stderr

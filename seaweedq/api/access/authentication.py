@@ -17,7 +17,7 @@ REMEMBERED_BYTES all of it is forgotten, which costs each token one judgement.
 A request that lasts ends as soon as its caller may no longer do it. It is then cancelled while it waits, as if its
 client had gone, and answered with the error; the handlers see no difference.
 
-A request of a broker of this cluster has a stamp (broker/rpc/peer_verifier), which is judged once: that uses up its
+A request of a broker of this cluster has a stamp (broker/rpc/peer_keyring), which is judged once: that uses up its
 number. The broker that a client has asked judges the client; the one to which it relays trusts that. The header by
 which a relay names the caller counts only on a request with a good stamp, so that a client that sends it gains nothing.
 At the port for brokers nobody else is answered; at the one for clients no broker is, once all know the first.

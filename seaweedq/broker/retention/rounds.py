@@ -134,7 +134,7 @@ class Rounds:
         self.held = reason
 
 
-# A chain is rolled once it has 10,000 entries (broker/reshape/planner), of 64 MiB and far fewer rows each.
+# A chain is rolled once it has 10,000 entries (broker/reshape/planning), of 64 MiB and far fewer rows each.
 SEQUENCES = 100_000
 OFFSETS = 10**12
 ASK_S = 5.0

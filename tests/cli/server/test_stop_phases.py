@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.cluster.leadership import Leadership
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.cli.server import broker_process
 from seaweedq.cli.server.broker_process import BrokerProcess
 from seaweedq.cli.server.http_server import HttpServer
 from seaweedq.cli.server.stop_signals import SIGNALS, StopDeadline, StopSignals
-from seaweedq.coordination.election import Election
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.sqlite import EmbeddedCoordination
 from seaweedq.settings import Settings
@@ -96,7 +96,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang, overtim
         (Broker, "_close_journal"),
         later(HttpServer, "shutdown"),
         later(Broker, "_end_work"),
-        later(Election, "stop"),
+        later(Leadership, "stop"),
         later(Membership, "stop"),
         later(Peers, "close"),
         later(LocalStore, "close"),
