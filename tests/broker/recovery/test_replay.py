@@ -14,6 +14,7 @@ from weakref import ref
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery import replay
@@ -22,7 +23,7 @@ from seaweedq.broker.reshape.reshaper import Replacer
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Page
+from seaweedq.coordination.interface import Compare, Entry, Page, Put
 from seaweedq.coordination.records import JournalRecord, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalDamaged
@@ -99,6 +100,36 @@ async def test_chains_and_cursors_are_the_same_however_small_the_batches(
         assert found[1] is None or found[1].acked_to == 0, "acks of another epoch do not count"
         assert found[2] is not None
         assert found[2].acked == tuple((n, n + 1) for n in range(1, COMMITS, 2))
+
+
+async def test_acks_of_an_epoch_that_ends_meanwhile_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seek may begin an epoch between the look at the subscription and the write of its cursor."""
+    async with running(tmp_path) as broker:
+        topic, epoch = await subscribed(broker)
+        await deaf(broker)
+        coordination = broker.process.coordination
+        place = ("t", topic.record.incarnation, "s")
+        get = coordination.get
+
+        async def sought(key: str) -> Entry | None:
+            found = await get(key)
+            if key == keys.CURSORS.key(*place, 0) and not begun:
+                subscription = await get(keys.SUBSCRIPTIONS.key(*place))
+                assert subscription is not None
+                record = replace(record_of(keys.SUBSCRIPTIONS, subscription.value), epoch=epoch + 1)
+                put = Put(subscription.key, keys.SUBSCRIPTIONS.encode(Versioned.new(record)))
+                begun.append(await coordination.commit([Compare(subscription.key, subscription.revision)], [put]))
+            return found
+
+        begun: list[int | None] = []
+        monkeypatch.setattr(coordination, "get", sought)
+        done = await replay_of(broker).replay(broker.id, reading([Commit(0, (acks(topic, 0, epoch, 0),))]))
+        assert (done.acks, len(begun)) == (1, 1)
+        assert begun[0] is not None
+        cursor = await get(keys.CURSORS.key(*place, 0))
+        assert cursor is None or record_of(keys.CURSORS, cursor.value).acked_to == 0
 
 
 async def test_memory_holds_one_batch_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
