@@ -559,7 +559,7 @@ class Settings(
 
     @property
     def admin_token_path(self) -> Path | None:
-        """Returns the file of the token that may do everything, None where there is none."""
+        """Returns the file of the token that may do everything, None if there is none."""
         if self.admin_token_file:
             return Path(self.admin_token_file)
         drawn = self.auth != "auto" and self.coordination == "embedded"

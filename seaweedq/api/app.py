@@ -60,7 +60,7 @@ HANDLERS = (
 
 
 def route_table() -> RouteTable:
-    """Returns all routes. Raises ValueError where two are the same."""
+    """Returns all routes. Raises ValueError if two are the same."""
     return RouteTable(one.router for one in HANDLERS)
 
 

@@ -278,7 +278,7 @@ class Refusals:
             self.note(reason, error.detail)
 
     def note(self, reason: str, detail: str) -> None:
-        """Counts a refusal, and logs it where none was logged for a while."""
+        """Counts a refusal, and logs it if none was logged for a while."""
         self.counts[reason] += 1
         now_s = self._clock.monotonic_s()
         at_s, count = self._logged.get(reason, (-REFUSALS_EVERY_S, 0))

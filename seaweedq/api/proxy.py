@@ -30,9 +30,9 @@ class Proxy:
 
     async def relay(self, request: Request, target: Target, content: bytes = b"") -> Answer:
         """Returns the target's answer to a request. A `wait_s` in the query becomes what is left of it; a wait in the
-        content is the caller's to set, and content is JSON where the client sent none.
+        content is the caller's to set, and content is JSON if the client sent none.
 
-        Raises NotOwner where that broker cannot answer, Unavailable where it does not.
+        Raises NotOwner if that broker cannot answer, Unavailable if it does not.
         """
         if target.url is None:
             raise NotOwner("the broker that could answer has gone")

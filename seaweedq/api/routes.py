@@ -210,7 +210,7 @@ class _Node:
     routes: dict[str, Route] = field(default_factory=dict)
 
     def add(self, parts: list[str], route: Route) -> None:
-        """Adds the route of a path. Raises ValueError where there is another one."""
+        """Adds the route of a path. Raises ValueError if there is another one."""
         if not parts or parts == ["*"]:
             routes = self.rest if parts else self.routes
             if route.method in routes:
@@ -275,7 +275,7 @@ class RouteTable:
         return RouteNotFound(f"there is no route {method} {shown}; see /docs")
 
     def _routes_of(self, path: str) -> dict[str, Route]:
-        """Returns the routes of a path by method; none where there is no route."""
+        """Returns the routes of a path by method; none if there is no route."""
         node = self._tree
         for part in path.split("/"):
             found = node.words.get(part) or (node.name if part else None)

@@ -18,7 +18,7 @@ from datetime import UTC, date, datetime, timedelta
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.uploads import rules as upload_plan
+from seaweedq.broker.uploads import rules as upload_rules
 from seaweedq.cli.server.backends import OpenStore, open_store
 from seaweedq.cli.server.given_settings import settings_of
 from seaweedq.client.core.attempts import Brokers, parse_urls
@@ -87,9 +87,9 @@ class PayloadAudit:
             )
 
     def _note_reference(self, where: str, uri: str | None, size: int | None) -> None:
-        rest = (uri or "").rpartition(f"/{upload_plan.folder(self.topic)}")[2]
-        name = upload_plan.folder(self.topic) + rest
-        if size is None or not upload_plan.id_of(self.topic, name):
+        rest = (uri or "").rpartition(f"/{upload_rules.folder(self.topic)}")[2]
+        name = upload_rules.folder(self.topic) + rest
+        if size is None or not upload_rules.id_of(self.topic, name):
             self.findings.append(
                 Finding(where, f"refers to {str(uri)[:200]!r} of size {size}, which is not a payload of the topic")
             )
@@ -135,7 +135,7 @@ class PayloadAudit:
 async def payload_names(store: ObjectStore, topic: str) -> list[str]:
     """Returns all names in the folder of a topic's payloads."""
     names: list[str] = []
-    while page := await store.list(upload_plan.folder(topic), after=names[-1] if names else "", limit=PAGE_NAMES):
+    while page := await store.list(upload_rules.folder(topic), after=names[-1] if names else "", limit=PAGE_NAMES):
         names += page
     return names
 

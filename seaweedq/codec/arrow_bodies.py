@@ -78,7 +78,7 @@ def decode_short_arrow(body: bytes | pa.Buffer, intake: Intake, most_rows: int) 
 
 
 def check_schema(schema: pa.Schema, intake: Intake) -> None:
-    """Raises InvalidRequest, which names the column, where a column does not fit."""
+    """Raises InvalidRequest, which names the column, if a column does not fit."""
     _casts(schema, intake)
 
 

@@ -241,7 +241,7 @@ def _moments(column: pa.Array) -> list[Text]:
 
 
 def _or_null(parts: list[Text], nulls: int) -> list[Text]:
-    """Returns texts to join, `null` where one of them is null. They are joined already only if that is needed."""
+    """Returns texts to join, `null` if one of them is null. They are joined already only if that is needed."""
     return [_join(parts).fill_null("null")] if nulls else parts
 
 

@@ -126,7 +126,7 @@ def read_journal(folder: Path, disk: Disk) -> Iterator[Commit]:
     """Yields the commits that a dead broker's journal still holds, numbers rising by one; a missing folder holds none.
 
     Reads a commit at a time. Blocks, and needs the folder's lock. Raises JournalDamaged,
-    with path and position, where it meets damage; the commits that were yielded before are sound.
+    with path and position, if it meets damage; the commits that were yielded before are sound.
     """
     headers = _headers(folder, disk)
     expected = headers[0].first_commit if headers else 0

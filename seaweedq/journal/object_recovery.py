@@ -124,7 +124,7 @@ async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim
     """Yields the commits of slots that count, in order; memory holds one and the beginnings of READ_AHEAD more. Claims
     room for each slot before its rest is read.
 
-    Raises JournalDamaged, also where a slot is missing, NeedsNewerBroker, StoreUnavailable.
+    Raises JournalDamaged, also if a slot is missing, NeedsNewerBroker, StoreUnavailable.
     """
     ahead: deque[asyncio.Task[bytes]] = deque()
     numbers = iter(slots)

@@ -4,7 +4,7 @@
 
 `_levels/{n}` is an object for each level at which the store's cluster writes, or has begun to. It is created before
 coordination knows the level, and never removed. So a store whose coordination was lost still says which level its
-readers need: the highest one that is here, or 1 where there is none.
+readers need: the highest one that is here, or 1 if there is none.
 
 `_retention/{n}` names the number of retention's newest round. A round commits its number in coordination first, then
 creates the object, and removes the one before. So a store whose number is above coordination's says that coordination

@@ -346,7 +346,7 @@ class Bucket:
         )
 
     async def _call(self, method: str, tried: SigningPlace | None = None, **parameters: Any) -> dict[str, Any]:
-        """Has botocore make a request; `tried` where the store has refused the same one that was made here."""
+        """Has botocore make a request; `tried` if the store has refused the same one that was made here."""
         await self._connect()
         stated = {**self.encryption.parameters(method), **parameters}
         answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self.name, **stated)
@@ -429,7 +429,7 @@ def _answer(error: Exception) -> tuple[int, str]:
 
 def _span(said: Mapping[str, Any], length: int) -> tuple[int, int, int]:
     """Returns the first and the last byte of an answer's body within the object, and the object's size. `length` is
-    that of the body, where nothing is said."""
+    that of the body, if nothing is said."""
     if "ContentRange" not in said:
         size = int(said.get("ContentLength", length))
         return 0, size - 1, size

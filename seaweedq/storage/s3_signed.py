@@ -187,7 +187,7 @@ class SigningPlace:
 
 class SignedRequests:
     """The requests of one bucket that are signed here. `place` is None as long as botocore has to make them all: until
-    one of its own has worked, and for ever where the store accepts a request from it that was refused from here, or
+    one of its own has worked, and for ever if the store accepts a request from it that was refused from here, or
     where a version of botocore lacks the private parts that are used here.
 
     A get that is refused is botocore's at once. A put is sent once, so the next one of that key is.
@@ -204,7 +204,7 @@ class SignedRequests:
         client.meta.events.register("before-sign.s3", self._learn, unique_id="seaweedq-place")
 
     def record_success(self, tried: SigningPlace | None = None) -> bool:
-        """Records that a request of botocore's has worked; `tried` where the store had refused the same one from here.
+        """Records that a request of botocore's has worked; `tried` if the store had refused the same one from here.
         Returns False if that ends the requests from here."""
         if tried is not None:
             self.place = None
@@ -223,7 +223,7 @@ class SignedRequests:
         body: Any = None,
     ) -> Answer | None:
         """Sends a request, and returns its answer; None if botocore has to make it, and nothing was put. Raises
-        ErrorAnswer, and botocore's errors where no answer came."""
+        ErrorAnswer, and botocore's errors if no answer came."""
         if self.place is None or key in self._refused:
             self._refused.discard(key or "")
             return None

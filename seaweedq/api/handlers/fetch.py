@@ -168,9 +168,9 @@ async def fetch(
         with waiting(request) if wait_s else nullcontext():
             return await _fetched(services, request, asked)
     except SegmentNotFound:
-        grave = await services.catalog.tombstone(found, segment)
-        check_at_end(segment, grave.end_offset, offset)
-        return _removed(request, asked, grave.successors)
+        tombstone = await services.catalog.tombstone(found, segment)
+        check_at_end(segment, tombstone.end_offset, offset)
+        return _removed(request, asked, tombstone.successors)
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def _json(messages: bytes, next_offset: int, successors: tuple[int, ...] | None)
 
 def arrow_stream(segment: OpenSegment, pieces: Pieces, max_bytes: int) -> tuple[memoryview, int | None]:
     """Returns the rows with all columns of the table, offsets too, as an IPC stream of at most `max_bytes` but at least
-    one row; and the offset of the first row that did not fit, None where all did."""
+    one row; and the offset of the first row that did not fit, None if all did."""
     sink, schema = pa.BufferOutputStream(), segment.layout.table
     left, left_out = max_bytes - schema.serialize().size - _END_BYTES, None
     with pa.ipc.new_stream(sink, schema) as writer:

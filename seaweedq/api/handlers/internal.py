@@ -174,7 +174,7 @@ class Internal:
         return await self.broker.streaming.subscriptions.answer_leave(await self._topic(call), call)
 
     async def _topic(self, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall) -> Topic:
-        """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one,
+        """Returns the topic that the other broker means. Raises NotOwner if this broker knows a different one,
         NeedsNewerBroker where it cannot read that one."""
         catalog = self.broker.catalog
         catalog.check_readable(call.topic)

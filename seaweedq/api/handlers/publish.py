@@ -77,7 +77,7 @@ class SegmentRows(msgspec.Struct):
 
 
 class PublishAnswer(msgspec.Struct):
-    """Everything is durable. `ids` in the order of the request, of Arrow where they are asked for; `duplicate`: nothing
+    """Everything is durable. `ids` in the order of the request, of Arrow if they are asked for; `duplicate`: nothing
     new was stored."""
 
     count: int
@@ -164,7 +164,7 @@ class _PublishBody:
         return await memory.run(caller, own, size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
 
     def _rows_at_once(self, intake: Intake) -> pa.RecordBatch | None:
-        """Returns the messages where that takes a fraction of a millisecond: a few bytes of Arrow may become many."""
+        """Returns the messages if that takes a fraction of a millisecond: a few bytes of Arrow may become many."""
         if bodies.media_type(self.media) == bodies.ARROW:
             is_small = len(self.content) <= INLINE_ARROW_BYTES
             return decode_short_arrow(self.content, intake, INLINE_ROWS) if is_small else None
@@ -173,7 +173,7 @@ class _PublishBody:
         return bodies.decode(self.media, self.content, intake, self.bare, self.key)
 
     def single(self, intake: Intake) -> Single | None:
-        """Returns the one message of a small JSON body, None where `rows` has to decode the body."""
+        """Returns the one message of a small JSON body, None if `rows` has to decode the body."""
         is_json = self.media == bodies.JSON or bodies.media_type(self.media) == bodies.JSON  # mostly the first
         if len(self.content) > INLINE_BYTES or not is_json:
             return None
@@ -295,7 +295,7 @@ class Publish:
             return await self.publisher.repeated(topic, rows, producer)
 
     async def _known(self, request: Request, name: str, posted: _PublishBody) -> Topic:
-        """Returns a topic that is not known yet, and creates it where that is asked for, and the caller may."""
+        """Returns a topic that is not known yet, and creates it if that is asked for, and the caller may."""
         is_unknown = self.catalog.get(name) is None and self.reader.settings.auto_create_topics
         if is_unknown and await may_create(request, self.catalog, name):
             request.take("changes", 1)

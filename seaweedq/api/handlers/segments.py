@@ -284,22 +284,22 @@ async def _standing(services: SegmentMapServices, topic: Topic, number: int) -> 
     )
 
 
-def _removed(number: int, grave: TombstoneRecord) -> OneSegment:
+def _removed(number: int, tombstone: TombstoneRecord) -> OneSegment:
     return OneSegment(
         id=number,
-        low=grave.low,
-        high=grave.high,
+        low=tombstone.low,
+        high=tombstone.high,
         state="removed",
         ended=True,
-        predecessors=grave.predecessors,
-        successors=grave.successors,
+        predecessors=tombstone.predecessors,
+        successors=tombstone.successors,
         owner=None,
         owner_url=None,
-        start_offset=grave.end_offset,
-        end_offset=grave.end_offset,
-        created_at=moment(grave.created_us),
-        sealed_at=moment(grave.sealed_us),
-        removed_at=moment(grave.removed_us),
+        start_offset=tombstone.end_offset,
+        end_offset=tombstone.end_offset,
+        created_at=moment(tombstone.created_us),
+        sealed_at=moment(tombstone.sealed_us),
+        removed_at=moment(tombstone.removed_us),
     )
 
 

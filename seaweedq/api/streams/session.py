@@ -75,7 +75,7 @@ class Chunks:
         return cls(broker.uploading.payloads, broker.reading.readables.time, broker.process.clock)
 
     async def read(self, topic: Topic, segment: Readable, offset: int, until_us: int) -> Chunk:
-        """Returns messages from an offset on, which is below the segment's end; none where all of them have expired.
+        """Returns messages from an offset on, which is below the segment's end; none if all of them have expired.
         Links in it end by `until_us`, when the reader's token does: readers whose token ends share no links. Raises
         Unavailable."""
         key = topic, segment.id, offset

@@ -131,7 +131,7 @@ class LevelUpgrade:
         return await self._coordination.commit(compares, [put]) is not None
 
     async def _finish(self) -> ClusterRecord:
-        """Does 3 and 4."""
+        """Ends the leases of brokers that do not read the level, and writes it then: steps 3 and 4."""
         waited = False
         while (known := await self._read()).record.written < known.record.level:
             if await end_leases(self._coordination, known.record.level):

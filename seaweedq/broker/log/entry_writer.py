@@ -50,7 +50,7 @@ class Source:
 async def known_producers(
     store: ObjectStore, source: Source, chain: Chain, is_gone: Callable[[int], bool]
 ) -> ProducerTables:
-    """Returns the producer tables as of the chain's end, or of the predecessors' seals where it has no entry yet.
+    """Returns the producer tables as of the chain's end, or of the predecessors' seals if it has no entry yet.
     Raises ChainDamaged, NeedsNewerBroker.
 
     Retention leaves a predecessor its seal until each successor has an entry. So only behind a coordination that was

@@ -155,23 +155,23 @@ class Positions:
             )
 
 
-def resumed(at: Mapping[int, int], records: Records, graves: Mapping[int, TombstoneRecord]) -> dict[int, int]:
+def resumed(at: Mapping[int, int], records: Records, tombstones: Mapping[int, TombstoneRecord]) -> dict[int, int]:
     """Returns positions without the segments that retention has removed: their successors take their places, each from
     0, unless the positions are behind those already. Raises BelowRetention if a removed one was not read to its end,
     OffsetOutOfRange beyond it."""
     left = dict(at)
-    while gone := sorted(left.keys() & graves.keys() - records.keys()):
+    while gone := sorted(left.keys() & tombstones.keys() - records.keys()):
         number = gone[0]
-        check_at_end(number, graves[number].end_offset, left.pop(number))
-        passed = left.keys() | _reached(left, lambda n: _predecessors(records, graves, n))
-        left |= dict.fromkeys(set(graves[number].successors) - passed, 0)
+        check_at_end(number, tombstones[number].end_offset, left.pop(number))
+        passed = left.keys() | _reached(left, lambda n: _predecessors(records, tombstones, n))
+        left |= dict.fromkeys(set(tombstones[number].successors) - passed, 0)
     return left
 
 
-def _predecessors(records: Records, graves: Mapping[int, TombstoneRecord], number: int) -> tuple[int, ...]:
+def _predecessors(records: Records, tombstones: Mapping[int, TombstoneRecord], number: int) -> tuple[int, ...]:
     if number in records:
         return records[number].record.predecessors
-    return graves[number].predecessors if number in graves else ()
+    return tombstones[number].predecessors if number in tombstones else ()
 
 
 def ancestors(records: Records, numbers: Iterable[int]) -> set[int]:
@@ -345,8 +345,8 @@ class TopicStreams:
         if start.offsets.keys() - self.catalog.records(topic).keys():
             await self.catalog.reload_segments(topic)
         if start.offsets.keys() - self.catalog.records(topic).keys():
-            graves = await self.catalog.tombstones(topic)
-            start = replace(start, offsets=resumed(start.offsets, self.catalog.records(topic), graves))
+            tombstones = await self.catalog.tombstones(topic)
+            start = replace(start, offsets=resumed(start.offsets, self.catalog.records(topic), tombstones))
         self.catalog.check(topic)
         records, begin = self.catalog.records(topic), self.catalog.start_offsets(topic)
         start.check(topic.record.incarnation, records)

@@ -19,7 +19,7 @@ from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
 
 CHARGED_PER_S = 8.0
-LINGER_S, LINGER_MAX_S = 0.02, 0.25  # of each, where the other alone is set
+LINGER_S, LINGER_MAX_S = 0.02, 0.25  # of each, if the other alone is set
 # Domains of stores that charge for each put.
 CHARGING = (
     "amazonaws.com",

@@ -127,7 +127,7 @@ def _of_any(http: "httpx.Client", urls: list[str], start: str) -> Iterator[str]:
 
 
 def raise_positions(positions: str, error: BelowRetention) -> str:
-    """Returns the positions with that of one segment where retention has its start now."""
+    """Returns the positions with that of one segment if retention has its start now."""
     segment, start = error.fields["segment"], error.fields["start_offset"]
     return re.sub(rf"(?<![0-9]){segment}-[0-9]+", f"{segment}-{start}", positions)
 
