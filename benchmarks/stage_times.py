@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,13 @@ KEY_SPACE = 2**31 - 1
 IS_OWN = Path(seaweedq.__file__).parents[1] == Path(__file__).parents[1]  # whose stages are all to be measured
 
 
-def the(path: str) -> Any:
-    """A name of a module: `module:name`."""
-    module, name = path.split(":")
-    return getattr(import_module(f"seaweedq.{module}"), name)
+def the(*paths: str) -> Any:
+    """A name of a module, `module:name`: of its places, newest first, the one that the tree has."""
+    for path in paths:
+        module, name = path.split(":")
+        with suppress(ImportError, AttributeError):
+            return getattr(import_module(f"seaweedq.{module}"), name)
+    raise ImportError(f"none of {paths}")
 
 
 def cpu_ns(work: Callable[[], object], messages: int) -> float:
@@ -51,7 +55,9 @@ class Stages:
 
     def __init__(self, count: int, folder: Path) -> None:
         self.count, self.folder = count, folder
-        self.layout = the("segments.layout:Layout").of(the("segments.layout:Format").BYTES)
+        layout = the("segments.layout:Layout")
+        made = getattr(layout, "from_format", None) or layout.of
+        self.layout = made(the("segments.layout:Format").BYTES)
         self.intake = the("codec.intake:Intake")(self.layout, None, 1 << 20, NOW_US, 1 << 30, cluster_us=NOW_US)
         keys = pa.array([f"key-{row:08d}" for row in range(count)])
         batch = pa.record_batch([keys, pa.array([os.urandom(100) for _ in range(count)])], ["_key", "value"])
@@ -78,19 +84,21 @@ class Stages:
             "encode": lambda: self._encode,
         }
         found = {}
-        for name, prepare in stages.items():
-            try:
-                found[f"{name} of {self.count:,}"] = cpu_ns(prepare(), self.count)
-            except (ImportError, AttributeError, TypeError):
-                if IS_OWN:
-                    raise
+        with asyncio.Runner() as self.runner:
+            for name, prepare in stages.items():
+                try:
+                    found[f"{name} of {self.count:,}"] = cpu_ns(prepare(), self.count)
+                except (ImportError, AttributeError, TypeError):
+                    if IS_OWN:
+                        raise
         return found
 
     def _receiving(self) -> Callable[[], None]:
         """The body as it comes out of reads, through the request reader."""
         clock, budget = the("clock:SystemClock")(), the("broker.log.memory_budget:Budget")(1 << 30)
-        of = the("api.connections.request_reader:RequestReader").of
-        reader = of(the("settings:Settings")(), budget, clock, the("api.refusals:Refusals")(clock))
+        of = the("api.connections.request_reader:RequestReader", "api.bodies.request_reader:RequestReader").of
+        refusals = the("api.problems:Refusals", "api.refusals:Refusals")
+        reader = of(the("settings:Settings")(), budget, clock, refusals(clock))
         headers = [(b"content-type", b"application/x"), (b"content-length", b"%d" % len(self.body))]
         pieces = [self.body[at : at + READ_BYTES] for at in range(0, len(self.body), READ_BYTES)]
 
@@ -105,8 +113,7 @@ class Stages:
             async with reader.body(the("api.request:Request")(scope, receive)) as content:
                 assert len(content) == len(self.body)
 
-        loop = asyncio.new_event_loop()
-        return lambda: loop.run_until_complete(received())
+        return lambda: self.runner.run(received())
 
     def _decode(self) -> pa.RecordBatch:
         return the("codec.arrow_bodies:decode_arrow")(self.body, self.intake)
@@ -120,19 +127,19 @@ class Stages:
         )
 
     def _serialize(self) -> list[Any]:
-        encoded = the("broker.log.append:EncodedRows").encode
+        encoded = the("broker.log.group_commit:EncodedRows", "broker.log.append:EncodedRows").encode
         return [encoded(rows) for _, rows, _ in self.cut]
 
     def _frames(self) -> list[Any]:
         frame, kind = the("segments.frames:Frame"), the("segments.frames:FrameKind").ROWS
-        mask, values = the("segments.layout:mask_of"), the("segments.schema:schema_id")(self.layout.values)
+        mask = the("segments.layout:mask_of")
         return [
-            frame(kind, "t", n, 0, one.rows.num_rows, mask(one.rows), values, (), NOW_US, one.payload)
+            frame(kind, "t", n, 0, one.rows.num_rows, mask(one.rows), 0, (), NOW_US, one.payload)
             for n, one in enumerate(self.encoded)
         ]
 
     def _crc(self) -> None:
-        the("segments.commits:encode_commit")(bytes(16), 0, self._frames())
+        the("segments.frames:encode_commit", "segments.commits:encode_commit")(bytes(16), 0, self._frames())
 
     def _writing(self) -> Callable[[], None]:
         """write and fdatasync of a commit."""
