@@ -57,10 +57,9 @@ _CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 
 
 def decode(
-    content_type: str | None, body: bytes, intake: Intake, bare: bool | None = None, key: str | None = None
+    content_type: str | None, body: bytes, intake: Intake, bare: bool = False, key: str | None = None
 ) -> pa.RecordBatch:
-    """Returns the rows of a publish. With `bare`, by default the topic's, lines of NDJSON are values; `key` is the key
-    of a raw body.
+    """Returns the rows of a publish. With `bare` lines of NDJSON are values; `key` is the key of a raw body.
 
     Raises UnsupportedContentType, and the errors of the decoder of that type.
     """
@@ -69,7 +68,6 @@ def decode(
             with _explained(lambda _: body_hint(body, intake.layout.format)):
                 return decode_json(body, intake)
         case "application/x-ndjson":
-            bare = intake.bare if bare is None else bare
             with _explained(
                 lambda n: line_hint(bytes(body).split(b"\n", n + 1)[n].strip(), bare, intake.layout.format)
             ):

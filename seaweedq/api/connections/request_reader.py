@@ -314,7 +314,8 @@ class Body:
 
     async def __aenter__(self) -> bytes:
         try:
-            if stated := self._request.content_length:
+            stated = self._request.content_length
+            if stated and (stated > self._limit or self._is_untyped):
                 self._check(stated)
             work = EagerCoroutine(self._raw())
             raw = work.result if work.is_over else await self._in_time(work)
@@ -328,7 +329,7 @@ class Body:
         self._release()
 
     def _release(self) -> None:
-        self._reader.budget.requests -= self._held
+        self._reader.budget.release(self._held)
         if self._fair:
             self._reader.fair.release(self._request.key, self._fair)
         self._held = self._fair = 0
@@ -370,7 +371,7 @@ class Body:
             if self._incomplete:
                 self._reader.bodies.release(self._incomplete)
         if self._incomplete:
-            budget.requests += size  # it was held as an incomplete one
+            budget.take(size)  # it was held as an incomplete one
             self._held += size
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
@@ -395,7 +396,7 @@ class Body:
             detail = f"there was no memory to decode the body within request_timeout_s={timeout_s:g}; try again"
             raise Overloaded(detail, budget_bytes=self._reader.budget.limit_bytes) from None
         self._release()
-        self._reader.budget.requests += len(decoded)
+        self._reader.budget.take(len(decoded))
         self._reader.fair.add(caller, len(decoded))
         self._held, self._fair = len(decoded), 0 if self._of_peer else len(decoded)
         return decoded

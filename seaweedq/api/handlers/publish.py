@@ -150,27 +150,23 @@ class _PublishBody:
     request: Request
     media: str | None
     content: bytes
-    bare: bool | None
+    bare: bool | None  # by default the topic's
     key: str | None
     format: str | None
 
-    async def rows(self, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
-        """Returns the messages, as rows."""
-        if (rows := self._rows_at_once(intake)) is not None:
-            return rows
-        bare = intake.bare if self.bare is None else self.bare
-        size = needed(bodies.media_type(self.media), self.content, bare, intake.max_request_bytes)
-        caller, own = self.request.key, len(self.content)
-        return await memory.run(caller, own, size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
-
-    def _rows_at_once(self, intake: Intake) -> pa.RecordBatch | None:
-        """Returns the messages if that takes a fraction of a millisecond: a few bytes of Arrow may become many."""
-        if bodies.media_type(self.media) == bodies.ARROW:
-            is_small = len(self.content) <= INLINE_ARROW_BYTES
-            return decode_short_arrow(self.content, intake, INLINE_ROWS) if is_small else None
-        if len(self.content) > INLINE_BYTES:
-            return None
-        return bodies.decode(self.media, self.content, intake, self.bare, self.key)
+    async def rows(self, config: TopicConfig, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
+        """Returns the messages, as rows: at once if that takes a fraction of a millisecond, else from a thread."""
+        media, content = bodies.media_type(self.media), self.content
+        bare = config.lines_are_bare if self.bare is None else self.bare
+        if media == bodies.ARROW:  # a few bytes may become many rows
+            is_small = len(content) <= INLINE_ARROW_BYTES
+            if is_small and (rows := decode_short_arrow(content, intake, INLINE_ROWS)) is not None:
+                return rows
+        elif len(content) <= INLINE_BYTES:
+            return bodies.decode(self.media, content, intake, bare, self.key)
+        size = needed(media, content, bare, intake.max_request_bytes)
+        caller, own = self.request.key, len(content)
+        return await memory.run(caller, own, size, bodies.decode, self.media, content, intake, bare, self.key)
 
     def single(self, intake: Intake) -> Single | None:
         """Returns the one message of a small JSON body, None if `rows` has to decode the body."""
@@ -275,7 +271,7 @@ class Publish:
             if single.reference is not None:
                 single = await in_time(self.payloads.resolve_single(topic, single), deadline)
             return _single_answer(*await self.publisher.single(topic, single, producer, deadline))
-        rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
+        rows = await in_time(posted.rows(topic.record.config, intake, self.reader.decoding), deadline)
         request.spend("messages", rows.num_rows)
         with self.reader.made(request, rows.nbytes):
             if names_uploads(rows):
@@ -288,7 +284,7 @@ class Publish:
         intake = self._intake(topic.record.config, topic.layout)
         lenient = replace(intake, cluster_us=intake.judged_from_us + LENIENT_US)
         try:
-            rows = await posted.rows(lenient, self.reader.decoding)
+            rows = await posted.rows(topic.record.config, lenient, self.reader.decoding)
         except BadRequest:
             return None
         with self.reader.made(posted.request, rows.nbytes):
@@ -306,8 +302,9 @@ class Publish:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
         layout = Layout.from_format(Format.JSON)
         _check_format(layout, posted.format)
-        intake = self._intake(TopicConfig(), layout)  # these rows are not stored: they need no certain time
-        rows = await posted.rows(replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)
+        config = TopicConfig()
+        intake = self._intake(config, layout)  # these rows are not stored: they need no certain time
+        rows = await posted.rows(config, replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)
         if names_uploads(rows):
             await self.catalog.require(name)  # a topic that does not exist has no uploads
         await create(request, self.topics, name)
@@ -315,7 +312,7 @@ class Publish:
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()
         limits = settings.max_message_bytes, now_us, settings.max_request_bytes
-        return Intake(layout, config.key_field, *limits, config.lines_are_bare, self.time.lifetime_from_us(now_us))
+        return Intake(layout, config.key_field, *limits, self.time.lifetime_from_us(now_us))
 
 
 def _check_format(layout: Layout, stated: str | None) -> None:

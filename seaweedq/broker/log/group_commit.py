@@ -23,7 +23,7 @@ import pyarrow as pa
 from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment, Waiter
 from seaweedq.checks import reach, require
 from seaweedq.clock import Clock, by_outcome
-from seaweedq.concurrency.futures import fail, resolve
+from seaweedq.concurrency.futures import fail
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
@@ -294,7 +294,8 @@ class GroupCommit:
             taken.fail(error)
             raise
         for _, committed in taken.others:
-            resolve(committed, number)
+            if not committed.done():
+                committed.set_result(number)
         try:
             self.check_lease()
         except NotReady as error:

@@ -88,6 +88,10 @@ class Budget:
             self.check(size)
         self.requests += size
 
+    def take(self, size: int) -> None:
+        """Holds bytes that are there already, even over the budget."""
+        self.requests += size
+
     def release(self, size: int) -> None:
         """Releases the bytes that a request held."""
         self.requests -= size
@@ -104,11 +108,11 @@ class Budget:
     @contextmanager
     def made(self, size: int) -> Iterator[None]:
         """Holds bytes that a request has made already, for as long as the block runs."""
-        self.requests += size
+        self.take(size)
         try:
             yield
         finally:
-            self.requests -= size
+            self.release(size)
 
 
 def resident_bytes() -> int:

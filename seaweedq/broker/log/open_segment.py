@@ -101,10 +101,12 @@ class Tail:
     def since(self, offset: int) -> list[BufferedRows]:
         """Returns the rows that end above `offset`, in order. Looks from the end, where readers mostly are."""
         found: list[BufferedRows] = []
+        end = self.end
         for rows in reversed(self._buffered):
-            if rows.end <= offset:
+            if end <= offset:
                 break
             found.append(rows)
+            end = rows.first
         return found[::-1]
 
 

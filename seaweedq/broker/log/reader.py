@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.open_segment import OpenSegment, time_of
+from seaweedq.broker.log.open_segment import OpenSegment, Tail, time_of
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import mark_retrieved
@@ -99,17 +99,20 @@ class Reader:
         Raises OffsetOutOfRange if `offset` is beyond the end, BelowRetention if retention has removed it.
         """
         segment.check_start(offset)
-        if offset > segment.end:
+        tail = segment.tail
+        if offset > tail.end:
             raise OffsetOutOfRange(
-                f"offset {offset} is beyond the end of segment {segment.id}, which is {segment.end}",
+                f"offset {offset} is beyond the end of segment {segment.id}, which is {tail.end}",
                 offset=offset,
-                end_offset=segment.end,
+                end_offset=tail.end,
             )
+        if offset >= tail.start:
+            return _of_tail(tail, offset, limit, max_bytes, first=True)
         pieces: Pieces = []
         patience = Deadline(self._clock, READ_S)
-        while limit > 0 and offset < segment.end and not (pieces and patience.is_over):
-            if offset >= segment.tail.start:
-                pieces += _of_tail(segment, offset, limit, max_bytes, first=not pieces)
+        while limit > 0 and offset < tail.end and not (pieces and patience.is_over):
+            if offset >= tail.start:
+                pieces += _of_tail(tail, offset, limit, max_bytes, first=not pieces)
                 break
             group = await self._group(segment, offset)
             rows, size = _cut(group.rows.slice(offset - group.first, limit), max_bytes, at_least=0 if pieces else 1)
@@ -264,9 +267,9 @@ def find_in_groups(parquet: pq.ParquetFile, offset: int, timestamp_us: int) -> t
     return offset, False
 
 
-def _of_tail(segment: OpenSegment, offset: int, limit: int, max_bytes: int, first: bool) -> Pieces:
+def _of_tail(tail: Tail, offset: int, limit: int, max_bytes: int, first: bool) -> Pieces:
     pieces: Pieces = []
-    for buffered in segment.tail.since(offset):
+    for buffered in tail.since(offset):
         rows = buffered.rows.slice(max(0, offset - buffered.first), limit)
         wanted = rows.num_rows
         rows, size = _cut(rows, max_bytes, at_least=1 if first and not pieces else 0)

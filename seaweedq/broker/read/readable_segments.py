@@ -92,7 +92,7 @@ class LocalSegment:
     @property
     def end(self) -> int:
         """The offset above the last durable one."""
-        return self.segment.end
+        return self.segment.tail.end
 
     def is_in_memory(self, offset: int) -> bool:
         """Whether rows from `offset` on are in the tail."""
@@ -259,16 +259,20 @@ class ReadableSegments:
                 self._spawn(remote.following, owner, self._follow(topic, remote, owner))
             if owner in remote.unreachable and owner not in remote.probing:
                 self._spawn(remote.probing, owner, self._probe(topic, remote, owner))
-        near = [number for number in numbers if number not in remote.segments]
-        if cold := [number for number in near if number not in topic.opened]:
+        if cold := [n for n in numbers if n not in topic.opened and n not in remote.segments]:
             await asyncio.gather(*(self._open(topic, number) for number in cold))
-        found: dict[int, Readable] = {
-            n: LocalSegment(n, segment, self._reader)
-            for n in near
-            if (segment := topic.opened.get(n)) and not segment.closed
-        }
-        found |= {n: s for n in numbers if (s := remote.segments.get(n)) and s.owner not in remote.unreachable}
-        return [found[n] for n in numbers if n in found], {n for n in numbers if n not in found}
+        found: list[Readable] = []
+        missing: set[int] = set()
+        for number in numbers:
+            if elsewhere := remote.segments.get(number):
+                if elsewhere.owner not in remote.unreachable:
+                    found.append(elsewhere)
+                    continue
+            elif (segment := topic.opened.get(number)) and not segment.closed:
+                found.append(LocalSegment(number, segment, self._reader))
+                continue
+            missing.add(number)
+        return found, missing
 
     async def every(self, topic: Topic, numbers: Collection[int]) -> dict[int, Readable]:
         """Returns all of these segments by id, and waits for those that are locked. Raises NotOwner if one cannot be

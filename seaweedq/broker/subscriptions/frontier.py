@@ -19,7 +19,6 @@ One that was done before stays done.
 from collections.abc import Callable, Collection
 
 from seaweedq.broker.topics.segment_index import Records
-from seaweedq.coordination.records import SegmentRecord
 
 AckedTo = Callable[[int], int]  # everything below this offset of a segment is acked
 
@@ -39,7 +38,7 @@ class Frontier:
         self.done = {number for number in done if number in records or number in hidden}
         self.hidden = {number for number in hidden if number not in self.done}
         for number in sorted(records.keys() - self.hidden):
-            if is_acked(records[number].record, acked_to(number)) and self._is_due(records, number):
+            if _has_ended(records, number, acked_to) and self._is_due(records, number):
                 self.done.add(number)
         others = sorted(records.keys() - self.hidden - self.done)
         self.open = {number: None for number in others if self._is_due(records, number)}
@@ -109,9 +108,6 @@ def _successors(records: Records, number: int) -> tuple[int, ...]:
 
 
 def _has_ended(records: Records, number: int, acked_to: AckedTo) -> bool:
-    return number not in records or is_acked(records[number].record, acked_to(number))
-
-
-def is_acked(record: SegmentRecord, acked_to: int) -> bool:
-    """Whether a segment is sealed, and acked to its end."""
-    return record.state == "sealed" and acked_to >= (record.end_offset or 0)
+    """Tells whether a segment is sealed, and acked to its end, or was removed."""
+    known = records.get(number)
+    return known is None or (known.record.state == "sealed" and acked_to(number) >= (known.record.end_offset or 0))

@@ -269,7 +269,7 @@ class Leasing:
             return RoundResult(
                 PullResult(), check_hidden=partial(subscription.check_readable, subscription.frontier.hidden)
             )
-        lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
+        lease = subscription.leases.make(wanted.lease, consumer)
         segments, missing = await self._readables.available(topic, tuple(subscription.frontier.open))
         stale = {segment.id for segment in segments if not segment.certain}
         result = RoundResult(
@@ -301,6 +301,8 @@ class Leasing:
         subscription = round.subscription
         try:
             for segment in segments:
+                if segment.id not in subscription.frontier.open:
+                    continue  # it is done by now, and its cursor may be gone
                 round.touched.append(delivery := subscription.cursor(segment.id).delivery)
                 while not round.is_enough(delivery, segment.end):
                     try:
@@ -337,7 +339,7 @@ class Leasing:
         opened = subscription.topic.opened
         for number in subscription.frontier.open:
             segment, cursor = opened.get(number), subscription.cursors.get(number)
-            if segment is None or segment.closed or cursor is None or not cursor.delivery.is_drained(segment.end):
+            if segment is None or segment.closed or cursor is None or not cursor.delivery.is_drained(segment.tail.end):
                 return False
         return True
 

@@ -34,8 +34,10 @@ def share(
     here."""
     shares = {segment: held[segment] for segment in segments if segment in held}
     consumers = {*here, *away}
-    if _is_even(segments, shares, owners, consumers):
-        return {segment: shares.get(segment, owners.get(segment, NOBODY)) for segment in segments}
+    now = {segment: shares.get(segment, owners.get(segment, NOBODY)) for segment in segments}
+    whose = set(now.values())
+    if len(whose) == len(segments) and whose <= consumers:  # each has another: a thousand more that wait change nothing
+        return now
     if not here:
         kept = {segment: owner for segment, owner in owners.items() if segment in segments and owner in away}
         return {**kept, **shares}
@@ -67,17 +69,6 @@ def _quotas(free: int, counts: Mapping[int, int], has: Mapping[int, int]) -> dic
         sharing = {consumer: count for consumer, count in sharing.items() if count <= least}
     favoured = sorted(sharing, key=lambda consumer: (-has[consumer], consumer))[:more]
     return {**counts, **{consumer: least + (consumer in favoured) for consumer in sharing}}
-
-
-def _is_even(
-    segments: Collection[int], held: Mapping[int, int], owners: Mapping[int, int], consumers: Collection[int]
-) -> bool:
-    """Tells whether each segment has another consumer, and none of them has gone: a thousand more that wait change
-    nothing."""
-    if len(consumers) < len(segments):
-        return False
-    whose = {held.get(segment, owners.get(segment, NOBODY)) for segment in segments}
-    return len(whose) == len(segments) and all(one in consumers for one in whose)
 
 
 class SegmentShares:

@@ -467,12 +467,10 @@ class Subscription:
         times_s = [now_s + REARM_S, *self.deadlines(), *([] if turn_s is None else [turn_s])]
         self.queue.arm(max(0.001, min(times_s) - now_s))
 
-    def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
-        """Yields the segments, beginning with another one each time, so that none starves. It leaves out those that are
-        done when their turn comes, since their cursors may be gone."""
+    def rotate(self, segments: Sequence[Readable]) -> list[Readable]:
+        """Returns the segments, beginning with another one each time, so that none starves."""
         self._turn = (self._turn + 1) % max(1, len(segments))
-        turns = [*segments[self._turn :], *segments[: self._turn]]
-        return (segment for segment in turns if segment.id in self.frontier.open)
+        return [*segments[self._turn :], *segments[: self._turn]]
 
 
 def rules_of(record: SubscriptionRecord) -> Rules:
