@@ -195,13 +195,13 @@ class SignedRequests:
 
     def __init__(self) -> None:
         self.place: SigningPlace | None = None
-        self._learnt: SigningPlace | None = None
+        self.learnt: SigningPlace | None = None
         self._is_known = False
         self._refused: set[str] = set()  # keys of puts
 
     def learn(self, client: Any) -> None:
         """Looks at what a client of botocore signs from now on."""
-        client.meta.events.register("before-sign.s3", self._learn, unique_id="seaweedq-place")
+        client.meta.events.register("before-sign.s3", self.learn_place, unique_id="seaweedq-place")
 
     def record_success(self, tried: SigningPlace | None = None) -> bool:
         """Records that a request of botocore's has worked; `tried` if the store had refused the same one from here.
@@ -209,8 +209,8 @@ class SignedRequests:
         if tried is not None:
             self.place = None
             return False
-        if not self._is_known and self._learnt:
-            self.place, self._is_known = self._learnt, True
+        if not self._is_known and self.learnt:
+            self.place, self._is_known = self.learnt, True
         return True
 
     async def send(
@@ -253,7 +253,7 @@ class SignedRequests:
             self._refused.add(key or "")
         raise failed
 
-    def _learn(
+    def learn_place(
         self,
         request: Any,
         signing_name: str,
@@ -262,13 +262,14 @@ class SignedRequests:
         operation_name: str,
         **_: Any,
     ) -> None:
+        """Notes the place of a request that botocore signs, as its event calls it."""
         if self._is_known or operation_name not in _KINDS:
             return
         try:
             if not request.context.get("is_presign_request"):
-                self._learnt = SigningPlace.from_request(request, signing_name, region_name, signature_version)
+                self.learnt = SigningPlace.from_request(request, signing_name, region_name, signature_version)
         except (AttributeError, KeyError, TypeError, ValueError):  # of another botocore, which makes the request
-            self._learnt = None
+            self.learnt = None
 
 
 def read_page(body: bytes) -> tuple[Sequence[ListedObject], bool]:

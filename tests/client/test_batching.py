@@ -123,7 +123,7 @@ def sent(monkeypatch: pytest.MonkeyPatch, value: object, facts: dict[str, str], 
     cluster = FakeCluster(facts=facts)
     with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
         producer = client.producer("t", linger_ms=10_000)
-        producer._partition._rule = None
+        privates.use_rule(producer._partition, None)
         privates.follow(producer)()
         for n in range(count):
             producer.send(value, key=str(n))

@@ -38,7 +38,7 @@ def test_a_fork_talks_over_connections_of_its_own(real_client):
         real_client.create_topic(name)
     transport = privates.transport(real_client)
     inherited = privates.http(transport)
-    said = _in_fork(lambda: f"{real_client.topic('fork-a')['name']} {transport._http is inherited}")
+    said = _in_fork(lambda: f"{real_client.topic('fork-a')['name']} {privates.http(transport) is inherited}")
     assert said == "fork-a False"
     assert real_client.topic("fork-b")["name"] == "fork-b"
     assert privates.http(transport) is inherited

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seaweedq.clock import SystemIds
 from seaweedq.errors import InvalidUpload, StoreUnavailable
 from seaweedq.storage.interface import PayloadStore
 from seaweedq.storage.local import LocalStore
@@ -235,5 +236,5 @@ async def test_a_store_of_one_machine_signs_nothing(receiving: PayloadStore) -> 
 async def test_uris_are_absolute(tmp_path: Path, local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert local.uri(NAME) == f"file://{tmp_path}/store/{NAME}"
     monkeypatch.chdir(tmp_path)
-    assert LocalStore("here", local._ids).uri("a") == f"file://{tmp_path}/here/a"
+    assert LocalStore("here", SystemIds()).uri("a") == f"file://{tmp_path}/here/a"
     assert MemoryStore().uri("a/b") == "memory:///a/b"

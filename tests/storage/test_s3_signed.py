@@ -266,8 +266,8 @@ async def test_without_the_private_parts_of_botocore_it_makes_all_requests(
 
 def test_a_request_that_is_not_as_expected_is_botocores_alone() -> None:
     signed = SignedRequests()
-    signed._learn(SimpleNamespace(url="http://[bad"), "s3", "r", "s3v4", "PutObject")
-    assert signed._learnt is None
+    signed.learn_place(SimpleNamespace(url="http://[bad"), "s3", "r", "s3v4", "PutObject")
+    assert signed.learnt is None
 
 
 async def test_refused_puts_that_never_come_again_take_bounded_memory() -> None:

@@ -13,8 +13,14 @@ def use_clock(of: Any, clock: Any) -> None:
 
 def end_tasks(of: Any) -> list[Any]:
     """Has an object forget its tasks: those, which the caller ends."""
-    ended, of._tasks = [*of._tasks], {}
+    ended = [*tasks(of)]
+    tasks(of).clear()
     return ended
+
+
+def use_rule(partition: Any, rule: Any) -> None:
+    """Has a partitioner go by this rule of keys, None: by the one that it learns."""
+    partition._rule = rule
 
 
 def near_the_bound(admin: Any, most: Any) -> None:

@@ -257,8 +257,8 @@ class Publish:
         with_ids = ids or bodies.media_type(posted.media) != bodies.ARROW
         if published.count > INLINE_COUNT:
             size = ID_BYTES * published.count if with_ids else 0
-            return Answer(200, await self.reader.decoding.run_at_once(size, _answer, published, with_ids))
-        return Answer(200, _answer(published, with_ids))
+            return Answer(200, await self.reader.decoding.run_at_once(size, answer_body, published, with_ids))
+        return Answer(200, answer_body(published, with_ids))
 
     async def _append(
         self, request: Request, topic: Topic, posted: _PublishBody, producer: Producer | None, deadline: Deadline
@@ -350,7 +350,7 @@ def _single_answer(segment: int, offset: int, duplicate: bool) -> Answer:
     return Answer(200, f'{{"count":1,"segments":[{place}],"ids":["{segment}-{offset}"]{end}'.encode())
 
 
-def _answer(published: PublishResult, with_ids: bool) -> bytes:
+def answer_body(published: PublishResult, with_ids: bool) -> bytes:
     segments = [{"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in published.appended]
     head = msgspec.json.encode({"count": published.count, "segments": segments})[:-1]
     ids = (b',"ids":["', *_ids(published.appended, published.count), b'"]') if with_ids else ()

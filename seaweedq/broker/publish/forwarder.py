@@ -94,7 +94,7 @@ class Identities:
 
     def _make(self, topic: Topic, segment: int) -> asyncio.LifoQueue[Identity]:
         if len(self._free) >= self._swept_at:  # each time that they have doubled
-            self._sweep()
+            self.sweep()
             self._swept_at = max(KEPT, 2 * len(self._free))
         free = self._free[topic, segment] = asyncio.LifoQueue()
         numbers = list(itertools.islice(self._numbers, IDENTITIES))
@@ -102,7 +102,7 @@ class Identities:
             free.put_nowait(Identity(f"{FORWARD}{self._broker}.{segment}.{number}"))
         return free
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Forgets the identities of segments that take nothing any more. Those that are lent keep theirs."""
         for (topic, segment), free in list(self._free.items()):
             if free.qsize() == IDENTITIES and not self._is_open(topic, segment):

@@ -49,7 +49,7 @@ class SegmentCursor:
             if not one.name and not one.consumer:
                 self.delivery.leases.take_over(offsets, NOBODY, NOBODY, due_s)
                 continue
-            lease = self._leases.find(one.name) or self._leases.make(one.name, self._leases.consumer(one.consumer))
+            lease = self._leases.find(one.name) or self._leases.make(one.name, one.consumer)
             lease.segments.add(segment)
             self._leases.add(lease)
             self.delivery.leases.take_over(offsets, lease.number, lease.consumer, due_s)

@@ -349,13 +349,13 @@ class Leases:
         names = {**before._sought, **dict.fromkeys(before._by_name, until_s)}
         self._sought = dict(list(names.items())[-MOST_ENDED:])
 
-    def make(self, name: str | None, consumer: int) -> Lease:
+    def make(self, name: str | None, consumer: str) -> Lease:
         """Returns a new lease, which counts once it is `add`ed; one without a name gets one."""
         self._newest += 1
         while name is None or not name:
             name = f".{self._newest}" if not self.is_used(f".{self._newest}") else None
             self._newest += name is None
-        self._made = Lease(name, self._newest, consumer)
+        self._made = Lease(name, self._newest, self.consumer(consumer))
         return self._made
 
     def add(self, lease: Lease) -> None:

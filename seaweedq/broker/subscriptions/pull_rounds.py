@@ -269,7 +269,7 @@ class Leasing:
             return RoundResult(
                 PullResult(), check_hidden=partial(subscription.check_readable, subscription.frontier.hidden)
             )
-        lease = subscription.leases.make(wanted.lease, consumer)
+        lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
         segments, missing = await self._readables.available(topic, tuple(subscription.frontier.open))
         stale = {segment.id for segment in segments if not segment.certain}
         result = RoundResult(

@@ -72,7 +72,7 @@ ANSWERING = (
     PEAK
     + """
 import numpy as np
-from seaweedq.api.handlers.publish import _answer
+from seaweedq.api.handlers.publish import answer_body
 from seaweedq.broker.publish.batch_split import AppendedRows
 from seaweedq.broker.publish.publisher import PublishResult
 
@@ -80,10 +80,10 @@ def published(count):
     halves = [AppendedRows(10_000 + half, 10**11, np.arange(half, count, 2), False) for half in range(2)]
     return PublishResult(count, halves, False)
 
-_answer(published(40_000), True)  # what allocators take for a first slice is theirs for good
+answer_body(published(40_000), True)  # what allocators take for a first slice is theirs for good
 large = published(int(sys.argv[1]))
 before = begin()
-answer = _answer(large, True)
+answer = answer_body(large, True)
 print(peak() - before)
 """
 )
@@ -117,13 +117,13 @@ def test_the_ids_of_an_answer_take_no_more_than_is_reserved() -> None:
 async def test_the_ids_of_an_answer_count_before_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     async with serving(tmp_path) as (broker, app, _):
-        budget, answer = inside.budget(broker), publish._answer
+        budget, answer = inside.budget(broker), publish.answer_body
 
         def note(*given: Any) -> bytes:
             counted.append(budget.decoding)
             return answer(*given)
 
-        monkeypatch.setattr(publish, "_answer", note)
+        monkeypatch.setattr(publish, "answer_body", note)
         for count in (1000, 1001):
             asked = Asked(app)
             await asked.send(b'{"value":1}\n' * count, more=False)

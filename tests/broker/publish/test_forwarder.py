@@ -87,7 +87,7 @@ async def test_one_that_waits_during_a_sweep_gets_what_comes_back() -> None:
         waiting = asyncio.create_task(segments.used(0))
         await asyncio.sleep(0)
         segments.sealed.add(0)
-        segments.identities._sweep()
+        segments.identities.sweep()
     assert await asyncio.wait_for(waiting, 10)
 
 

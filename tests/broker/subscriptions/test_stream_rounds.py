@@ -244,7 +244,7 @@ def test_a_stream_whose_ack_the_journal_refuses_holds_less(
         waiting = asyncio.create_task(here.offsets("s"))
         await asyncio.sleep(1)
         refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(here.dispatcher._commit, "append_frame", lambda frame: refused)
+        monkeypatch.setattr(inside.group_commit(here.broker), "append_frame", lambda frame: refused)
         acking = asyncio.create_task(here.ack("s", 0))
         await asyncio.sleep(1)
         refused.set_exception(JournalUnavailable("the disk is full"))

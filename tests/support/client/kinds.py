@@ -4,6 +4,7 @@ import pytest
 
 from seaweedq.client.core import streams
 from seaweedq.client.core.segment_map import KeyRule
+from tests.support import privates
 
 
 def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,7 +14,7 @@ def use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def knows(partition, *arguments):
         made(partition, *arguments)
-        partition._rule = KeyRule()
+        privates.use_rule(partition, KeyRule())
 
     if kind == "rows":
         monkeypatch.setattr(streams.Partitioner, "__init__", knows)
