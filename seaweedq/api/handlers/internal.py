@@ -1,13 +1,12 @@
-"""Answers calls of other brokers below /internal: msgpack in and out, for nobody else. Each handler decodes a message
-(broker/rpc/messages) and has a service answer it.
+"""Answers calls of other brokers below /internal: msgpack in and out, for nobody else. Each call is declared where its
+handler is, with its name and the message that it takes (broker/rpc/messages); a service answers it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
-from msgspec.msgpack import decode
 
 from seaweedq.api.access.authentication import PEER_PREFIX, PeerRequests
 from seaweedq.api.connections.request_reader import RequestReader
@@ -41,9 +40,33 @@ from seaweedq.errors import Forbidden, NotOwner, PeerRefused, RouteNotFound, Sea
 
 HELLO = "hello"
 FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one forwarded frame may be larger
-Call = Callable[["Internal", bytes], Awaitable[Any]]
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 router = Router("cluster")
 _encode = msgspec.msgpack.encode
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call's handler, the decoder of its message, None if it takes none, and whether it is about a topic, which the
+    handler gets first."""
+
+    handler: Callable[..., Awaitable[Any]]
+    decode: Callable[[bytes], Any] | None
+    has_topic: bool
+
+
+_CALLS: dict[str, _Call] = {}
+
+
+def _answers(name: str, takes: Any = None, topic: bool = False) -> Callable[[Handler], Handler]:
+    """Declares a call of that name, which `takes` a message of a type, or what a function makes of its bytes."""
+
+    def declare(handler: Handler) -> Handler:
+        decode = msgspec.msgpack.Decoder(takes).decode if isinstance(takes, type) else takes
+        _CALLS[name] = _Call(handler, decode, topic)
+        return handler
+
+    return declare
 
 
 @dataclass(frozen=True)
@@ -67,7 +90,14 @@ class Internal:
             if name == HELLO:
                 return Answer(200, _encode(self.peers.welcome(request)))
             if self.peers.is_authenticated(request):
-                return await self._answer(name, request)
+                self.broker.readiness.check_joined()
+                if (call := _CALLS.get(name)) is None:
+                    raise RouteNotFound(f"there is no internal call {name[:200]}")
+                async with self.reader.body_of_peer(request, FORWARD_BYTES) as content:
+                    asked = () if call.decode is None else (call.decode(content),)
+                    if call.has_topic:
+                        asked = (await self._topic(*asked), *asked)
+                    return Answer(200, _encode(await call.handler(self, *asked)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Answer(422, _encode(ErrorMessage.from_error(UnreadableBody(str(error)))))
         except (PeerRefused, RouteNotFound):
@@ -75,14 +105,6 @@ class Internal:
         except SeaweedqError as error:
             return Answer(409, _encode(ErrorMessage.from_error(error)))
         raise Forbidden("only brokers of this cluster may call /internal")
-
-    async def _answer(self, name: str, request: Request) -> Answer:
-        self.broker.readiness.check_joined()
-        call = _CALLS.get(name)
-        if call is None:
-            raise RouteNotFound(f"there is no internal call {name[:200]}")
-        async with self.reader.body_of_peer(request, FORWARD_BYTES) as content:
-            return Answer(200, _encode(await call(self, content)))
 
     def status(self) -> BrokerStatus:
         """Returns what this broker holds, and what comes to it."""
@@ -99,41 +121,48 @@ class Internal:
             max(0.0, now_s - min(came_s)) if came_s else 0.0,
         )
 
-    async def _publish(self, content: bytes) -> Any:
-        return await self.broker.publishing.receiver.receive(decode_forward(content))
+    @_answers("publish", decode_forward)
+    async def publish(self, forwarded: Any) -> Any:
+        return await self.broker.publishing.receiver.receive(forwarded)
 
-    async def _load(self, content: bytes) -> LoadReport:
+    @_answers("load")
+    async def load(self) -> LoadReport:
         return self.broker.load.loads.report()
 
-    async def _use(self, content: bytes) -> UseReport:
+    @_answers("use")
+    async def use(self) -> UseReport:
         return UseReport.from_accounts(self.broker.accounts, self.broker.process.clock.monotonic_s())
 
-    async def _share(self, content: bytes) -> bool:
-        call = decode(content, type=ShareCall)
+    @_answers("share", ShareCall)
+    async def share(self, call: ShareCall) -> bool:
         return self.broker.accounts.apply_shares(call.number, call.shares, self.broker.process.clock.monotonic_s())
 
-    async def _status(self, content: bytes) -> BrokerStatus:
+    @_answers("status")
+    async def told_status(self) -> BrokerStatus:
         return self.status()
 
-    async def _heartbeat(self, content: bytes) -> Heartbeat:
-        return await self.broker.suspecting.responder.heartbeat(decode(content, type=HeartbeatCall).hold_s)
+    @_answers("greet", HeartbeatCall)
+    async def heartbeat(self, call: HeartbeatCall) -> Heartbeat:
+        return await self.broker.suspecting.responder.heartbeat(call.hold_s)
 
-    async def _recover(self, content: bytes) -> bool:
-        return await self.broker.recovery.requested.recover(decode(content, type=RecoverCall).broker)
+    @_answers("recover", RecoverCall)
+    async def recover(self, call: RecoverCall) -> bool:
+        return await self.broker.recovery.requested.recover(call.broker)
 
-    async def _history(self, content: bytes) -> FoundHistory:
-        return await self.broker.load.histories.here(decode(content, type=HistoryCall))
+    @_answers("history", HistoryCall)
+    async def history(self, call: HistoryCall) -> FoundHistory:
+        return await self.broker.load.histories.here(call)
 
-    async def _mark(self, content: bytes) -> bool:
-        call = decode(content, type=MarkCall)
-        return await self.broker.retaining.empty_entries.append_here(await self._topic(call), call.segments)
+    @_answers("mark", MarkCall, topic=True)
+    async def mark(self, topic: Topic, call: MarkCall) -> bool:
+        return await self.broker.retaining.empty_entries.append_here(topic, call.segments)
 
-    async def _positions(self, content: bytes) -> Any:
-        call = decode(content, type=TopicCall)
-        return await self.broker.reading.local_positions.positions(await self._topic(call), call.sizes, call.flush)
+    @_answers("positions", TopicCall, topic=True)
+    async def positions(self, topic: Topic, call: TopicCall) -> Any:
+        return await self.broker.reading.local_positions.positions(topic, call.sizes, call.flush)
 
-    async def _close(self, content: bytes) -> bool:
-        call = decode(content, type=TopicCall)
+    @_answers("close", TopicCall)
+    async def close(self, call: TopicCall) -> bool:
         await self.broker.catalog.refresh(call.topic)
         topic = self.broker.catalog.get(call.topic)
         if topic and topic.record.incarnation == call.incarnation:
@@ -142,36 +171,37 @@ class Internal:
             await self.broker.deletion.close(topic)
         return True
 
-    async def _give(self, content: bytes) -> bool:
-        call = decode(content, type=GiveCall)
-        return await self.broker.reshaping.mover.move(await self._topic(call), call.segment, call.target)
+    @_answers("give", GiveCall, topic=True)
+    async def give(self, topic: Topic, call: GiveCall) -> bool:
+        return await self.broker.reshaping.mover.move(topic, call.segment, call.target)
 
-    async def _ends(self, content: bytes) -> Any:
-        call = decode(content, type=EndsCall)
-        return await self.broker.reading.server.ends(await self._topic(call), call.known, call.wait_s)
+    @_answers("ends", EndsCall, topic=True)
+    async def ends(self, topic: Topic, call: EndsCall) -> Any:
+        return await self.broker.reading.server.ends(topic, call.known, call.wait_s)
 
-    async def _read(self, content: bytes) -> Any:
-        call = decode(content, type=SegmentCall)
-        return await self.broker.reading.server.read(await self._topic(call), call)
+    @_answers("read", SegmentCall, topic=True)
+    async def read(self, topic: Topic, call: SegmentCall) -> Any:
+        return await self.broker.reading.server.read(topic, call)
 
-    async def _find(self, content: bytes) -> Any:
-        call = decode(content, type=SegmentCall)
-        return await self.broker.reading.server.find(await self._topic(call), call)
+    @_answers("find", SegmentCall, topic=True)
+    async def find(self, topic: Topic, call: SegmentCall) -> Any:
+        return await self.broker.reading.server.find(topic, call)
 
-    async def _size(self, content: bytes) -> Any:
-        call = decode(content, type=SegmentCall)
-        return await self.broker.reading.server.size_since(await self._topic(call), call)
+    @_answers("size", SegmentCall, topic=True)
+    async def size(self, topic: Topic, call: SegmentCall) -> Any:
+        return await self.broker.reading.server.size_since(topic, call)
 
-    async def _waits(self, content: bytes) -> bool:
-        return self.broker.subscribing.reports.receive(decode(content, type=WaitsCall))
+    @_answers(WAITS, WaitsCall)
+    async def waits(self, call: WaitsCall) -> bool:
+        return self.broker.subscribing.reports.receive(call)
 
-    async def _next(self, content: bytes) -> Any:
-        call = decode(content, type=StreamCall)
-        return await self.broker.streaming.subscriptions.answer_next(await self._topic(call), call)
+    @_answers(NEXT, StreamCall, topic=True)
+    async def next(self, topic: Topic, call: StreamCall) -> Any:
+        return await self.broker.streaming.subscriptions.answer_next(topic, call)
 
-    async def _leave(self, content: bytes) -> bool:
-        call = decode(content, type=StreamCall)
-        return await self.broker.streaming.subscriptions.answer_leave(await self._topic(call), call)
+    @_answers(LEAVE, StreamCall, topic=True)
+    async def leave(self, topic: Topic, call: StreamCall) -> Any:
+        return await self.broker.streaming.subscriptions.answer_leave(topic, call)
 
     async def _topic(self, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall) -> Topic:
         """Returns the topic that the other broker means. Raises NotOwner if this broker knows a different one,
@@ -186,26 +216,3 @@ class Internal:
             raise NotOwner(f"this broker does not know that topic {call.topic!r}")
         catalog.check(found)
         return found
-
-
-_CALLS: Mapping[str, Call] = {
-    "publish": Internal._publish,
-    "load": Internal._load,
-    "use": Internal._use,
-    "share": Internal._share,
-    "status": Internal._status,
-    "greet": Internal._heartbeat,
-    "recover": Internal._recover,
-    "history": Internal._history,
-    "mark": Internal._mark,
-    "positions": Internal._positions,
-    "close": Internal._close,
-    "give": Internal._give,
-    "ends": Internal._ends,
-    "read": Internal._read,
-    "find": Internal._find,
-    "size": Internal._size,
-    WAITS: Internal._waits,
-    NEXT: Internal._next,
-    LEAVE: Internal._leave,
-}
