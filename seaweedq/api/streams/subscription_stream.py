@@ -212,6 +212,7 @@ class SubscriptionStream:
                 raise InvalidRequest(f"the message has {sorted(named)}; it must have one of ack, nack and extend")
             ((verb, wanted),) = named.items()
             path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"
+            self.route.acks.calls.catalog.check(self.topic)  # as the request of its own does that acks
             request = self.session.request.derived("POST", path, headers=False)
             found = await self.route.acks.answer(request, self.topic, self.name, wanted)
         return bytes(found.body) if found.status < 400 else b'{"error":%b}' % bytes(found.body)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
@@ -112,6 +113,18 @@ async def test_its_close_frees_its_leases_at_once(client: Client) -> None:
     assert await values(socket, 1) == [3]
     socket.transport.abort()
     assert await client.pulled(wait_s=5) == [(3, 2)]
+
+
+async def test_an_ack_for_a_topic_that_is_being_deleted_is_refused_as_over_http(client: Client) -> None:
+    """It went to the subscription that was still open here."""
+    await client.make(1)
+    topic = inside.catalog(client.here.broker).topic("t")
+    async with client.socket() as socket:
+        assert await values(socket, 1) == [0]
+        topic.record = msgspec.structs.replace(topic.record, state="deleting")
+        over_http = (await client.http.post(f"{SUB}/ack", json={"ids": ["0-0"]})).json()
+        found = (await asked(socket, ack={"ids": ["0-0"]}))["error"]
+        assert found["type"] == over_http["type"] == "/problems/topic-being-deleted"
 
 
 async def test_what_is_no_message_is_an_error_frame_and_it_stays_open(client: Client) -> None:
