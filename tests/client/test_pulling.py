@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.errors import InvalidRequest, SubscriptionConflict
+from seaweedq.errors import ClientError, InvalidRequest, SubscriptionConflict
 from tests.support import privates
 from tests.support.client.fake_cluster import FakeCluster, problem
 
@@ -298,3 +298,17 @@ async def test_acks_on_their_way_are_no_idle_time_of_tasks(consume: Callable[[As
     async with AsyncClient("http://test", transport=httpx.MockTransport(answer), timeout_s=5) as client:
         await consume(client)
     assert cluster.acked == ["0-0", "0-1", "0-2"]
+
+
+@pytest.mark.parametrize("media", ["text/html", "application/json", None])
+def test_an_arrow_pull_that_is_answered_with_something_else_is_an_error(media: str | None) -> None:
+    """It was an empty answer, as a page of a proxy has no lease: the client pulled for ever."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/pull"):
+            return httpx.Response(200, content=b"<html>", headers={"content-type": media} if media else {})
+        return httpx.Response(200, json={})
+
+    says = "a pull of an Arrow stream was answered with"
+    with Client("http://test", transport=httpx.MockTransport(answer)) as client, pytest.raises(ClientError, match=says):
+        next(client.batches("t", "s", idle_timeout_s=1))

@@ -23,7 +23,7 @@ from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
 from seaweedq.client.core.message import Item, Verb, bodies, return_of
 from seaweedq.client.core.problems import check
 from seaweedq.client.core.wire import AckResult, decode_ack_result, decode_pull, encode
-from seaweedq.errors import LeaseEnded, SeaweedqError, SubscriptionConflict
+from seaweedq.errors import ClientError, LeaseEnded, SeaweedqError, SubscriptionConflict
 
 # Acks wait for company, but no longer than this, and no more of them than that.
 ACK_LINGER_S = 0.1
@@ -154,8 +154,8 @@ class Pulling:
             except LeaseEnded:
                 self.lease = None
                 continue
-            self.lease = None
             pulled = _pulled(reply, accept)
+            self.lease = None
             self.is_ahead |= bool(pulled.items)
             return pulled
 
@@ -226,6 +226,9 @@ def ids_of(items: Iterable[Any]) -> list[str] | None:
 
 def _pulled(reply: Reply, accept: str) -> PullResult:
     if accept == ARROW:
+        media = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != ARROW:  # as of a proxy's page
+            raise ClientError(f"a pull of an Arrow stream was answered with {media!r}", status=reply.status)
         lease = reply.headers.get("lease")
         return PullResult(lease, [reply.body] if lease else [])
     found = decode_pull(reply.body)
