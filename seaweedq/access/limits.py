@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from seaweedq.checks import require
+
 OF_TOPICS = ("requests", "messages", "bytes_in", "bytes_out", "changes", "waiting_pulls", "open_uploads")
 RATES = ("requests", "messages", "bytes_in", "bytes_out", "changes")
 BURST_S = 1.0  # of its rate are in a full bucket
@@ -96,7 +98,8 @@ def take_all(asked: Iterable["Bucket"], costs: Iterable[tuple["Bucket", float]],
 
 class Bucket:
     """A token bucket, full at first: the rest of one limit of a rate. It gains `rate` a second, this broker's share of
-    the limit, which is `whole` (or the rate itself). It counts the amount `used`, and whether something was `refused`.
+    the limit, which is `whole` and above 0; a bucket without one has its rate alone, and reports nothing. It counts the
+    amount `used`, and whether something was `refused`.
 
     It `wants` more while it is in debt behind a refusal: a client that waits for the stated time asks for nothing
     meanwhile. Its `part` is the use that it reports: of a limit that gives fewer than FEW between two reports the
@@ -106,6 +109,7 @@ class Bucket:
     __slots__ = ("_at_s", "_level", "_most", "part", "rate", "refused", "used", "wants", "whole")
 
     def __init__(self, rate: float, now_s: float, whole: float | None = None) -> None:
+        require(whole is None or whole > 0, "a bucket has shares of a limit of %s", whole)
         self.rate = rate
         self.whole = whole = rate if whole is None else whole
         self._level = self._most = burst(rate)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.access.limits import BURST_S, FLOOR, IDLE, MOST_WAIT_S, Bucket, Use, split, take_all
+from seaweedq.checks import InvariantViolated
 from tests.support.tiers import examples
 
 
@@ -38,6 +39,12 @@ def test_a_bucket_of_a_low_rate_holds_the_requests_of_eight_seconds(rate: float,
     assert bucket.level(1e6) > holds
     bucket.take(0, 1e6)
     assert bucket.level(1e6) == pytest.approx(holds)
+
+
+def test_a_bucket_has_no_share_of_a_limit_of_nothing() -> None:
+    """Its report divided by zero. No request can set such a limit."""
+    with pytest.raises(InvariantViolated):
+        Bucket(0, 0, whole=0)
 
 
 STEPS = st.lists(st.tuples(st.floats(0, 3), st.lists(st.floats(0, 9), min_size=3, max_size=3)), max_size=40)
