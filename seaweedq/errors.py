@@ -302,7 +302,7 @@ class SequenceOutOfOrder(BadRequest):
 
 class NeedsLevel(BadRequest):
     """The request needs a higher level than the cluster has; fields: level, needs, too_old (brokers that do not read
-    it)."""
+    it). Nothing raises it as long as there is one level: it is the problem of the first request that needs another."""
 
     slug, title = "needs-cluster-level", "The cluster's level is too low"
 

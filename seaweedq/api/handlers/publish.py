@@ -23,7 +23,7 @@ from seaweedq.api.services import Parts
 from seaweedq.broker.publish import INLINE_ROWS, AppendedRows, Producer, Publisher, PublishResult, in_time
 from seaweedq.broker.read import AGAIN_S, ClusterTime
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
-from seaweedq.broker.uploads import REFUSALS, Payloads, names_uploads
+from seaweedq.broker.uploads import REFUSALS, Payloads
 from seaweedq.codec import bodies
 from seaweedq.codec.arrow_bodies import decode_short_arrow
 from seaweedq.codec.envelopes import (
@@ -274,7 +274,7 @@ class Publish:
         rows = await in_time(posted.rows(topic.record.config, intake, self.reader.decoding), deadline)
         request.spend("messages", rows.num_rows)
         with self.reader.made(request, rows.nbytes):
-            if names_uploads(rows):
+            if "_reference" in rows.schema.names:
                 rows = await in_time(self.payloads.resolve(topic, rows), deadline)
             return await self.publisher.batch(topic, rows, producer, deadline)
 
@@ -305,7 +305,7 @@ class Publish:
         config = TopicConfig()
         intake = self._intake(config, layout)  # these rows are not stored: they need no certain time
         rows = await posted.rows(config, replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)
-        if names_uploads(rows):
+        if "_reference" in rows.schema.names:
             await self.catalog.require(name)  # a topic that does not exist has no uploads
         await create(request, self.topics, name)
 

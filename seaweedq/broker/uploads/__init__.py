@@ -3,7 +3,6 @@
 from seaweedq.broker.uploads.payloads import PIECE_BYTES as PIECE_BYTES
 from seaweedq.broker.uploads.payloads import REFUSALS as REFUSALS
 from seaweedq.broker.uploads.payloads import Payloads as Payloads
-from seaweedq.broker.uploads.payloads import names_uploads as names_uploads
 from seaweedq.broker.uploads.payloads import read_pieces as read_pieces
 from seaweedq.broker.uploads.rules import incarnation_of as incarnation_of
 from seaweedq.broker.uploads.rules import object_name as object_name

@@ -232,11 +232,6 @@ def _name(folder: str, topic: Topic, uri: str | None) -> str | None:
     return name if upload and rules.incarnation_of(upload) == topic.record.incarnation else None
 
 
-def names_uploads(rows: pa.RecordBatch) -> bool:
-    """Tells whether a row can have a reference."""
-    return "_reference" in rows.schema.names
-
-
 def uris_of(rows: pa.RecordBatch) -> list[str]:
     """Returns the URIs of the rows' references, each once."""
     at = rows.schema.get_field_index("_reference")
