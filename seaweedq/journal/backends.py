@@ -4,14 +4,17 @@ A file journal is in `journals/{broker}` below the home folder of its broker's p
 the store, below `_journals/{broker}/`: every broker reaches all of them.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import JournalRecord
+from seaweedq.errors import JournalUnavailable
 from seaweedq.formats import Level, needs_newer
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_journal import FileJournal
+from seaweedq.journal.file_journal import FileJournal, is_done, journal_files, remove_journal
 from seaweedq.journal.file_recovery import DeadFileJournal, PlaceLock
 from seaweedq.journal.home_folder import FolderLock, HomeFolder
 from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals
@@ -24,6 +27,9 @@ from seaweedq.storage.interface import ObjectStore
 
 FILE = "file"
 OBJECT = "object"
+JOURNALS = "journals"
+"""The folder of file journals in a home folder."""
+T = TypeVar("T")
 
 
 class JournalKinds:
@@ -100,11 +106,35 @@ class FileJournals:
         return DeadFileJournal(_folder(home, broker), self._disk, lock)
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
-        return 0
+        """Does as Journals, for the journals of this home folder, which nobody else removes."""
+        found = await self._run(self._done)
+        known = await read_known() if found else ()
+        forgotten = [broker for broker in found if broker not in known]
+        return await self._run(lambda: sum(map(self._remove, forgotten)))
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Runs disk work off the event loop. Raises JournalUnavailable."""
+        worker = self._disk.worker()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(worker, work)
+        except OSError as error:
+            raise JournalUnavailable(f"the journals in {self._home.path} cannot be swept: {error}") from error
+        finally:
+            worker.shutdown(wait=False)
+
+    def _done(self) -> list[str]:
+        folder = self._home.path / JOURNALS
+        return [broker for broker in self._disk.names(folder) if is_done(folder / broker, self._disk)]
+
+    def _remove(self, broker: str) -> int:
+        folder = _folder(self._home.path, broker)
+        files = len(journal_files(folder, self._disk)) + 1
+        remove_journal(folder, self._disk)
+        return files
 
 
 def _folder(home: Path, broker: str) -> Path:
-    return home / "journals" / broker
+    return home / JOURNALS / broker
 
 
 class ObjectJournals:

@@ -12,6 +12,8 @@ Owns the order of writes on the disk, and why:
 4. A file gets its name by rename, and one without commits is replaced by the next try under the same name: a full
    disk collects no half-made files.
 5. Files go oldest first, each removal durable before the next, so that no gap can appear.
+6. When all of them go, the file `done` is durable before the first is removed, and goes behind the last: it says that
+   nothing in the folder is needed, whatever coordination knows.
 
 It takes no lock: its process holds the lock of the folder above, which keeps recoveries away (journal/home_folder).
 """
@@ -26,6 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from seaweedq.checks import reach
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalUnavailable
 from seaweedq.formats import Level
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 _ALLOCATED_BYTES = 4 * 1024 * 1024
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NAME = re.compile(r"([0-9]{8})\.journal")
+DONE = "done"
+"""The name, in a journal's folder, that says that nothing in the journal is needed."""
 
 
 def file_path(folder: Path, number: int) -> Path:
@@ -53,12 +58,28 @@ def journal_files(folder: Path, disk: Disk) -> list[int]:
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, disk.names(folder)) if found)
 
 
+def is_done(folder: Path, disk: Disk) -> bool:
+    """Returns whether a journal says that nothing in it is needed."""
+    return DONE in disk.names(folder)
+
+
 def remove_journal(folder: Path, disk: Disk) -> None:
-    """Removes a recovered journal, its files oldest first, so that the rest after a crash can still be read."""
-    for number in journal_files(folder, disk):
+    """Removes a recovered journal by rule 6, its files oldest first."""
+    if numbers := journal_files(folder, disk):
+        reach("done.put")
+        if not is_done(folder, disk):
+            fd = disk.create(folder / DONE)
+            try:
+                disk.sync(fd)
+            finally:
+                disk.close(fd)
+        disk.sync_folder(folder)
+        reach("done.stored")
+    for number in numbers:
         disk.remove(file_path(folder, number))
         disk.sync_folder(folder)
     disk.remove(draft_path(folder))
+    disk.remove(folder / DONE)
     disk.remove_folder(folder)  # unless others have files there
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from seaweedq.errors import DataFolderInUse, JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_journal import file_path, journal_files, remove_journal
+from seaweedq.journal.file_journal import file_path, is_done, journal_files, remove_journal
 from seaweedq.journal.home_folder import FolderLock, known_id
 from seaweedq.journal.interface import Claim, JournalUnreachable
 from seaweedq.segments.frames import FILE_HEADER_BYTES, Commit, FileHeader, read_commits, read_header
@@ -123,12 +123,13 @@ def _some(reading: Iterator[Commit]) -> tuple[deque[Commit], Exception | None]:
 
 
 def read_journal(folder: Path, disk: Disk) -> Iterator[Commit]:
-    """Yields the commits that a dead broker's journal still holds, numbers rising by one; a missing folder holds none.
+    """Yields the commits that a dead broker's journal still holds, numbers rising by one; a missing folder holds none,
+    nor does one that is done.
 
     Reads a commit at a time. Blocks, and needs the folder's lock. Raises JournalDamaged,
     with path and position, if it meets damage; the commits that were yielded before are sound.
     """
-    headers = _headers(folder, disk)
+    headers = [] if is_done(folder, disk) else _headers(folder, disk)
     expected = headers[0].first_commit if headers else 0
     for at, header in enumerate(headers):
         path = file_path(folder, header.number)

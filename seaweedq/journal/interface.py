@@ -68,14 +68,16 @@ class Journal(Protocol):
         """Ends appends under way and closes files. The journal's content stays."""
 
     async def remove(self) -> None:
-        """Removes the content of a closed journal of which nothing is needed any more. Can be repeated."""
+        """Removes the content of a closed journal of which nothing is needed any more. The journal says so itself
+        (`done`) before the first of it goes. Can be repeated."""
 
 
 class DeadJournal(Protocol):
     """The journal of a broker whose lease has ended. Every step can be repeated, after a crash by another broker too.
 
     The order of calls is: fence, commits, remove, close. Only `fence` may be called first. Before `remove` the key of
-    the journal must say that it was recovered; of a journal that was, anything may be missing.
+    the journal must say that it was recovered; of a journal that was, anything may be missing. `remove` begins with the
+    journal's own word that nothing in it is needed (`done`), and one that has said so has no commits.
     """
 
     async def fence(self) -> None:
@@ -119,10 +121,10 @@ class Journals(Protocol):
         """Returns the journal of another broker, which its key describes by `record`. Does no I/O."""
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
-        """Deletes the objects of journals that are long forgotten, and returns their number.
+        """Deletes what is left of journals that are done, and returns the number of objects or files.
 
-        `read_known` reads which brokers live, or have a journal's key: nobody needs the objects that were there before
-        and belong to none of these brokers. Raises Unavailable.
+        `read_known` reads which brokers live, or have a journal's key: those journals stay, since a recovery may be at
+        them. So does one that is not done, whatever coordination knows of it. Raises Unavailable.
         """
 
 

@@ -12,6 +12,9 @@ may be missing there, since none of them was acknowledged when the newest slot w
 
 Every version begins with magic, version and draft, a CRC of the whole header, and the header's length. So a header of a
 later version is told from a damaged one, and needs a newer broker.
+
+Beside its slots a journal may have the object `done`: nothing in the journal is needed. It is put before the first slot
+is removed, so a journal with slots and without `done` is *needed*, whatever coordination knows of it.
 """
 
 import asyncio
@@ -23,6 +26,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from seaweedq.checks import reach
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalDamaged
 from seaweedq.formats import Format, Level, check_draft, drafted, needs_newer, undrafted
@@ -47,6 +51,8 @@ NAMED = 10  # objects in a log line
 logger = logging.getLogger(__name__)
 BATCH = 16
 """Maximum number of concurrent requests."""
+DONE = "done"
+"""The name, in a journal's folder, that says that nothing in the journal is needed. It sorts behind all slots."""
 
 
 class SlotKind(IntEnum):
@@ -111,6 +117,11 @@ def journal_folder(broker: str) -> str:
 def slot_name(broker: str, number: int) -> str:
     """Returns the object's name of a slot, counted from 0."""
     return f"{journal_folder(broker)}{number:08d}"
+
+
+def done_name(broker: str) -> str:
+    """Returns the name of the object that says that nothing in a journal is needed."""
+    return f"{journal_folder(broker)}{DONE}"
 
 
 def slot_number(name: str, broker: str) -> int | None:
@@ -241,8 +252,25 @@ def _damaged(name: str, what: str) -> JournalDamaged:
     return JournalDamaged(f"{name} {what}", path=name, position=0)
 
 
+class ListedJournal(NamedTuple):
+    """A listing of a journal: the numbers of its slots, rising, and whether it has `done`."""
+
+    slots: list[int]
+    is_done: bool
+
+    @property
+    def is_needed(self) -> bool:
+        """Tells whether something in the journal may be needed."""
+        return bool(self.slots) and not self.is_done
+
+
 async def list_slots(store: ObjectStore, broker: str) -> list[int]:
     """Returns the numbers of all slots that exist, rising. Passes over objects of others."""
+    return (await list_journal(store, broker)).slots
+
+
+async def list_journal(store: ObjectStore, broker: str) -> ListedJournal:
+    """Lists a journal. Passes over objects of others."""
     names: list[str] = []
     while True:
         page = await store.list(journal_folder(broker), after=names[-1] if names else "", limit=PAGE)
@@ -250,17 +278,26 @@ async def list_slots(store: ObjectStore, broker: str) -> list[int]:
         if len(page) < PAGE:
             break
     numbers = {name: slot_number(name, broker) for name in names}
+    is_done = numbers.pop(done_name(broker), 0) is None
     if strange := [name for name, number in numbers.items() if number is None]:
         logger.warning(
             "%d objects in %s are no slots of a journal: %s", len(strange), journal_folder(broker), strange[:NAMED]
         )
-    return sorted(number for number in numbers.values() if number is not None)
+    return ListedJournal(sorted(number for number in numbers.values() if number is not None), is_done)
 
 
 async def read_header(store: ObjectStore, broker: str, number: int) -> SlotHeader:
     """Returns the header of a slot. Raises FileNotFoundError, JournalDamaged, StoreUnavailable."""
     name = slot_name(broker, number)
     return decode_header(await store.read(name, 0, HEADER_BYTES), name)
+
+
+async def put_done(store: ObjectStore, broker: str) -> None:
+    """Says in the store that nothing in a journal is needed: before its first slot is removed. Raises
+    StoreUnavailable."""
+    reach("done.put")
+    await store.create(done_name(broker), b"")
+    reach("done.stored")
 
 
 async def delete_slots(store: ObjectStore, broker: str, numbers: Sequence[int]) -> None:

@@ -43,6 +43,7 @@ from seaweedq.journal.object_format import (
     encode_slot,
     journal_folder,
     list_slots,
+    put_done,
     read_header,
     slot_name,
 )
@@ -236,11 +237,15 @@ class ObjectJournal:
 
     async def remove(self) -> None:
         """Does as Journal says. No fence stays: this broker has closed and can acknowledge nothing more, and a fence is
-        for nothing else. A put that still lands leaves an object that nobody needs. Raises Fenced, StoreUnavailable."""
+        for nothing else. A put that still lands leaves an object that nobody needs. A journal without a put has no
+        folder, and nothing to say. Raises Fenced, StoreUnavailable."""
         assert self._closed
         if self._error is not None:
             raise self._error
         assert self._released == self._acknowledged, "what is needed stays"
+        if not self._next:
+            return
+        await put_done(self._store, self._broker)
         for numbers in batches(await list_slots(self._store, self._broker)):
             reach("slot.delete")
             await delete_slots(self._store, self._broker, numbers)

@@ -18,16 +18,21 @@ broker, has finished and deletes: the journal's key says so, or is gone (broker/
 slot was lost: that is damage, and nothing is put or deleted. One scan is not enough for it, since slots land and go
 while a listing is read; a name that the listing left out is read itself.
 
+A removal begins with the object `done`, behind the note in the journal's key. A journal that has it is empty for a
+recovery, and none of its slots is missing, also where coordination is of an earlier day and its key does not say
+`recovered`.
+
 Every step can be repeated. The fence stays for ever, since a put of its broker may still be under way.
 
 The *sweep* deletes what dead brokers have left below `_journals/` when nobody needs it. A recovery leaves a fence,
 since a put of the dead broker may still be under way; a late twin of a hedged put comes back behind a recovery, or
-behind the clean stop of its broker. A journal is *forgotten* if coordination has neither its key nor its broker's. A
-broker has both before it puts its first slot, and its id never comes back: so nobody needs a journal that was listed
-before the keys were read, and has none.
+behind the clean stop of its broker. A journal goes if it says itself that it is done, and coordination has neither its
+key nor its broker's: as long as there is one, a recovery may be at it. The journal alone decides whether it is needed.
+One that is not done and has no key was forgotten by coordination, which then is of an earlier day; the sweep leaves it.
 
 It stays for a week behind its newest object, by the store's clock: no put is under way for so long. The slots go in
-their order, the fence among the last; a sweep that is cut off leaves some of them for the next one.
+their order, the fence among the last, and `done` behind all of them; a sweep that is cut off leaves `done`, and what is
+left goes with the next one.
 """
 
 import asyncio
@@ -47,10 +52,12 @@ from seaweedq.journal.object_format import (
     batches,
     decode_slot,
     delete_slots,
+    done_name,
     encode_slot,
     journal_folder,
-    list_slots,
+    list_journal,
     near,
+    put_done,
     read_header,
     slot_bytes,
     slot_name,
@@ -97,13 +104,14 @@ async def fence(store: ObjectStore, headers: SlotHeaders, is_recovered: bool = F
     """Fences the journal of a dead broker and returns the numbers of the slots that count.
 
     From here the broker acknowledges nothing more. Raises JournalDamaged, NeedsNewerBroker, StoreUnavailable: what the
-    journal holds is unknown. Unless it `is_recovered`, a slot that is missing is damage.
+    journal holds is unknown. Unless it `is_recovered` or done, a slot that is missing is damage; of a journal that is
+    done none counts.
     """
     scans = _Scans(store, headers.broker)
     known: int | None = None  # a fence that was there before the scan
     while True:
         run = await scans.run()
-        if run.is_torn and not is_recovered:
+        if run.is_torn and not (is_recovered or scans.is_done):
             await scans.check_torn(run)
         elif run.fence is None:
             header = headers.make(SlotKind.FENCE, run.end, run.first, 0)
@@ -114,7 +122,7 @@ async def fence(store: ObjectStore, headers: SlotHeaders, is_recovered: bool = F
                 await scans.add_unlisted(run.end)
             known = run.end  # a fence of ours or of another recovery, or a late slot
         elif run.fence == known:
-            return range(run.first, run.end)
+            return range(run.first, run.first if scans.is_done else run.end)
         else:
             known = run.fence
         reach("fence.check")
@@ -153,12 +161,15 @@ async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim
 
 
 async def remove_slots(store: ObjectStore, broker: str) -> None:
-    """Deletes a recovered journal but for its fence. Raises JournalDamaged if there are slots and no fence."""
+    """Deletes a recovered journal but for its fence, and puts `done` before. Raises JournalDamaged if there are slots
+    and no fence."""
     scans = _Scans(store, broker)
     numbers = await scans.numbers()
     fences = await scans.fences(numbers)
     if numbers and not fences:
         raise JournalDamaged(f"{journal_folder(broker)} has no fence", path=journal_folder(broker), position=0)
+    if numbers and not scans.is_done:
+        await put_done(store, broker)
     for batch in batches([number for number in numbers if number != max(fences)]):
         reach("fence.delete")
         await delete_slots(store, broker, batch)
@@ -166,10 +177,11 @@ async def remove_slots(store: ObjectStore, broker: str) -> None:
 
 class _Scans:
     """The findings of scans at one journal. `headers` are read once: a name that is used anew is behind what was
-    released."""
+    released. `is_done` says whether the newest scan has found `done`."""
 
     def __init__(self, store: ObjectStore, broker: str) -> None:
         self.headers: dict[int, SlotHeader] = {}
+        self.is_done = False
         self._store = store
         self._broker = broker
         self._unlisted: set[int] = set()  # slots that exist, though a listing left them out
@@ -185,7 +197,8 @@ class _Scans:
         Begins again if a slot is deleted meanwhile. Raises StoreUnavailable if that does not end.
         """
         for _ in range(LISTINGS):
-            numbers = sorted({*await list_slots(self._store, self._broker), *self._unlisted})
+            listed, self.is_done = await list_journal(self._store, self._broker)
+            numbers = sorted({*listed, *self._unlisted})
             lowest = near(numbers[-1]) if numbers else 0
             try:
                 await self._read([number for number in numbers if number >= lowest])
@@ -251,8 +264,8 @@ def _missing(broker: str, number: int, why: str) -> JournalDamaged:
 
 
 async def sweep(store: ObjectStore, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
-    """Deletes the slots of journals that are forgotten: `read_known` reads which brokers live, or have a journal.
-    Returns the number of slots."""
+    """Deletes the journals that are done and old: `read_known` reads which brokers live, or have a journal's key.
+    Returns the number of objects."""
     found = [folder async for folder in folders(store, JOURNALS_FOLDER)]
     known = await read_known()
     removed = 0
@@ -264,23 +277,35 @@ async def sweep(store: ObjectStore, read_known: Callable[[], Awaitable[Container
 
 
 async def _remove(store: ObjectStore, broker: str) -> int:
-    numbers = await list_slots(store, broker)
+    journal = await list_journal(store, broker)
+    if journal.is_needed:
+        logger.warning(
+            "the journal %s has %d slots, and coordination has no key of it: it is not done, so it stays",
+            journal_folder(broker),
+            len(journal.slots),
+        )
+    if not journal.is_done:
+        return 0
     try:
-        if not numbers or not await _is_old(store, broker, numbers):
+        if not await _is_old(store, broker, journal.slots):
             return 0
     except FileNotFoundError:  # another leader's sweep is at it
         return 0
     except (JournalDamaged, NeedsNewerBroker) as error:
-        logger.warning("%d objects of a journal that is forgotten stay: %s", len(numbers), error)
+        logger.warning("%d objects of a journal that is done stay: %s", len(journal.slots), error)
         return 0
-    for batch in batches(numbers):
+    for batch in batches(journal.slots):
         reach("journals.sweep")
         await delete_slots(store, broker, batch)
-    return len(numbers)
+    reach("journals.sweep")
+    await store.delete(done_name(broker))
+    return len(journal.slots) + 1
 
 
 async def _is_old(store: ObjectStore, broker: str, numbers: list[int]) -> bool:
-    """Returns whether all of these are slots of that broker, and none is younger than a week."""
+    """Returns whether all of these are slots of that broker, and neither they nor `done` are younger than a week."""
+    if await store.age_s(done_name(broker)) < KEPT_S:
+        return False
     for batch in batches(numbers[::-1]):
         names = [slot_name(broker, number) for number in batch]
         if min(await asyncio.gather(*map(store.age_s, names))) < KEPT_S:

@@ -12,6 +12,7 @@ from seaweedq.journal.object_format import (
     SlotHeader,
     SlotHeaders,
     SlotKind,
+    done_name,
     encode_slot,
     list_slots,
     read_header,
@@ -242,12 +243,36 @@ async def test_removal_leaves_the_fence_for_ever(store: Store) -> None:
     assert await list_slots(store, B) == [40]
 
 
+async def test_a_removal_says_once_that_the_journal_is_done_before_the_first_slot_goes(store: Store) -> None:
+    for number in range(3):
+        store.put(number)
+    await fenced(store)
+    store.asked.clear()
+    await remove_slots(store, B)
+    changes = [act for act, _ in store.asked if act in ("create", "delete")]
+    assert changes == ["create", "delete", "delete", "delete"]
+    assert done_name(B) in store.objects
+    await remove_slots(store, B)
+    assert [act for act, _ in store.asked if act == "create"] == ["create"]
+
+
+@pytest.mark.parametrize("lost", [0, 20, 195, 199])
+async def test_of_a_journal_that_is_done_nothing_counts_and_nothing_is_missing(two_hundred: Store, lost: int) -> None:
+    """Whatever its key says, which may be of an earlier day."""
+    two_hundred.drop(lost)
+    two_hundred.objects[done_name(B)] = b""
+    assert len(await fenced(two_hundred)) == 0
+    await remove_slots(two_hundred, B)
+    assert len(await list_slots(two_hundred, B)) == 1
+
+
 async def test_removal_needs_a_fence(store: Store) -> None:
     await remove_slots(store, B)
     store.put(0)
     with pytest.raises(JournalDamaged, match="no fence"):
         await remove_slots(store, B)
     assert await list_slots(store, B) == [0]
+    assert done_name(B) not in store.objects
 
 
 async def test_a_removal_that_fails_midway_is_repeated_and_misleads_no_recoverer(store: Store) -> None:

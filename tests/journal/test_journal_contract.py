@@ -338,6 +338,31 @@ async def test_a_removal_that_ends_early_is_repeated(backend: Backend, removals:
     assert await recovered(backend) == []
 
 
+@pytest.mark.parametrize("is_stop", [False, True], ids=["a recovery", "a clean stop"])
+async def test_a_removal_says_that_nothing_is_needed_before_the_first_of_it_goes(
+    backend: Backend, is_stop: bool
+) -> None:
+    """So whoever knows nothing of it, since coordination is of an earlier day, finds an empty journal and no damage."""
+    journal = await filled(backend, 12)
+    journal.release(12 if is_stop else 0)
+    await journal.close()
+    if not is_stop:
+        backend.die()
+    dead = backend.open_dead()
+    if not is_stop:
+        await dead.fence()
+    for removals in (0, 1):
+        backend.refuse_removals(removals)
+        with pytest.raises((JournalUnavailable, StoreUnavailable)):
+            await (journal if is_stop else dead).remove()
+    backend.refuse_removals(None)
+    await dead.close()
+    if is_stop:
+        backend.die()
+    assert not backend.record.recovered
+    assert await recovered(backend) == []
+
+
 async def test_a_removed_journal_can_be_removed_again(backend: Backend) -> None:
     await left_behind(backend, 8)
     dead = backend.open_dead()

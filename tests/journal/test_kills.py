@@ -66,6 +66,8 @@ def run(what: str, folder: Path, fail_at: str) -> tuple[int, dict[str, list[int]
         ("slot.stored:38", "fence.check"),
         ("slot.stored:38", "fence.delete"),
         ("slot.delete:3", "fence.delete"),
+        ("slot.stored:38", "done.put"),
+        ("slot.stored:38", "done.stored"),
     ],
 )
 def test_killed_at_each_step(tmp_path: Path, place: str, then: str) -> None:
@@ -76,8 +78,11 @@ def test_killed_at_each_step(tmp_path: Path, place: str, then: str) -> None:
     assert code == -signal.SIGKILL
     code, second = run("recover", tmp_path, "")
     assert code == 0
-    read = (first if then == "fence.delete" else second)["read"]
+    read = (second if then.startswith("fence.") and then != "fence.delete" else first)["read"]
+    assert then in ("fence.put", "fence.check", "done.put") or not second["read"], "what is done is empty"
     needed = range(broker["released"][-1], len(broker["acknowledged"]))
     assert set(needed) <= set(read)
     assert read == list(range(read[0], read[-1] + 1)) if read else not needed
-    assert len([*(tmp_path / "_journals" / "b").iterdir()]) == 1, "the fence"
+    left = sorted(path.name for path in (tmp_path / "_journals" / "b").iterdir())
+    assert len(left) == 2, "the fence"
+    assert left[1] == "done"

@@ -9,6 +9,8 @@ from tests.support.journal.claims import unbounded
 from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
 from tests.support.journal.sim_disk import acks
 
+BEGUN = ["create _journals/b/done", "list _journals/b/", "delete _journals/b/00000001", "delete _journals/b/00000003"]
+
 
 async def append(journal: ObjectJournal, store: HeldStore, count: int = 1) -> int:
     for _ in range(count):
@@ -167,6 +169,7 @@ async def test_a_journal_that_was_never_used_makes_no_request(store: HeldStore, 
     journal.release(0)
     await hands.turn(10)
     await journal.close()
+    await journal.remove()
     assert (store.puts, store.requests) == ([], [])
 
 
@@ -183,3 +186,6 @@ async def test_a_clean_stop_leaves_nothing_not_even_late_twins(
     await hands.turn(10)
     await journal.remove()
     assert store.slots == []
+    begun = store.requests.index("before create _journals/b/done")
+    before = [request for request in store.requests[begun:] if request.startswith("before")]
+    assert before == [f"before {what}" for what in BEGUN]

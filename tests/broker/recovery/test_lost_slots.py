@@ -10,7 +10,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import JournalDamaged
-from seaweedq.journal.object_format import slot_name
+from seaweedq.journal.object_format import SlotHeader, SlotKind, done_name, encode_slot, slot_name
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish
@@ -94,6 +94,30 @@ async def test_what_is_missing_since_another_recovery_has_finished_is_no_damage(
         await together.coordination.commit([], [Put(key, keys.JOURNALS.encode(before.replace(recovered=True)))])
         assert await inside.recovery(leader).recover(dead, before), "the record was read before the other one marked it"
         await together.crash(together.brokers[1])
+
+
+async def test_a_key_of_an_earlier_day_finds_a_journal_that_is_done_empty(tmp_path: Path) -> None:
+    """Coordination went back to before the note that the journal was recovered, and slots of it have gone since."""
+    async with in_loop(tmp_path, 2, journal="object") as together:
+        leader, store = together.brokers[0], together.store
+        dead = await written(together)
+        key = keys.JOURNALS.key(dead)
+        there = await together.coordination.get(key)
+        assert there
+        await together.crash(together.brokers[1])
+        assert await recovered(together, dead) == MESSAGES
+        assert store.objects.pop(done_name(dead)) == b""
+        for number in (0, 1, LOST + 1):
+            store.objects[slot_name(dead, number)] = encode_slot(
+                SlotHeader(SlotKind.DATA, dead, number, "0" * 32, 0, number), ()
+            )
+        before = keys.JOURNALS.read(there)
+        await together.coordination.commit([], [Put(key, there.value)])
+        with pytest.raises(JournalDamaged):
+            await inside.recovery(leader).recover(dead, before)
+        store.objects[done_name(dead)] = b""
+        assert await inside.recovery(leader).recover(dead, before)
+        assert await together.coordination.get(key) is None
 
 
 async def test_a_stop_whose_lease_has_ended_removes_nothing(

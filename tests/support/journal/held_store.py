@@ -44,7 +44,7 @@ class HeldPut:
 
 
 class HeldStore(MemoryStore):
-    """Creates wait in `puts`, also those that nobody waits for any more. `requests` counts everything else."""
+    """Creates of slots wait in `puts`, also those that nobody waits for any more. `requests` counts everything else."""
 
     def __init__(self) -> None:
         super().__init__(self._count)
@@ -54,9 +54,11 @@ class HeldStore(MemoryStore):
 
     @property
     def slots(self) -> list[int]:
-        return sorted(int(name[-8:]) for name in self.objects)
+        return sorted(int(name[-8:]) for name in self.objects if name[-8:].isdigit())
 
     async def create(self, name: str, data: Data) -> bool:
+        if not name[-8:].isdigit():
+            return await super().create(name, data)
         put = HeldPut(self, name, bytes(bytearray(data)))  # a copy: no two are the same object
         self.puts.append(put)
         return await put.answer
