@@ -243,7 +243,7 @@ async def test_removal_leaves_the_fence_for_ever(store: Store) -> None:
     assert await list_slots(store, B) == [40]
 
 
-async def test_a_removal_says_once_that_the_journal_is_done_before_the_first_slot_goes(store: Store) -> None:
+async def test_a_removal_says_once_and_first_that_it_is_done(store: Store) -> None:
     for number in range(3):
         store.put(number)
     await fenced(store)
@@ -257,7 +257,7 @@ async def test_a_removal_says_once_that_the_journal_is_done_before_the_first_slo
 
 
 @pytest.mark.parametrize("lost", [0, 20, 195, 199])
-async def test_of_a_journal_that_is_done_nothing_counts_and_nothing_is_missing(two_hundred: Store, lost: int) -> None:
+async def test_of_a_journal_that_is_done_nothing_counts_or_misses(two_hundred: Store, lost: int) -> None:
     """Whatever its key says, which may be of an earlier day."""
     two_hundred.drop(lost)
     two_hundred.objects[done_name(B)] = b""

@@ -339,9 +339,7 @@ async def test_a_removal_that_ends_early_is_repeated(backend: Backend, removals:
 
 
 @pytest.mark.parametrize("is_stop", [False, True], ids=["a recovery", "a clean stop"])
-async def test_a_removal_says_that_nothing_is_needed_before_the_first_of_it_goes(
-    backend: Backend, is_stop: bool
-) -> None:
+async def test_a_removal_says_so_before_the_first_of_it_goes(backend: Backend, is_stop: bool) -> None:
     """So whoever knows nothing of it, since coordination is of an earlier day, finds an empty journal and no damage."""
     journal = await filled(backend, 12)
     journal.release(12 if is_stop else 0)

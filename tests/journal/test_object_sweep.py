@@ -76,7 +76,7 @@ async def test_what_was_recovered_a_week_ago_goes(store: MemoryStore) -> None:
     assert not store.objects
 
 
-async def test_what_is_not_done_stays_however_old_it_is_and_the_log_names_it(
+async def test_what_is_not_done_stays_however_old_and_is_named(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Coordination knows nothing of it, so that is of an earlier day; what the journal holds was acknowledged."""
@@ -88,7 +88,7 @@ async def test_what_is_not_done_stays_however_old_it_is_and_the_log_names_it(
     assert "_journals/needed/ has 1 slots, and coordination has no key of it" in record.getMessage()
 
 
-async def test_a_sweep_that_is_cut_off_leaves_what_says_that_the_journal_is_done(store: MemoryStore) -> None:
+async def test_a_sweep_that_is_cut_off_leaves_done(store: MemoryStore) -> None:
     for number in range(2 * BATCH):
         await put(store, "dead", number, KEPT_S)
 

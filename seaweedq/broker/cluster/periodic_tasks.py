@@ -109,7 +109,7 @@ class JournalSweep:
         self._journals = journals
 
     async def sweep(self) -> None:
-        """Deletes the rest of journals that are long forgotten."""
+        """Deletes the rest of journals that are done, and that nobody recovers any more."""
         if removed := await self._journals.sweep(self._known):
             logger.info("removed %d objects of journals of brokers that are long gone", removed)
 

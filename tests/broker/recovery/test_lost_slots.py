@@ -96,7 +96,7 @@ async def test_what_is_missing_since_another_recovery_has_finished_is_no_damage(
         await together.crash(together.brokers[1])
 
 
-async def test_a_key_of_an_earlier_day_finds_a_journal_that_is_done_empty(tmp_path: Path) -> None:
+async def test_a_key_of_an_earlier_day_finds_the_journal_done(tmp_path: Path) -> None:
     """Coordination went back to before the note that the journal was recovered, and slots of it have gone since."""
     async with in_loop(tmp_path, 2, journal="object") as together:
         leader, store = together.brokers[0], together.store
