@@ -19,6 +19,7 @@ from seaweedq.broker.rpc.client import Relayed
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, ErrorMessage, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.coordination import keys
+from seaweedq.coordination.backup import decode_change, decode_state, encode_state
 from seaweedq.coordination.cluster_level import read_cluster
 from seaweedq.coordination.interface import Entry
 from seaweedq.errors import ChainDamaged, LevelMismatch, NeedsNewerBroker, NotOwner, PeerTooOld
@@ -48,10 +49,11 @@ from seaweedq.segments.frames import (
     unpack,
 )
 from seaweedq.segments.producers import TABLES, Duplicate, ProducerTables
+from seaweedq.storage.generations import Generation, create_generation, newest_generation
 from seaweedq.storage.identity import Identity, known_identity
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.peer_client import stranger_peers
-from tests.support.formats import BROKER, FIRST, LAYOUT, NONCE, ROWS
+from tests.support.formats import BROKER, FIRST, LAYOUT, NONCE, ROWS, SEALER, change, state
 from tests.support.journal.sim_disk import CountedIds
 
 SLOT, FENCE = "_journals/b1.5f/00000020", "_journals/b1.5f/00000021"
@@ -168,6 +170,20 @@ def test_a_clusters_record_of_another_draft_is_refused(draft: int, told: str) ->
     record = {"cluster": "c", "store": "s", "level": 4, "written": 4} | ({"draft": draft} if draft else {})
     with pytest.raises(LevelMismatch, match=f"^the cluster's record in coordination {told} .* {DO}"):
         read_cluster(Entry(keys.CLUSTER.key(), msgspec.json.encode(record), 1))
+
+
+def test_backups_of_coordination_are_read_as_they_were() -> None:
+    snapshot, changed = ((FIRST / name).read_bytes() for name in ("snapshot.bin", "change.bin"))
+    assert decode_state(snapshot, "_coordination/0000000003/0000000012", SEALER) == state()
+    assert decode_change(changed, "_coordination/0000000003/changes/00000000000000004568", SEALER) == change()
+    assert encode_state(state(), SEALER, levels.HIGHEST)[:12] == snapshot[:12]
+
+
+async def test_a_generation_is_read_and_written_as_it_was() -> None:
+    store = MemoryStore()
+    await create_generation(store, Generation(3, NONCE))
+    assert store.objects == {"_generations/0000000003": (FIRST / "generation.json").read_bytes()}
+    assert await newest_generation(store) == Generation(3, NONCE)
 
 
 def unpacked(headers: Any, payload: bytes = b"") -> tuple[Frame, ...] | None:

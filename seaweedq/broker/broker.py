@@ -19,12 +19,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from seaweedq import levels
 from seaweedq.access.limits import Accounts
 from seaweedq.broker.access.callers import AdminToken, Callers
 from seaweedq.broker.audit import Audit, AuditTopic, mode_of
+from seaweedq.broker.backups import Backups
 from seaweedq.broker.cluster.joining import Following, check_secret, cluster_of
 from seaweedq.broker.cluster.leadership import Leadership
 from seaweedq.broker.cluster.suspecting import OwnRevocations, Suspecting
@@ -57,6 +59,7 @@ from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.uploads import Uploading
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.pools import Pools
+from seaweedq.coordination.backup import Sealer, SealKeys
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
@@ -65,6 +68,7 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.journal.interface import JournalSetup
 from seaweedq.settings import Settings
+from seaweedq.storage.generations import Generation, Generations
 from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.probe import probe
 
@@ -142,6 +146,7 @@ class Broker:
         admin_token = AdminToken(settings.admin_token_path)
         admin_token.require()
         self.callers = Callers(coordination, clock, admin_token)
+        self.generations = Generations(process.store, self._lose_lease)
         self.accounts = Accounts(clock.monotonic_s())
         self.audit = Audit(mode_of(settings), settings.name, clock)
         self.services: tuple[Service, ...] = ()  # those that run, in the order of their start
@@ -199,7 +204,9 @@ class Broker:
         store, coordination = process.settings.store_path, process.settings.coordination
         kept = process.settings.data_dir if coordination == "embedded" else process.settings.etcd_prefix
         named = f"store {store}, coordination {coordination} ({kept})"
-        cluster = await cluster_of(process.coordination, process.store, process.ids, process.clock, named)
+        record = await cluster_of(process.coordination, process.store, process.ids, process.clock, named)
+        cluster = record.cluster
+        self.generations.begin(Generation(record.generation, record.nonce))
         await self.level.load()
         keyring.begin(await process.make_keys(keyring.secrets, cluster), identity.id)
         if identity.peer_url:
@@ -214,7 +221,8 @@ class Broker:
         self.readiness.has_lease = context.membership.valid
         self.recovery = Recovery(context, self.process.journals.home.id)
         await self.recovery.journals.revoke()
-        await context.membership.start(self.level.admit)
+        mine = self.generations.mine
+        await context.membership.start(partial(self.level.admit, mine.number, mine.nonce))
         await self.recovery.registration.register()
         return context
 
@@ -246,7 +254,14 @@ class Broker:
             election=Election(coordination, membership),
             entries=EntryWriter(cluster, membership.broker, clock, process.ids, lambda: level.written),
             journals=process.journals.open(process.store, lambda: level.written),
+            generations=self.generations,
+            backups=Backups(process.store, self._sealer(), self.generations, lambda: level.written),
         )
+
+    def _sealer(self) -> Sealer:
+        """Returns the protection of backups by the secrets of this process, which has its keys by now."""
+        keys = tuple(SealKeys.from_root(root.derive) for root in self.keyring.keys.roots)
+        return Sealer(self.process.ids.nonce, keys, in_data_folder=not self.process.settings.store)
 
     def _open_services(self, context: Context) -> tuple[Service, ...]:
         """Makes the journal, which is empty, and all that needs one. Returns the services in the order of their start:
@@ -470,6 +485,8 @@ class Broker:
             return
         if self.level.level > levels.HIGHEST:
             self._lose(f"the cluster has level {self.level.level}, which it does not read")
+        if not self.level.serves(self.generations.mine.number, self.generations.mine.nonce):
+            self._lose_lease("the cluster's record is of another generation, or nobody serves")
         if self._following:
             self._following.guard.check()
 

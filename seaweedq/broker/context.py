@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.backups import Backups
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.rpc.client import Peers
@@ -23,6 +24,7 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.errors import NotReady
 from seaweedq.journal.interface import Journals
 from seaweedq.settings import Settings
+from seaweedq.storage.generations import Generations
 from seaweedq.storage.instrumented import InstrumentedStore
 
 
@@ -85,7 +87,7 @@ class Context:
 
     `level`, `roster`, `catalog` and `callers` are watched views, so possibly behind; transactions compare the records
     that matter. `entries` writes files in the member's name, `journals` makes its journal and opens those of the
-    dead.
+    dead. `generations` is asked before each pass of deletions, `backups` has coordination in the store.
     """
 
     settings: Settings
@@ -107,6 +109,8 @@ class Context:
     election: Election
     entries: EntryWriter
     journals: Journals
+    generations: Generations
+    backups: Backups
 
     @cached_property
     def view(self) -> ClusterView:

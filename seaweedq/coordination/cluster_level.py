@@ -2,8 +2,9 @@
 
 To be behind is safe, since the level never falls: this broker then writes an older form, and each broker reads those.
 
-The members `level`, `written` and `draft` of the cluster's record, `lowest` and `highest` of the records of brokers and
-journals have the same meaning in every version, so they are read before anything else of a record is.
+The members `level`, `written`, `draft`, `generation`, `nonce` and `state` of the cluster's record, `lowest` and
+`highest` of the records of brokers and journals have the same meaning in every version, so they are read before
+anything else of a record is.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,11 +23,15 @@ from seaweedq.formats import check_draft
 
 
 class Levels(msgspec.Struct, frozen=True):
-    """The cluster's levels in its record, and the draft number of its forms."""
+    """The cluster's levels in its record, the draft number of its forms; its generation, and whether brokers may be of
+    it (`state`)."""
 
     level: int = 1
     written: int = 1
     draft: int = 0
+    generation: int = 1
+    nonce: str = ""
+    state: str = "serving"
 
 
 class Reads(msgspec.Struct, frozen=True):
@@ -122,18 +127,31 @@ class ClusterLevel:
         """Returns the highest level that some of them read."""
         return max(self.level, *self._highest().values(), self.level)
 
+    def serves(self, generation: int, nonce: str) -> bool:
+        """Tells whether a broker that joined in a generation may still serve, as far as this view knows."""
+        found = self._levels
+        is_same = not found.nonce or (found.generation, found.nonce) == (generation, nonce)  # or it cannot be read
+        return is_same and found.state == "serving"
+
     def too_old_for(self, level: int) -> list[str]:
         """Returns the ids of the brokers that do not read a level, or whose journals wait to be recovered and are of
         such a broker."""
         return sorted(broker for broker, highest in self._highest().items() if highest < level)
 
-    async def admit(self) -> list[Compare]:
-        """Reads the cluster's record again. Returns the comparison under which this broker may join. Raises
-        LevelMismatch, UnfitStore if there is no record."""
+    async def admit(self, generation: int, nonce: str) -> list[Compare]:
+        """Reads the cluster's record again. Returns the comparison under which this broker, which has compared its
+        generation with the store's, may join. Raises LevelMismatch, UnfitStore if there is no record, or one of another
+        generation, or which does not serve."""
         there = await self._coordination.get(keys.CLUSTER.key())
         if there is None:
             raise UnfitStore("the cluster's record has gone from coordination while this broker was starting")
-        return [Compare(there.key, read_cluster(there).revision)]
+        known = read_cluster(there)
+        if (known.record.generation, known.record.nonce, known.record.state) != (generation, nonce, "serving"):
+            raise UnfitStore(
+                f"coordination has generation {known.record.generation}, which is {known.record.state}, and this "
+                f"broker began in generation {generation}"
+            )
+        return [Compare(there.key, known.revision)]
 
     def _highest(self) -> Mapping[str, int]:
         living = {broker: known.record.highest for broker, known in self._roster.readable.items()}
@@ -147,5 +165,6 @@ class ClusterLevel:
     def _apply(self, change: Change) -> None:
         if change.value is not None:
             found = levels_of(change.value)
-            self._levels = Levels(max(self.level, found.level), max(self.written, found.written))
+            level, written = max(self.level, found.level), max(self.written, found.written)
+            self._levels = msgspec.structs.replace(found, level=level, written=written)
             self._changed()

@@ -52,7 +52,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     must match both.
 
     A broker that joins must read `level`; forms are written at `written`, which follows it. `draft` is the draft number
-    of the forms (levels.DRAFT).
+    of the forms (levels.DRAFT). `generation` is the number of this history of coordination, and `nonce` tells it from
+    another one of that number (storage/generations). Brokers join only while `state` is `serving`.
     """
 
     cluster: str
@@ -60,11 +61,14 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     level: int = 1
     written: int = 1
     draft: int = 0
+    generation: int = 1
+    nonce: str = ""
+    state: Literal["serving", "restored", "rebuilding"] = "serving"
 
     @staticmethod
-    def new(cluster: str, level: int) -> "ClusterRecord":
+    def new(cluster: str, level: int, nonce: str = "") -> "ClusterRecord":
         """Returns the record of a cluster that begins at a level, and whose store is not known yet."""
-        return ClusterRecord(cluster, level=level, written=level, draft=levels.DRAFT)
+        return ClusterRecord(cluster, level=level, written=level, draft=levels.DRAFT, nonce=nonce)
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):

@@ -1,11 +1,8 @@
 """The bytes of snapshots and administrative changes: what was written is read; damage, other versions and other names
 are told; rights are read by those alone who have the secret."""
 
-import hashlib
 import zlib
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
 
 import pytest
 from hypothesis import given
@@ -16,7 +13,6 @@ from seaweedq.coordination import backup
 from seaweedq.coordination.backup import (
     AdminChange,
     Sealer,
-    SealKeys,
     State,
     change_name,
     change_revision,
@@ -29,6 +25,7 @@ from seaweedq.coordination.backup import (
 )
 from seaweedq.errors import Damaged, LevelMismatch, NeedsNewerBroker
 from seaweedq.formats import Format
+from tests.support.brokers.sealers import BARE, OWN_FOLDER, SEALED, sealer
 
 KEYS = {
     "cluster": b"{}",
@@ -42,19 +39,6 @@ CHANGE = AdminChange(3, 4_568, (*KEYS.items(), ("topics/gone", None)))
 NAME, CHANGE_NAME = snapshot_name(3, 12), change_name(3, 4_568)
 
 
-def nonces() -> Callable[[], str]:
-    numbers: Iterator[int] = count(1)
-    return lambda: f"{next(numbers):032x}"
-
-
-def sealer(*secrets: str, in_data_folder: bool = False) -> Sealer:
-    def keys(secret: str) -> SealKeys:
-        return SealKeys.from_root(lambda label: hashlib.sha256(label + secret.encode()).digest())
-
-    return Sealer(nonces(), tuple(map(keys, secrets)), in_data_folder)
-
-
-BARE, OWN_FOLDER, SEALED = sealer(), sealer(in_data_folder=True), sealer("one")
 SEALERS = pytest.mark.parametrize("kept", [BARE, OWN_FOLDER, SEALED], ids=["bare", "data folder", "secret"])
 
 

@@ -190,7 +190,8 @@ async def test_metrics(broker):
 def test_fail_points():
     sources = (ROOT / "seaweedq").rglob("*.py")
     placed = {name for path in sources for name in re.findall(r'\breach\("([\w.]+)"\)', path.read_text())}
-    pages = [*page("protocol.md").splitlines(), *page("by-reference.md").splitlines()]
+    names = ("protocol.md", "by-reference.md", "lost-coordination.md")
+    pages = [line for name in names for line in page(name).splitlines()]
     tables = "\n".join(line for line in pages if line.startswith("|"))
     named = set(re.findall(r"`([a-z]+\.[a-z]+)`", tables))
     assert placed

@@ -17,6 +17,7 @@ from seaweedq.broker.read.readable_segments import SegmentRows
 from seaweedq.broker.rpc import messages
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, ErrorMessage, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.subscriptions.subscription import Acks
+from seaweedq.coordination.backup import AdminChange, Sealer, SealKeys, State, encode_change, encode_state
 from seaweedq.errors import NotOwner
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot
 from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
@@ -24,11 +25,13 @@ from seaweedq.segments.frames import FileHeader, Frame, FrameKind, ProducerRange
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 from seaweedq.segments.producers import ProducerTable, ProducerTables
+from seaweedq.storage.generations import Generation
 from seaweedq.storage.identity import Identity
 from tests.support.paths import ROOT
 
 BROKER, NONCE = "b1.5f", "0123456789abcdef" * 2
 FIRST = ROOT / "tests" / "fixtures" / "level1"
+SEALER = Sealer(lambda: NONCE, (SealKeys(b"m" * 32, b"c" * 32),))
 LAYOUT = Layout.from_format(Format.JSON)
 ROWS = pa.RecordBatch.from_arrays(
     [pa.array([1_000_001, 1_000_002], TIMESTAMP), pa.array(["k", None]), pa.array(['{"a":1}', "2"])],
@@ -100,6 +103,16 @@ def calls() -> dict[str, Any]:
     return encoded | {"forward": bytes(forward).hex()}
 
 
+def state() -> State:
+    """A snapshot of a few keys."""
+    return State(3, 12, 4_567, {"cluster": b"{}", "tokens/t": b'{"digest":"d"}', "topics/a": b"any bytes: \xff"})
+
+
+def change() -> AdminChange:
+    """An administrative change: a key written, a key deleted."""
+    return AdminChange(3, 4_568, (("tokens/t", None), ("topics/a", b"{}")))
+
+
 def main() -> None:
     """Writes all of them."""
     slots = SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17, 19), SlotHeader(SlotKind.FENCE, BROKER, 21, NONCE, 17)
@@ -114,6 +127,9 @@ def main() -> None:
         "metadata.json": msgspec.json.encode(metadata()),
         "entry.parquet": bytes(memoryview(encode_entry([(7, ROWS)], LAYOUT, metadata()))),
         "cluster.json": msgspec.json.encode(identity),
+        "snapshot.bin": encode_state(state(), SEALER, levels.LOWEST),
+        "change.bin": encode_change(change(), SEALER, levels.LOWEST),
+        "generation.json": msgspec.json.encode(Generation(3, NONCE)),
         "calls.json": json.dumps(calls(), indent=1).encode() + b"\n",
     }.items():
         (FIRST / name).write_bytes(data)

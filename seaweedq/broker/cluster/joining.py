@@ -5,8 +5,10 @@ store under one coordination can be begun by a setting that is wrong on one brok
 the same segments. Secrets are compared by the proofs in brokers' records, and by asking.
 
 Order of writes if both are new: 1. the store's object of the level (storage/identity), 2. coordination's key,
-which has the level from the beginning, 3. the store's identity, with the id in the key, 4. the store's own id into the
-key. A start goes on from the place at which an earlier one, or another at the same time, was cut off.
+which has the level, generation 1 and its nonce from the beginning, 3. the store's identity, with the id in the key,
+4. the store's object of the generation (storage/generations), 5. the store's own id into the key. A start goes on from
+the place at which an earlier one, or another at the same time, was cut off. Behind 5 each start compares the store's
+newest generation with the key's: another one is that of another history, in which this broker has no part.
 """
 
 import asyncio
@@ -18,6 +20,7 @@ from seaweedq.broker.cluster.level_upgrade import JoinGuard
 from seaweedq.broker.context import Context
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.service import Service, Tasks
+from seaweedq.checks import reach
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.cluster_level import check_level, read_cluster
@@ -26,6 +29,7 @@ from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, Unavailable, UnfitStore
+from seaweedq.storage.generations import Generation, check_generation, create_generation
 from seaweedq.storage.identity import cluster_identity, known_identity, mark_level, marked_level
 from seaweedq.storage.interface import ObjectStore
 
@@ -35,8 +39,11 @@ NAMED = 10  # brokers in an error's text
 logger = logging.getLogger(__name__)
 
 
-async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, clock: Clock, named: str) -> str:
-    """Returns the cluster's id; both learn it if they are new. `named`: the store and coordination, for people.
+async def cluster_of(
+    coordination: Coordination, store: ObjectStore, ids: Ids, clock: Clock, named: str
+) -> ClusterRecord:
+    """Returns the cluster's record; both learn the cluster's id and generation if they are new. `named`: the store and
+    coordination, for people.
 
     Raises UnfitStore if they are not of each other, LevelMismatch if this version does not read their level.
     """
@@ -53,18 +60,23 @@ async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, c
             f"{named}: the store belongs to cluster {identity.cluster}, this coordination to {record.cluster}; "
             "start with what the store was made with, or with a fresh store"
         )
+    generation = Generation(record.generation, record.nonce)
     if not record.store:
+        reach("join.identity")
+        await create_generation(store, generation)
+        reach("join.generation")
         record = (await _record(coordination, known.replace(store=identity.store))).record
     if record.store != identity.store:
         raise UnfitStore(f"{named}: coordination knows another store of cluster {record.cluster}, made at another time")
-    return record.cluster
+    await check_generation(store, generation, named)
+    return record
 
 
 async def _first_record(coordination: Coordination, store: ObjectStore, ids: Ids) -> Versioned[ClusterRecord]:
     """Returns the cluster's record. If there is none, or it names no store yet, it gets the level of the store: nobody
     has joined such a cluster."""
     there = await coordination.get(keys.CLUSTER.key())
-    known = read_cluster(there) if there else Versioned.new(ClusterRecord.new(ids.nonce(), levels.HIGHEST))
+    known = read_cluster(there) if there else Versioned.new(ClusterRecord.new(ids.nonce(), levels.HIGHEST, ids.nonce()))
     if known.record.store:
         await _compare_level(store, known.record.level)
         return known

@@ -2,7 +2,9 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from seaweedq.api.app import Application
@@ -11,19 +13,26 @@ from seaweedq.broker.cluster.balancing import Rebalancer
 from seaweedq.broker.cluster.joining import cluster_of
 from seaweedq.broker.load import Reports
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Coordination, Put
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records import ClusterRecord, TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.settings import Settings
+from seaweedq.storage.generations import Generation, create_generation, newest_generation
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
 
 
-async def claim(coordination: Coordination, store: MemoryStore) -> str:
+async def join(coordination: Coordination, store: MemoryStore) -> ClusterRecord:
     return await cluster_of(coordination, store, SystemIds(), SystemClock(), "these")
+
+
+async def claim(coordination: Coordination, store: MemoryStore) -> str:
+    return (await join(coordination, store)).cluster
 
 
 async def test_all_that_begin_at_once_are_of_one_cluster_and_so_ever_after() -> None:
@@ -68,6 +77,72 @@ async def test_a_start_cut_off_behind_the_stores_identity_is_gone_on_with() -> N
     with pytest.raises(StoreUnavailable):
         await claim(coordination, store)
     assert await claim(coordination, store) == await claim(coordination, store)
+
+
+@pytest.mark.parametrize("name", ["_cluster.json", "_generations/0000000001"])
+@pytest.mark.parametrize("moment", ["before create", "after create"])
+async def test_a_start_cut_off_anywhere_ends_with_one_generation(moment: str, name: str) -> None:
+    def reset(now: str, what: str) -> None:
+        if (now, what) == (moment, name):
+            raise StoreUnavailable("reset")
+
+    coordination, store = MemoryCoordination(SystemClock()), MemoryStore(reset)
+    with pytest.raises(StoreUnavailable):
+        await join(coordination, store)
+    store.faults = lambda moment, name: None
+    record = await join(coordination, store)
+    assert await newest_generation(store) == Generation(1, record.nonce)
+    assert record == await join(coordination, store)
+
+
+async def known_to(coordination: Coordination, store: MemoryStore, **changes: Any) -> None:
+    """A cluster whose record says something else."""
+    record = msgspec.structs.replace(await join(coordination, store), **changes)
+    put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(Versioned.new(record)))
+    await coordination.commit([], [put])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [
+        (Generation(3, "n"), "the store has generation 3, and coordination 2"),
+        (Generation(2, "n"), "different generations of the number 2"),
+        (None, "generation 2, and the store only 1: it is an older copy"),
+    ],
+)
+async def test_a_coordination_of_another_generation_is_refused(theirs: Generation | None, told: str) -> None:
+    coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
+    await known_to(coordination, store, generation=2, nonce="ours")
+    if theirs:
+        await create_generation(store, theirs)
+    with pytest.raises(UnfitStore, match=f"^these: .*{told}"):
+        await join(coordination, store)
+    await store.delete("_generations/0000000002")
+    await create_generation(store, Generation(2, "ours"))
+    if theirs and theirs.number > 2:
+        await store.delete("_generations/0000000003")
+    assert (await join(coordination, store)).generation == 2
+
+
+async def test_a_store_that_lacks_its_generation_is_refused() -> None:
+    coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
+    await join(coordination, store)
+    await store.delete("_generations/0000000001")
+    with pytest.raises(UnfitStore, match="the store lacks its _generations/"):
+        await join(coordination, store)
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("changes", [{"state": "restored"}, {"generation": 2}, {"nonce": "another"}])
+async def test_a_life_ends_and_none_begins_once_the_cluster_does_not_serve(tmp_path: Path, changes: Any) -> None:
+    async with in_loop(tmp_path) as together:
+        broker = together.brokers[0]
+        await known_to(together.coordination, together.store, **changes)
+        await until(broker.lost.is_set)
+        assert not inside.membership(broker).valid()
+        mine = broker.generations.mine
+        with pytest.raises(UnfitStore, match="coordination has generation"):
+            await broker.level.admit(mine.number, mine.nonce)
 
 
 async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:

@@ -14,8 +14,8 @@ from seaweedq.broker.cluster.level_upgrade import COMPARED, JoinGuard, LevelUpgr
 from seaweedq.checks import using
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
-from seaweedq.coordination.cluster_level import ClusterLevel
-from seaweedq.coordination.interface import Entry, Put, read_all
+from seaweedq.coordination.cluster_level import ClusterLevel, Levels, levels_of
+from seaweedq.coordination.interface import Compare, Entry, Put, read_all
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.roster import Roster
@@ -51,13 +51,20 @@ class World:
         return LevelUpgrade(self.coordination, self.store, self.level, membership, LEASE_S)
 
     async def identify(self) -> str:
-        return await cluster_of(self.coordination, self.store, SystemIds(), SystemClock(), "these")
+        named = "these"
+        return (await cluster_of(self.coordination, self.store, SystemIds(), SystemClock(), named)).cluster
+
+    async def admit(self) -> list[Compare]:
+        """Of the generation that the cluster has."""
+        there = await self.coordination.get(keys.CLUSTER.key())
+        found = levels_of(there.value) if there else Levels()
+        return await self.level.admit(found.generation, found.nonce)
 
     async def begin(self) -> "World":
         """As a cluster of level 1, with the broker of this version in it."""
         await self.put("cluster", {"cluster": "c", "draft": levels.DRAFT})
         await self.identify()
-        await self.membership.start(self.level.admit)
+        await self.membership.start(self.admit)
         await self.look()
         return self
 
@@ -176,7 +183,7 @@ async def test_whatever_a_crash_leaves_is_gone_on_with(world: World, place: str,
     assert (await world.record()).get("written", 1) == (2 if place == "level.written" else 1)
     await world.coordination.leases.revoke(world.membership.lease)
     other = world.member("other")
-    await other.start(world.level.admit)
+    await other.start(world.admit)
     await world.look()
     if by == "a request" or place == "level.marked":
         await world.upgrader(other).upgrade(2)
@@ -264,7 +271,7 @@ async def test_a_broker_joins_under_the_level_that_it_has_read(world: World) -> 
     async def admit() -> Any:
         nonlocal asked
         asked += 1
-        found = await world.level.admit()
+        found = await world.admit()
         if asked == 1:
             await world.upgrade.upgrade(2)
         return found
@@ -274,7 +281,7 @@ async def test_a_broker_joins_under_the_level_that_it_has_read(world: World) -> 
     assert asked == 2
 
     async def moves() -> Any:
-        found = await world.level.admit()
+        found = await world.admit()
         await world.put("cluster", await world.record())
         return found
 
@@ -290,7 +297,7 @@ async def test_a_broker_that_does_not_read_the_level_ends_and_changes_nothing(wo
     assert await world.all() == before
     late = world.member("late")
     with pytest.raises(LevelMismatch):
-        await late.start(world.level.admit)
+        await late.start(world.admit)
     await late.stop()
     assert await world.all() == before
 
@@ -310,7 +317,7 @@ async def test_a_new_cluster_has_the_highest_level_from_its_first_record_on(next
     assert [one["level"] for one in found] == [next_level, next_level]
     assert [one["written"] for one in found] == [next_level, next_level]
     assert [one["draft"] for one in found] == [levels.DRAFT, levels.DRAFT]
-    assert await world.store.list("") == ["_cluster.json", f"_levels/{next_level}"]
+    assert await world.store.list("") == ["_cluster.json", "_generations/0000000001", f"_levels/{next_level}"]
 
 
 @pytest.mark.parametrize(("marks", "level"), [((), 1), ((2,), 2), ((2, 10), None)])
@@ -342,7 +349,7 @@ async def test_more_brokers_than_a_transaction_compares(world: World) -> None:
 
 async def test_two_requests_at_once(world: World) -> None:
     other = world.member("other")
-    await other.start(world.level.admit)
+    await other.start(world.admit)
     found = await asyncio.gather(world.upgrade.upgrade(2), world.upgrader(other).upgrade(2))
     assert [one.written for one in found] == [2, 2]
 

@@ -1,0 +1,119 @@
+"""The generations of coordination that a store knows: `_generations/{number}`, objects that are created once and stay.
+
+A generation is an uninterrupted history of coordination. The cluster's key in coordination has its number and its
+nonce, the store's object has them, too. So a coordination that went back, or one that lives on beside another, is told
+by one listing: the store's newest generation is not its own. A new cluster begins with 1 (broker/cluster/joining); each
+later one is begun by a rebuild, before anything else.
+
+A life compares all at its start. From then on a listing is enough: an object never changes, so its number stands for
+its nonce. Before each pass of deletions a broker looks again, so that one over an old coordination deletes nothing that
+a rebuild has found. A broker that is paused between that look and its deletion is the one exception: it may delete what
+its coordination had as dead.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from seaweedq.errors import Damaged, Fenced, UnfitStore
+from seaweedq.storage.interface import ObjectStore
+
+GENERATIONS_FOLDER = "_generations/"
+FIRST = 1
+_PAGE = 1_000
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """A generation: `nonce` (32 hexadecimal digits) tells two of one number, which were begun at once."""
+
+    number: int
+    nonce: str
+
+
+_GENERATION = msgspec.json.Decoder(Generation)
+
+
+def generation_name(number: int) -> str:
+    """Returns the object's name of a generation."""
+    return f"{GENERATIONS_FOLDER}{number:010d}"
+
+
+async def create_generation(store: ObjectStore, generation: Generation) -> bool:
+    """Creates the object of a generation. False: one of that number exists, which may be this very one. Raises
+    StoreUnavailable."""
+    return await store.create(generation_name(generation.number), msgspec.json.encode(generation))
+
+
+async def newest_number(store: ObjectStore) -> int:
+    """Returns the number of the newest generation; 0 if there is none. Raises StoreUnavailable."""
+    newest, after = 0, ""
+    while True:
+        names = await store.list(GENERATIONS_FOLDER, after=after, limit=_PAGE)
+        digits = [name.removeprefix(GENERATIONS_FOLDER) for name in names]
+        newest = max((int(one) for one in digits if one.isascii() and one.isdecimal()), default=newest)
+        if len(names) < _PAGE:
+            return newest
+        after = names[-1]
+
+
+async def newest_generation(store: ObjectStore) -> Generation | None:
+    """Returns the newest generation. Raises StoreUnavailable, Damaged."""
+    number = await newest_number(store)
+    return await _read(store, number) if number else None
+
+
+async def check_generation(store: ObjectStore, known: Generation, named: str) -> None:
+    """Checks that the store's newest generation is the one that coordination knows. `named` begins the error's text.
+    Raises UnfitStore, StoreUnavailable, Damaged."""
+    newest = await newest_generation(store)
+    if newest == known:
+        return
+    if newest is None:
+        raise UnfitStore(f"{named}: coordination has generation {known.number}, and the store lacks its _generations/")
+    if newest.number < known.number:
+        what = f"coordination has generation {known.number}, and the store only {newest.number}: it is an older copy"
+    elif newest.number > known.number:
+        what = (
+            f"the store has generation {newest.number}, and coordination {known.number}: it went back, or is another "
+            "one than the cluster has now"
+        )
+    else:
+        what = f"coordination and the store have different generations of the number {known.number}"
+    raise UnfitStore(f"{named}: {what}; start with the coordination that all brokers have")
+
+
+async def _read(store: ObjectStore, number: int) -> Generation:
+    name = generation_name(number)
+    try:
+        found = _GENERATION.decode(await store.read(name))
+    except msgspec.DecodeError as error:
+        raise Damaged(f"{name} cannot be read: {error}", name=name) from error
+    if found.number != number:
+        raise Damaged(f"{name} says that it is generation {found.number}", name=name)
+    return found
+
+
+def _ignore(why: str) -> None:
+    pass
+
+
+class Generations:
+    """The generation of one life of a broker, and whether it is still the newest. `ended` is called once it is not: the
+    life has to end."""
+
+    def __init__(self, store: ObjectStore, ended: Callable[[str], None] = _ignore) -> None:
+        self.mine = Generation(FIRST, "")
+        self._store = store
+        self._ended = ended
+
+    def begin(self, generation: Generation) -> None:
+        """Takes the generation that coordination and the store have."""
+        self.mine = generation
+
+    async def check(self) -> None:
+        """Checks that the store knows no other generation than this life's. Raises Fenced, StoreUnavailable."""
+        newest = await newest_number(self._store)
+        if newest != self.mine.number:
+            why = f"the store has generation {newest} of coordination, and this broker is of {self.mine.number}"
+            self._ended(why)
+            raise Fenced(why)
