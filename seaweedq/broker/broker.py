@@ -207,6 +207,7 @@ class Broker:
         record = await cluster_of(process.coordination, process.store, process.ids, process.clock, named)
         cluster = record.cluster
         self.generations.begin(Generation(record.generation, record.nonce))
+        self.catalog.generation = record.generation
         await self.level.load()
         keyring.begin(await process.make_keys(keyring.secrets, cluster), identity.id)
         if identity.peer_url:

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from seaweedq import levels
 from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.access.rights import Grant
+from seaweedq.segments.terms import FIRST_TERM, Term
 
 MAX_IN_FLIGHT = 10_000
 
@@ -249,7 +250,8 @@ class Intent(msgspec.Struct, frozen=True):
 class SegmentRecord(msgspec.Struct, frozen=True):
     """A segment: the key range [low, high), lineage, state, owner (a broker id), and the end once it is sealed.
 
-    `cuts` are the inner bounds of the parts of its range that have producer tables of their own.
+    `cuts` are the inner bounds of the parts of its range that have producer tables of their own. `term` is that of the
+    owner, or of the last one (segments/terms): each transaction that writes another owner raises it.
     """
 
     low: int
@@ -263,6 +265,7 @@ class SegmentRecord(msgspec.Struct, frozen=True):
     sealed_us: int | None = None
     cuts: tuple[int, ...] = ()
     intent: Intent | None = None
+    term: Term = FIRST_TERM
 
     @property
     def parts(self) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from seaweedq import levels
 from seaweedq.errors import ChainDamaged
 from seaweedq.formats import needs_newer
 from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layout, file_schema
+from seaweedq.segments.terms import FIRST_TERM, Tenure, Term
 
 MAGIC = b"seaweedq"
 GUARD = struct.Struct("<8sI")
@@ -96,7 +97,9 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     """The metadata of an entry. `next_offset` is one above the last row's; times are in microseconds since 1970.
 
     `max_timestamp_us` is at least every `_timestamp` up to here; it may be that of a row still in the tail.
-    `oldest_upload` is the date (YYYYMMDD) of the oldest upload that a row names, empty if none does.
+    `oldest_upload` is the date (YYYYMMDD) of the oldest upload that a row names, empty if none does. The rows are those
+    of the segment's `owner` in its `term` (segments/terms), also where another broker has written them for a recovery;
+    so are all from the offset `since` on.
     """
 
     cluster: str
@@ -115,6 +118,14 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     producers: bytes
     seal: Seal | None = None
     oldest_upload: str = ""
+    term: Term = FIRST_TERM
+    owner: str = ""
+    since: int = 0
+
+    @property
+    def tenure(self) -> Tenure:
+        """Returns the term, and the owner in it."""
+        return Tenure(self.term, self.owner)
 
 
 class _Needs(msgspec.Struct):

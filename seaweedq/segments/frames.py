@@ -1,7 +1,8 @@
 """Frames, the records of a journal, and the commits that hold them. Owns their content, their packing, and the bytes of
 a file journal's files; does no I/O.
 
-A frame has rows of one segment, acks, or the sequence of an empty entry to come.
+A frame has rows of one segment, acks, or the sequence of an empty entry to come. Frames of the first and the last kind
+state the term (segments/terms) in which this broker owned the segment.
 
 Packed, frames are an *index* (their headers, with length and CRC of each payload) and the payloads, each padded with
 zeros to a multiple of eight bytes, so that Arrow reads them in place. An object journal has its own way to delimit them
@@ -36,6 +37,7 @@ from msgspec.structs import astuple
 from seaweedq.errors import JournalDamaged
 from seaweedq.formats import Format, check_draft, drafted, needs_newer, undrafted
 from seaweedq.segments.layout import OPTIONAL_FIELDS, Layout
+from seaweedq.segments.terms import NO_TERM, Term
 
 Buffer: TypeAlias = bytes | memoryview | pa.Buffer
 ALIGNMENT = 8
@@ -83,14 +85,17 @@ class _FrameFields(Struct, array_like=True, frozen=True):
 
 
 class Frame(_FrameFields, frozen=True):
-    """One record of a segment. `columns` is the mask of optional columns of the rows in `payload` (layout.mask_of)."""
+    """One record of a segment. `columns` is the mask of optional columns of the rows in `payload` (layout.mask_of).
+    `term` is the term of the segment's owner; acks have none."""
 
     payload: Buffer
+    term: Term = NO_TERM
 
 
 class _Header(_FrameFields, frozen=True):
     length: int
     crc: int
+    term: Term
 
 
 class EmptyEntryFrame(Struct, array_like=True, frozen=True):
@@ -103,11 +108,10 @@ _decoder = msgspec.msgpack.Decoder(list[_Header])
 _empty_entry = msgspec.msgpack.Decoder(EmptyEntryFrame)
 
 
-def empty_entry_frame(topic: str, segment: int, sequence: int, now_us: int) -> Frame:
+def empty_entry_frame(topic: str, segment: int, sequence: int, now_us: int, term: Term) -> Frame:
     """Makes the frame that says which entry without rows a segment gets."""
-    return Frame(
-        FrameKind.EMPTY_ENTRY, topic, segment, 0, 0, 0, 0, (), now_us, _encoder.encode(EmptyEntryFrame(sequence))
-    )
+    payload = _encoder.encode(EmptyEntryFrame(sequence))
+    return Frame(FrameKind.EMPTY_ENTRY, topic, segment, 0, 0, 0, 0, (), now_us, payload, term)
 
 
 def empty_entry_sequence(frame: Frame) -> int:
@@ -159,7 +163,8 @@ def pack(frames: Iterable[Frame]) -> tuple[bytes, list[Buffer], int]:
     for frame in frames:
         length = memoryview(frame.payload).nbytes
         zeros = bytes(-length % ALIGNMENT)
-        headers.append(_Header(*(*astuple(frame)[:-1], length, zlib.crc32(zeros, zlib.crc32(frame.payload)))))
+        crc = zlib.crc32(zeros, zlib.crc32(frame.payload))
+        headers.append(_Header(*(*astuple(frame)[:-2], length, crc, frame.term)))
         body += (frame.payload, zeros) if zeros else (frame.payload,)
         size += length + len(zeros)
     return _encoder.encode(headers), body, size
@@ -177,7 +182,7 @@ def unpack(index: memoryview, body: memoryview) -> tuple[Frame, ...] | None:
         end = at + padded(header.length)
         if zlib.crc32(body[at:end]) != header.crc:
             return None
-        frames.append(Frame(*(*astuple(header)[:-2], body[at : at + header.length])))
+        frames.append(Frame(*(*astuple(header)[:-3], body[at : at + header.length], header.term)))
         at = end
     return tuple(frames) if at == len(body) else None
 

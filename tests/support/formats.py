@@ -38,6 +38,7 @@ ROWS = pa.RecordBatch.from_arrays(
     schema=LAYOUT.rows(1),
 )
 TIMES_US = 1_000_003, 1_000_004
+TERM = 1, 2
 
 
 def frames() -> list[Frame]:
@@ -46,7 +47,7 @@ def frames() -> list[Frame]:
     sink = ROWS.serialize()
     acks = msgspec.msgpack.encode(Acks("s", 1, 2, ((1, 4),)))
     return [
-        Frame(FrameKind.ROWS, "flights", 3, 7, 2, 1, 0, (sequences,), TIMES_US[0], sink),
+        Frame(FrameKind.ROWS, "flights", 3, 7, 2, 1, 0, (sequences,), TIMES_US[0], sink, TERM),
         Frame(FrameKind.ACKS, "flights", 3, 0, 0, 0, 0, (), TIMES_US[1], acks),
     ]
 
@@ -78,6 +79,9 @@ def metadata() -> EntryMetadata:
         max_timestamp_us=1_000_002,
         producers=tables(),
         seal=Seal((4, 5), ((0, half), (half, KEY_SPACE))),
+        term=TERM,
+        owner=BROKER,
+        since=5,
     )
 
 

@@ -41,6 +41,7 @@ from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.roster import Roster, is_replayed
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Fenced, NeedsNewerBroker, PeerTooOld, SeaweedqError, Unavailable
+from seaweedq.segments.terms import next_term
 
 MARGIN_S = 5.0
 logger = logging.getLogger(__name__)
@@ -284,7 +285,7 @@ class Leader:
         self, targets: Mapping[SegmentId, str], released: list[Compare], page: Sequence[_Unassigned]
     ) -> bool:
         """Gives some segments away in one transaction. False: something has changed."""
-        writes = [_owned_by(one, targets[one.segment]) for one in page]
+        writes = [self._owned(one, targets[one.segment]) for one in page]
         compares = [
             self._election.leader_compare(),
             *released,
@@ -303,6 +304,7 @@ class Leader:
                 found.append(_Unassigned((name, incarnation, number), self._catalog.segment(topic, number)))
         return found
 
-
-def _owned_by(one: _Unassigned, owner: str) -> Put:
-    return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(one.known.replace(owner=owner)))
+    def _owned(self, one: _Unassigned, owner: str) -> Put:
+        """Returns the write that gives a segment to an owner."""
+        term = next_term(one.known.record.term, self._catalog.generation)
+        return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(one.known.replace(owner=owner, term=term)))

@@ -20,12 +20,14 @@ from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry, oldest_up
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.terms import FIRST_TERM, Tenure, Term
 from seaweedq.storage.interface import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A segment as its record describes it, and the layout of its rows. One that is sealed has no owner."""
+    """A segment as its record describes it, and the layout of its rows. One that is sealed has no owner. What is
+    written states `owner` and `term`."""
 
     topic: str
     segment: int
@@ -34,6 +36,7 @@ class Source:
     cuts: tuple[int, ...] = ()
     predecessors: tuple[int, ...] = ()
     owner: str | None = None
+    term: Term = FIRST_TERM
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -44,7 +47,7 @@ class Source:
     def from_record(topic: str, segment: int, record: SegmentRecord, layout: Layout) -> "Source":
         """Returns the source that a segment's record describes."""
         key_range = KeyRange(record.low, record.high)
-        return Source(topic, segment, key_range, layout, record.cuts, record.predecessors, record.owner)
+        return Source(topic, segment, key_range, layout, record.cuts, record.predecessors, record.owner, record.term)
 
 
 async def known_producers(
@@ -103,8 +106,9 @@ class EntryWriter:
     ) -> None:
         """Encodes rows, each with its first offset, in a thread and appends them, with the producers whose lifetime is
         not over. Raises Fenced, and InvariantViolated unless they are dense and begin at the chain's end."""
-        name = chain.next
+        name, last = chain.next, chain.last
         end = name.first_offset
+        tenure = Tenure(source.term, source.owner or "")
         for first, some in rows:
             require(first == end, "rows from offset %d are written to %s, which ends at %d", first, chain.folder, end)
             end += some.num_rows
@@ -125,6 +129,9 @@ class EntryWriter:
             max_timestamp_us=max_timestamp_us,
             producers=producers.encode(self._level()),
             seal=seal,
+            term=tenure.term,
+            owner=tenure.owner,
+            since=last.since if last and last.tenure == tenure else name.first_offset,
         )
         reach("entry.encode")
         data = await asyncio.to_thread(_encode, rows, source.layout, metadata)

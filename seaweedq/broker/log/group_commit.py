@@ -364,6 +364,7 @@ def _assign(appends: Sequence[Append], now_us: int) -> list[Frame]:
                 ranges=tuple(ranges),
                 append_time_us=now_us,
                 payload=encoded.payload,
+                term=segment.source.term,
             )
         )
         after[segment] = first + count

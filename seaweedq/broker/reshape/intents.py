@@ -18,6 +18,7 @@ from seaweedq.coordination.records import Intent, SegmentRecord, Successor
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KeyRange
+from seaweedq.segments.terms import FIRST_TERM, Term
 
 MAX_SUCCESSORS = 32  # of one segment; and as many segments give way to one
 OTHERS = 2  # comparisons of `finish`, of the topic and of its writer, beside those of segments, successors, new owners
@@ -39,10 +40,11 @@ class Ends(NamedTuple):
 
 
 class NewSegment(NamedTuple):
-    """A successor that begins: its owner, and the inner bounds of its producer ranges."""
+    """A successor that begins: its owner, the inner bounds of its producer ranges, and its first term."""
 
     owner: str
     cuts: tuple[int, ...]
+    term: Term = FIRST_TERM
 
 
 def new_intent(
@@ -113,8 +115,8 @@ def finish(
     state: Literal["open"] = "open"
     for one in intent.successors:
         before = tuple(n for n in intent.segments if _overlaps(records[n].record, one))
-        owner, cuts = successors[one.id]
-        begun = SegmentRecord(one.low, one.high, state, before, (), owner, None, ended.at_us, cuts=cuts)
+        owner, cuts, term = successors[one.id]
+        begun = SegmentRecord(one.low, one.high, state, before, (), owner, None, ended.at_us, cuts=cuts, term=term)
         writes[one.id] = Versioned.new(begun)
     absent = tuple(Compare(_key(topic, number), 0) for number in ids)
     topic_there = Compare(keys.TOPICS.key(topic.name), topic.revision)

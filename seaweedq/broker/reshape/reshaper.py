@@ -31,6 +31,7 @@ from seaweedq.errors import Fenced, NotOwner, SeaweedqError
 from seaweedq.segments.entry import Seal
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.producers import inherited_cuts
+from seaweedq.segments.terms import first_term
 
 LEFT_BYTES, LEFT_PIECES = 2 * 1024 * 1024, 300  # that may be left in a tail when publishes begin to wait,
 FLUSHES = 6  # unless it comes too fast to be flushed ahead
@@ -195,9 +196,11 @@ class Replacer:
 
     async def _replace(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> bool:
         """Writes that the segments are sealed, and that their successors are open. False: a record has changed."""
-        tables = [segment.producers for segment in segments]
+        tables, term = [segment.producers for segment in segments], first_term(self._catalog.generation)
         successors = {
-            one.id: intents.NewSegment(self._owner_to_be(one), inherited_cuts(KeyRange(one.low, one.high), tables))
+            one.id: intents.NewSegment(
+                self._owner_to_be(one), inherited_cuts(KeyRange(one.low, one.high), tables), term
+            )
             for one in intent.successors
         }
         records = self._catalog.records(topic)

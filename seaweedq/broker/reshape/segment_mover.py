@@ -26,6 +26,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, NotOwner
+from seaweedq.segments.terms import next_term
 
 RETRY_S = 0.5
 logger = logging.getLogger(__name__)
@@ -121,7 +122,8 @@ class SegmentMover:
                 await self._catalog.reload_segments(topic)
                 return False
             undone, intent = undo(topic, records, intent), None
-        given = Put(key, keys.SEGMENTS.encode(known.replace(owner=target, intent=intent)))
+        term = next_term(known.record.term, self._catalog.generation)
+        given = Put(key, keys.SEGMENTS.encode(known.replace(owner=target, term=term, intent=intent)))
         others = [put for put in undone.writes if put.key != key]
         try:
             done = await self._catalog.commit([*compares, *undone.compares], [given, *others]) is not None

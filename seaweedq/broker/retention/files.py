@@ -102,7 +102,7 @@ class EmptyEntries:
         segment.check_open()
         sequence = segment.chain.next.sequence
         if segment.empty_entry is None:  # a pause of the segment waits for the commit, and flushes behind it
-            frame = empty_entry_frame(segment.topic, segment.id, sequence, self._clock.now_us())
+            frame = empty_entry_frame(segment.topic, segment.id, sequence, self._clock.now_us(), segment.source.term)
             durable = self._commit.append_frame(frame)
             durable.add_done_callback(lambda number: _record(segment, sequence, number))
             await asyncio.shield(durable)

@@ -43,6 +43,7 @@ from seaweedq.segments.entry import EntryName
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, missing_ranges, tiles_key_space
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
+from seaweedq.segments.terms import FIRST_GENERATION
 
 PREFIXES = ("topics/", "segments/", "starts/")
 IN_A_PAGE = 40  # records that cost as much as one that is read alone
@@ -79,11 +80,11 @@ class Topic:
         self.held, self.record, self.revision = held, held.record, held.revision
 
     def regroup(self, segment: int, now: Versioned[SegmentRecord] | None) -> None:
-        """Reacts to a changed segment record: discards the routing, and closes a segment that another broker owns
-        now."""
+        """Reacts to a changed segment record: discards the routing, and closes a segment that has another owner, or
+        has had one since it was opened."""
         self.routing = None
         opened = self.opened.get(segment)
-        if opened and now and now.record.owner != opened.owner:
+        if opened and now and (now.record.owner, now.record.term) != (opened.owner, opened.source.term):
             del self.opened[segment]
             fate = f"is owned by {now.record.owner}" if now.record.owner else "is sealed"
             opened.close(NotOwner(f"segment {segment} of {self.name!r} {fate}", owner=now.record.owner))
@@ -114,6 +115,7 @@ class Catalog:
     def __init__(self, coordination: Coordination, closed: Callable[[Topic], None]) -> None:
         self._coordination = coordination
         self._closed = closed  # told of a topic that is gone or being deleted
+        self.generation = FIRST_GENERATION  # of the cluster, as this broker has joined it
         self._topics: dict[str, Topic] = {}
         self._segments = index = SegmentIndex()
         self.owners, self.owned_by = index.owners, index.owned_by

@@ -3,6 +3,7 @@
 - The open segments tile the key space: the segments that a transaction closes and those that it opens cover the same
   keys, once.
 - An intent stands in all its segments or in none, and only goes forward: planned, committed, sealed.
+- A segment's term rises exactly when its record gets another owner.
 - A segment's range, lineage and end never change. It has an end, and when it was sealed, exactly if it is sealed; then
   it has successors, and neither an owner nor an intent.
 - A topic's incarnation never falls, and one that is being deleted stays so.
@@ -131,6 +132,9 @@ def _broken_between(number: int, was: SegmentRecord, now: SegmentRecord) -> Iter
     fixed = ("low", "high", "predecessors", "created_us", "cuts")
     if changed := [field for field in fixed if getattr(was, field) != getattr(now, field)]:
         yield f"{name} changes its {', '.join(changed)} from {was} to {now}"
+    is_given = now.owner is not None and now.owner != was.owner
+    if now.term <= was.term if is_given else now.term != was.term:
+        yield f"{name} has the term {now.term} of {now.owner} behind {was.term} of {was.owner}"
     if now.state == "sealed":
         if was.intent is None or was.intent.state != "committed":
             yield f"{name} is sealed without a committed intent, but {was.intent}"

@@ -36,6 +36,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
 from seaweedq.segments.keyrange import tile
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.terms import first_term
 from seaweedq.storage.interface import ObjectStore, folders
 
 GIVE_UP_S = 2.0  # for the record of a creation that failed
@@ -98,7 +99,8 @@ class TopicAdmin:
 
     async def _make(self, name: str, record: TopicRecord, creation: Compare) -> bool:
         first, ranges = record.incarnation, tile(record.config.initial_segments)
-        source = Source(name, first, ranges[0], layout_of(record))
+        mine, term = self._membership.broker, first_term(self._catalog.generation)  # the first one is mine
+        source = Source(name, first, ranges[0], layout_of(record), owner=mine, term=term)
         chain = Chain(self._store, name, first)
         reach("create.allocated")
         try:
@@ -108,11 +110,10 @@ class TopicAdmin:
             raise chain.failing or StoreUnavailable(
                 f"the store did not confirm the first entry of {chain.folder} in time"
             ) from None
-        mine = self._membership.broker  # the first one
         others = sorted(b for b, known in self._roster.brokers.items() if b != mine and known.record.takes_more)
         hosts = [mine, *others[:HOSTS]]
         segments = [
-            SegmentRecord(r.low, r.high, "open", (), (), hosts[at % len(hosts)], None, record.created_us)
+            SegmentRecord(r.low, r.high, "open", (), (), hosts[at % len(hosts)], None, record.created_us, term=term)
             for at, r in enumerate(ranges)
         ]
         if found := broken_in_topic(dict(enumerate(segments, first))):

@@ -27,6 +27,7 @@ from seaweedq.errors import StoreUnavailable, Unavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import FolderLock
 from seaweedq.segments.frames import Commit, Frame, FrameKind, empty_entry_frame
+from seaweedq.segments.terms import FIRST_TERM
 from tests.broker.cluster.test_periodic_tasks import leader
 from tests.support import privates
 from tests.support.brokers import inside
@@ -254,7 +255,7 @@ async def test_what_an_early_batch_has_left_for_a_newer_broker_is_not_given_away
     async def look(places: Iterable[Place]) -> None:
         pass
 
-    frame = replace(empty_entry_frame("", 0, 1, 0), kind=FrameKind.ROWS)
+    frame = replace(empty_entry_frame("", 0, 1, 0, FIRST_TERM), kind=FrameKind.ROWS)
     with RecoveryMemory(Budget(1 << 30)).recovery() as held:
         run, there = ReplayRun(held, append, look), RemainingSegments(lambda: None)
         for number, topic in enumerate(("unreadable", "t")):

@@ -17,6 +17,7 @@ from seaweedq.coordination.records import Intent, SegmentRecord, Successor, Topi
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import SeaweedqError
 from seaweedq.segments.keyrange import KEY_SPACE, tile
+from seaweedq.segments.terms import FIRST_GENERATION, next_term
 
 TOPIC = TopicRecord(3, "active", TopicConfig(), 0)
 FIRST, MIDDLE = tile(4)[0], tile(4)[1]
@@ -83,6 +84,11 @@ def changed(records: dict[int, SegmentRecord], **by: Any) -> dict[int, SegmentRe
     return {0: replace(records[0], **by)}
 
 
+def given(record: SegmentRecord) -> SegmentRecord:
+    """Another owner, in the next term."""
+    return replace(record, owner="y", term=next_term(record.term, FIRST_GENERATION))
+
+
 REFUSED: dict[str, tuple[dict[int, SegmentRecord], Changed, str]] = {
     "an open segment goes": (plain(), {0: None}, "do not hold the keys"),
     "a gap": (plain(), {0: None, 4: SegmentRecord(1, FIRST.high, "open", (0,), (), "x", None, 0)}, "do not hold"),
@@ -122,6 +128,18 @@ REFUSED: dict[str, tuple[dict[int, SegmentRecord], Changed, str]] = {
         with_intent(COMMITTED),
         replaced() | {0: replace(replaced()[0], successors=(4, 6))},
         "that its intent does not have",
+    ),
+    "another owner in the same term": (plain(), changed(plain(), owner="y"), "behind (1, 1) of x"),
+    "another owner in an earlier generation": (
+        plain() | changed(plain(), term=(2, 1)),
+        changed(plain(), owner="y", term=(1, 2)),
+        "has the term (1, 2) of y",
+    ),
+    "the same owner in another term": (plain(), changed(plain(), term=(1, 2)), "has the term (1, 2)"),
+    "a sealed one in another term": (
+        with_intent(COMMITTED),
+        replaced() | {0: replace(replaced()[0], term=(1, 2))},
+        "has the term (1, 2) of None",
     ),
     "a sealed one is open again": (replaced(), {0: plain()[0]}, "is sealed, and changes"),
     "an end falls": (replaced(), {0: replace(replaced()[0], end_offset=6)}, "is sealed, and changes"),
@@ -167,15 +185,15 @@ async def test_what_breaks_an_invariant_is_refused(what: str, caplog: pytest.Log
     assert await world.there() == before
     assert told in caplog.text
     assert "segments/t/" in caplog.text, "the log has the writes, for a diagnosis"
-    await world.commit({3: replace(records[3], owner="y")})
+    await world.commit({3: given(records[3])})
     assert world.catalog.segments(world.catalog.topic("t"))[3].owner == "y", "the other segments go on"
 
 
 TAKEN: dict[str, tuple[dict[int, SegmentRecord], Changed]] = {
-    "a move": (plain(), changed(plain(), owner="y")),
+    "a move": (plain(), {0: given(plain()[0])}),
     "a move of one whose intent is committed": (
         with_intent(COMMITTED),
-        {0: replace(with_intent(COMMITTED)[0], owner="y")},
+        {0: given(with_intent(COMMITTED)[0])},
     ),
     "the same once more": (replaced(), {0: replaced()[0]}),
     "a plan": (plain(), {n: with_intent(PLANNED)[n] for n in (0, 1)}),
@@ -206,7 +224,7 @@ async def test_a_deleted_topics_records_go_in_pages_also_amid_an_intent() -> Non
 async def test_what_was_broken_before_stops_nothing_that_follows() -> None:
     records = plain() | {0: replace(plain()[0], end_offset=5)}
     world = await World(records).load()
-    assert await world.commit({0: replace(records[0], owner="y")})
+    assert await world.commit({0: given(records[0])})
 
 
 async def test_who_knows_an_older_record_is_told_by_coordination_alone() -> None:
