@@ -273,6 +273,16 @@ class Chain:
                 self._names = found
         return self._names
 
+    async def holder(self, offset: int) -> EntryMetadata:
+        """Returns the metadata of an entry to whose tenure an offset of the chain belongs: all offsets from its `since`
+        to its `next_offset` do. It is the last entry, without a request, if that is one. Raises ChainDamaged."""
+        require(self.start.first_offset <= offset < self.end, "offset %d of %s is in no entry", offset, self.folder)
+        if self.last and self.last.since <= offset:
+            return self.last
+        names = await self.names()
+        at = bisect_right(names, offset, key=lambda name: name.first_offset) - 1  # of several the one with rows
+        return await self.read(self.metadata, names[at])
+
     async def sizes(
         self, names: Sequence[EntryName], is_over: Callable[[], bool] = lambda: False
     ) -> dict[EntryName, int]:

@@ -7,12 +7,15 @@ import pytest
 
 from tests.support.model.exploring import Explored, explore
 from tests.support.model.recovery_steps import steps
-from tests.support.model.recovery_world import RULES, SEAL, Bounds, World, rows_in
+from tests.support.model.recovery_world import LINES, RULES, SEAL, Bounds, World, rows_in
 from tests.support.tiers import later, marked
 
 LIMIT = 400_000
 LOSSES = {"state what was acknowledged", "miss what was acknowledged", "ask the key"}  # rules for what a store loses
 MARKS = {"journal the mark", "name the entry"}  # rules for the zero-row entries of idle segments
+
+
+FAILS = Bounds(messages=1, window=1, crashes=0, fails=True)
 
 
 def fault(w: World) -> str | None:
@@ -55,6 +58,8 @@ def search(bounds: Bounds) -> Explored:
         later(Bounds(messages=1, recoverers=2, losses=1, crashes=0)),
         later(Bounds(messages=1, window=1, marks=True, crashes=0)),
         later(Bounds(messages=1, window=1, marks=True)),
+        FAILS,
+        later(replace(FAILS, messages=2, recoverers=2)),
     ],
     ids=[
         "two messages",
@@ -66,6 +71,8 @@ def search(bounds: Bounds) -> Explored:
         "a slot is lost before two recoverers",
         "an idle segment marks",
         "a recoverer of a mark crashes",
+        "a commit fails",
+        "a commit fails before two recoverers",
     ],
 )
 def test_the_design_holds(bounds: Bounds) -> None:
@@ -82,3 +89,15 @@ def test_a_rule_that_is_left_out_breaks_it(rule: str) -> None:
     found = search(bounds)
     assert found.fault, "nothing depends on this rule"
     print(f"{found.fault}\n  {' -> '.join(found.path)}")
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_behind_a_line_that_is_left_out_holds_the_second_one(line: str) -> None:
+    found = search(replace(FAILS, lines=frozenset({line})))
+    assert found.fault is None, " -> ".join(found.path)
+
+
+@pytest.mark.parametrize("second", [line for line in LINES if line != "cut off what failed"])
+def test_without_both_lines_it_breaks(second: str) -> None:
+    found = search(replace(FAILS, lines=frozenset({"cut off what failed", second})))
+    assert found.fault, "one of them is not needed"

@@ -3,11 +3,12 @@
 Order of writes, each of which can be repeated: 1. The journal is fenced before, so it cannot grow. 2. Rows go to their
 chains in batches, a batch's segments side by side, each segment's rows in order; a crash in between leaves a longer
 chain, and the next try begins at its new end. An entry that the dead broker's own late put, or another recovery, got in
-first holds the same rows: the end is read again, and the rest appended. Then come the empty entries that frames name:
-one is put as long as the chain's next sequence is not above the frame's. 3. Acks of the subscription's present epoch
-are added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all three may the
-journal go (broker/recovery/journal_recovery). A segment may change hands as soon as 2 is done for it, and the journal
-was read to its end: `RemainingSegments` says so to the leader, if the leader asks.
+first holds the same rows: the end is read again, and the rest appended. The terms of frames, entries and records say
+which rows are appended, which ones are skipped, and that some would be lost (segments/terms). Then come the empty
+entries that frames name: one is put as long as the chain's next sequence is not above the frame's. 3. Acks of the
+subscription's present epoch are added to its cursors, in one transaction a segment; adding twice changes nothing. Only
+after all three may the journal go (broker/recovery/journal_recovery). A segment may change hands as soon as 2 is done
+for it, and the journal was read to its end: `RemainingSegments` says so to the leader, if the leader asks.
 
 Memory holds one batch of commits (BATCH_BYTES, or one commit if that is larger) with the entries that are made of
 it, at most twice as much again, and of all acks the runs, as many as the cursors will hold. The size of the journal
@@ -24,6 +25,7 @@ Nothing is stored of that: if this process ends, the next replay begins at the e
 was given away.
 """
 
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
@@ -52,7 +54,9 @@ from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, SegmentNot
 from seaweedq.formats import needs_newer
 from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import EntryMetadata
 from seaweedq.segments.frames import Commit, Frame, FrameKind, empty_entry_sequence, rows_of
+from seaweedq.segments.terms import Tenure, Term, judge
 from seaweedq.storage.interface import ObjectStore
 
 Place = tuple[str, int]  # topic and segment
@@ -130,8 +134,8 @@ class Replay:
         """Brings all frames of a broker's journal, which `read` yields in their order, to their places, and
         tells which segments are `remaining`. Raises Damaged.
 
-        Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
-        a commit that failed there must not take an offset that their owner has given out since.
+        Rows of segments that are not its own any more are in their chains: they were flushed before it gave them away.
+        A commit that failed there must not take an offset that their owner has given out since.
         """
         remaining = remaining or RemainingSegments(lambda: None)
         with self._memory.recovery() as held:
@@ -161,9 +165,9 @@ class Replay:
         async def append(place: Place) -> int:
             name, segment = place
             topic = self._live(name, segment, left)
-            if topic is None or self._catalog.segment(topic, segment).record.owner != broker:
+            if topic is None:
                 return 0
-            appended = await self._append(topic, segment, rows[place])
+            appended = await self._append(broker, topic, segment, rows[place])
             done(place)
             return appended
 
@@ -194,31 +198,45 @@ class Replay:
         await chain.open()
         return Source.from_record(topic.name, segment, record, topic.layout), chain
 
-    async def _append(self, topic: Topic, segment: int, frames: list[Frame]) -> int:
+    async def _append(self, broker: str, topic: Topic, segment: int, frames: list[Frame]) -> int:
         opened = await self._open(topic, segment)
         if opened is None:
             return 0
         source, chain = opened
         appended = 0
-        while frames := [frame for frame in frames if frame.first_offset + frame.count > chain.end]:
-            if chain.sealed:  # put when all was settled: these failed, and nobody was told otherwise
-                logger.warning("%s is sealed at %d, what its journal has beyond was not taken", chain.folder, chain.end)
-                break
+        while frames := await self._lacking(broker, topic, chain, segment, frames):
+            mine = dataclasses.replace(source, owner=broker, term=frames[0].term)  # all have that of the record
             try:
-                appended += await self._append_entry(source, chain, frames, partial(self._catalog.is_gone, topic))
+                appended += await self._append_entry(mine, chain, frames, partial(self._catalog.is_gone, topic))
             except Fenced:
                 logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
                 await chain.open()
         return appended
 
-    async def _put_empty_entries(self, broker: str, empty_entries: dict[Place, int], left: Left, done: Done) -> None:
+    async def _lacking(self, broker: str, topic: Topic, chain: Chain, segment: int, frames: list[Frame]) -> list[Frame]:
+        """Returns the frames of which the chain lacks rows that it has to get. Raises JournalDamaged."""
+        try:
+            return await _lacking(broker, self._tenure(topic, segment), chain, frames)
+        except JournalDamaged:  # unless the segment has changed hands behind the look at its record
+            await chain.open()
+            await self._catalog.refresh(topic.name, segment)
+            return await _lacking(broker, self._tenure(topic, segment), chain, frames)
+
+    def _tenure(self, topic: Topic, segment: int) -> Tenure:
+        record = self._catalog.segment(topic, segment).record
+        return Tenure(record.term, record.owner or "")
+
+    async def _put_empty_entries(
+        self, broker: str, empty_entries: dict[Place, tuple[int, Term]], left: Left, done: Done
+    ) -> None:
         """Puts the entries that empty_entries name, of those segments that are still the dead broker's."""
 
         async def mark(place: Place) -> None:
             name, segment = place
+            sequence, term = empty_entries[place]
             topic = self._live(name, segment, left)
-            if topic and self._catalog.segment(topic, segment).record.owner == broker:
-                await self._put_empty_entry(topic, segment, empty_entries[place])
+            if topic and self._tenure(topic, segment) == (term, broker):
+                await self._put_empty_entry(topic, segment, sequence)
                 done(place)
 
         await gather_bounded(SEGMENTS, mark, empty_entries)
@@ -328,7 +346,7 @@ class ReplayRun:
         self.places: set[Place] = set()
         self._seen: set[Place] = set()
         self.acks: dict[Place, dict[str, EpochRuns]] = {}
-        self.empty_entries: dict[Place, int] = {}  # the highest sequence that a frame names
+        self.empty_entries: dict[Place, tuple[int, Term]] = {}  # the highest sequence that a frame names, and its term
         self._held = held
         self._append = append
         self._refresh = refresh
@@ -367,7 +385,8 @@ class ReplayRun:
             elif frame.kind is FrameKind.ACKS:
                 acks.append(frame)
             else:
-                self.empty_entries[place] = max(self.empty_entries.get(place, 0), empty_entry_sequence(frame))
+                named = (empty_entry_sequence(frame), frame.term)
+                self.empty_entries[place] = max(self.empty_entries.get(place, named), named)
             del frame  # its memory must be free before the next batch gathers
         self._batch = []
         add_acks(self.acks, acks)
@@ -391,6 +410,44 @@ class ReplayRun:
     def _runs(self) -> int:
         subscriptions = (one for each in self.acks.values() for one in each.values())
         return sum(len(runs) for epochs in subscriptions for runs in epochs.values())
+
+
+async def _lacking(broker: str, record: Tenure, chain: Chain, frames: list[Frame]) -> list[Frame]:
+    """Returns the frames of a broker of which the chain lacks rows that it has to get. Raises JournalDamaged."""
+    last = chain.last.tenure if chain.last else None
+    lacking: list[Frame] = []
+    entry: EntryMetadata | None = None
+    for frame in frames:
+        rows, end = Tenure(frame.term, broker), frame.first_offset + frame.count
+        at = max(frame.first_offset, chain.start.first_offset)  # retention has taken those before from files
+        while at < min(end, chain.end):
+            if entry is None or not entry.since <= at < entry.next_offset:
+                entry = await chain.holder(at)
+            if judge(rows, entry.tenure, record, last, chain.sealed) == "damage":
+                raise _lost(chain, at, end, rows, f"the chain has other rows there, of term {_text(entry.tenure)}")
+            at = entry.next_offset
+        if at < end:
+            verdict = judge(rows, None, record, last, chain.sealed)
+            if verdict == "append":
+                lacking.append(frame)
+            elif verdict == "damage":
+                where = f"ends at {chain.end}{' with a seal' if chain.sealed else ''}, in term {_text(last)}"
+                raise _lost(chain, at, end, rows, f"the chain {where}, and the segment has the term {_text(record)}")
+            else:
+                logger.warning("%s ends at %d: what the journal has beyond was not taken", chain.folder, chain.end)
+    return lacking
+
+
+def _lost(chain: Chain, first: int, end: int, rows: Tenure, why: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"rows {first} to {end} of {chain.folder}, of term {_text(rows)}, would be lost: {why}",
+        path=chain.folder,
+        position=first,
+    )
+
+
+def _text(tenure: Tenure | None) -> str:
+    return f"{tenure.term[0]}-{tenure.term[1]} ({tenure.owner or 'of nobody'})" if tenure else "none"
 
 
 def add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:

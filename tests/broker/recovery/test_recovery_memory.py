@@ -16,6 +16,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Commit, Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.segments.terms import FIRST_TERM
 from tests.support.brokers.in_process import make_topic, running
 from tests.support.journal.claims import replay_of
 
@@ -131,7 +132,7 @@ async def test_one_that_is_cancelled_while_it_waits_gives_its_turn_away() -> Non
 
 def row(topic: Topic, first: int, size: int) -> Frame:
     rows = rows_of_singles([Single("k", b"x" * size, None, 1, None)], topic.layout)
-    return Frame(FrameKind.ROWS, topic.name, 0, first, 1, mask_of(rows), 0, (), 1, rows.serialize())
+    return Frame(FrameKind.ROWS, topic.name, 0, first, 1, mask_of(rows), 0, (), 1, rows.serialize(), FIRST_TERM)
 
 
 @pytest.mark.parametrize("tails", [0, 1 << 20])

@@ -32,6 +32,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Commit, Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.segments.terms import FIRST_TERM
 from tests.support.brokers import inside
 from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process import make_topic, running, subscribe
@@ -46,7 +47,7 @@ COMMITS = 30
 def rows(topic: Topic, segment: int, first: int, text: str = "1") -> Frame:
     batch = rows_of_singles([Single("k", text.encode(), None, 1, None)], topic.layout)
     payload: Any = array("B", batch.serialize().to_pybytes())  # bytes that a weak reference can point to
-    return Frame(FrameKind.ROWS, topic.name, segment, first, 1, mask_of(batch), 0, (), 1, payload)
+    return Frame(FrameKind.ROWS, topic.name, segment, first, 1, mask_of(batch), 0, (), 1, payload, FIRST_TERM)
 
 
 def acks(topic: Topic, segment: int, epoch: int, offset: int) -> Frame:
@@ -168,7 +169,7 @@ async def test_a_frame_with_other_rows_than_it_says_is_damage(tmp_path: Path) ->
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         one = rows(topic, 0, 0)
-        wrong = Frame(one.kind, "t", 0, 0, 2, one.columns, 0, (), 1, one.payload)
+        wrong = Frame(one.kind, "t", 0, 0, 2, one.columns, 0, (), 1, one.payload, FIRST_TERM)
         with pytest.raises(JournalDamaged, match="says 2 rows and holds 1"):
             await replay_of(broker).replay(broker.id, reading([Commit(0, (wrong,))]))
 
@@ -245,7 +246,19 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
         await until(lambda: (opened := topic.opened.get(0)) is not None and opened.sealed)
         rows = rows_of_singles([message], topic.layout)
         frames = [
-            Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), message.timestamp_us, rows.serialize())
+            Frame(
+                FrameKind.ROWS,
+                "t",
+                0,
+                first,
+                1,
+                mask_of(rows),
+                0,
+                (),
+                message.timestamp_us,
+                rows.serialize(),
+                FIRST_TERM,
+            )
             for first in (0, 1)
         ]
         recovery = replay_of(broker)

@@ -17,6 +17,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.segments.terms import FIRST_TERM
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import in_loop, until
@@ -48,7 +49,9 @@ async def test_a_half_recovered_journal_does_not_seal_what_is_there_so_far(
             assert await inside.publisher(broker).single(topic, one, None) == (0, offset, False)
         rows = rows_of_singles([one], topic.layout)
         frames = [
-            Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), one.timestamp_us, rows.serialize())
+            Frame(
+                FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), one.timestamp_us, rows.serialize(), FIRST_TERM
+            )
             for first in (0, 1)
         ]
         recovery = replay_of(broker)

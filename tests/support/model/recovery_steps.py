@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from seaweedq.segments.terms import Tenure
 from tests.support.model.recovery_world import (
     MARK,
     SEAL,
@@ -14,10 +15,13 @@ from tests.support.model.recovery_world import (
     Sent,
     Successor,
     World,
+    X,
     end_of,
     marked_in,
+    record_of,
     rows_in,
     run_of,
+    verdict_on,
     with_object,
     without,
     without_marks,
@@ -44,7 +48,7 @@ def steps(w: World, b: Bounds) -> Steps:
 def x_takes(w: World, b: Bounds) -> Steps:
     x = w.x
     if x.accepted < b.messages and not x.is_sealing and not x.moving:
-        row = (x.accepted, f"m{x.accepted}")
+        row = (x.accepted, f"m{x.accepted}{'' if x.failed is None else ' again'}")
         yield "X accepts", _x(w, accepted=x.accepted + 1, waiting=(*x.waiting, row), is_at_rest=False)
         if b.left_out != "journal the seal":
             sealed = (*x.waiting, (x.accepted, SEAL))
@@ -54,6 +58,12 @@ def x_takes(w: World, b: Bounds) -> Steps:
             yield "X seals", replace(_x(w, is_sealing=True), flying=w.flying | {put})
     if b.marks and not (x.marked or x.is_sealing or x.moving or x.waiting or x.sent or x.tail or x.flushing):
         yield _x_marks(w, b)
+    if x.failed and x.failed[1]:
+        if not any(slot.is_fence for _, slot in w.journal):  # whose folder is locked cuts nothing off
+            cut = replace(dict(w.journal)[x.failed[0], 0], rows=())
+            journal = with_object(without(w.journal, (x.failed[0], 0)), (x.failed[0], 0), cut)
+            yield "X's journal cuts off what failed", replace(_x(w, failed=(x.failed[0], False)), journal=journal)
+        return
     is_idle = x.released == x.next_slot and not x.is_at_rest and not x.waiting
     if (x.waiting or is_idle) and len(x.sent) < b.window:
         acknowledged = min((slot.number for slot in x.sent), default=x.next_slot)
@@ -84,6 +94,9 @@ def x_acknowledges(w: World, b: Bounds) -> Steps:
         if ("journal", name, True) in w.heard and not slot.is_durable:
             sent = (*x.sent[:at], replace(slot, is_durable=True), *x.sent[at + 1 :])
             yield f"X hears of slot {slot.number}", replace(w, x=_settled(replace(x, sent=sent), b))
+            if b.fails and x.failed is None and slot.rows and not x.waiting:
+                after = _x(w, sent=(), accepted=slot.rows[0][0], failed=(slot.number, True))
+                yield f"X hears that slot {slot.number} failed", after
 
 
 def _settled(x: Broker, b: Bounds) -> Broker:
@@ -149,10 +162,12 @@ def x_moves(w: World, b: Bounds) -> Steps:
     if not x.moving or (w.owner != "X" and b.left_out != "move while alive") or w.owner == "Y":
         return
     is_quiet = not (x.waiting or x.sent) or b.left_out == "move when quiet"
+    if x.failed and x.failed[1] and "cut off what failed" not in b.lines:
+        return
     is_flushed = not (x.tail or x.flushing) or b.left_out == "move when flushed"
     is_alive = not w.lease_ended or b.left_out == "move while alive"
     if is_quiet and is_flushed and is_alive:
-        yield "X gives the segment to Y", replace(w, owner="Y")
+        yield "X gives the segment to Y", replace(w, owner="Y", number=w.number + 1)
 
 
 def puts_land(w: World, b: Bounds) -> Steps:
@@ -220,7 +235,8 @@ def _recoverer(w: World, r: Recoverer, me: str, b: Bounds) -> Iterator[tuple[str
         if b.left_out != "stop at a gap" and gone:  # another recovery deletes, or a slot was lost
             found = found[: next((i for i, n in enumerate(range(run.first, end)) if (n, 0) not in slots), None)]
             step = step if b.left_out == "ask the key" else "doubt"
-        yield "reads", w, replace(r, step=step, rows=rows_in(found) if step != "doubt" else (), run=None)
+        rows = rows_in(found) if step != "doubt" else ()
+        yield "reads", w, replace(r, step=step, rows=rows, run=None, record=record_of(w))
     elif r.step == "doubt":
         if w.recovered:
             yield "asks the key: another has finished", w, replace(r, step="done")
@@ -231,9 +247,9 @@ def _recoverer(w: World, r: Recoverer, me: str, b: Bounds) -> Iterator[tuple[str
     elif r.step == "give":
         owner = "Z" if w.owner == "X" or b.left_out == "compare the owner" else w.owner
         if b.left_out == "give last":
-            yield "gives too early", replace(w, owner=owner), replace(r, step="work in")
+            yield "gives too early", _given(w, owner), replace(r, step="work in")
         else:
-            yield "gives", replace(w, owner=owner, recovered=True), replace(r, step="done", rows=())
+            yield "gives", replace(_given(w, owner), recovered=True), replace(r, step="done", rows=())
     elif r.step == "done":
         newest = max((name for name, slot in w.journal if slot.is_fence), default=None)
         for name in slots:
@@ -247,8 +263,15 @@ def _works_in(w: World, r: Recoverer, me: str, b: Bounds) -> Iterator[tuple[str,
             yield "hears", w, replace(r, step="work in")
         return
     end = end_of(w.chain)
-    rows = tuple(row for row in without_marks(r.rows) if row[0] >= end[1])
-    marks = marked_in(r.rows)
+    found = [(row, verdict_on(w, row, r.record, b)) for row in without_marks(r.rows)]
+    if any(verdict == "damage" for _, verdict in found) and r.record != record_of(w):
+        yield "reads the record again", w, replace(r, record=record_of(w))
+        return
+    if any(verdict == "damage" for _, verdict in found):
+        yield "finds rows that would be lost", w, replace(r, step="damaged")
+        return
+    rows = tuple(row for row, verdict in found if verdict == "append")
+    marks = marked_in(r.rows) if r.record == X else ()
     is_due = any(sequence >= end[0] for sequence in marks)  # done is a mark when any entry has its sequence
     if b.left_out == "name the entry":
         is_due = bool(marks) and not r.has_put
@@ -266,12 +289,18 @@ def successor(w: World, name: str, s: Successor) -> Steps:
     """The new owner opens the segment unless it is sealed, acknowledges a message, flushes it."""
     sealed = SEAL in {message for _, message in rows_in(w.chain)}
     if w.owner == name and s.opened_at is None and not sealed:
-        yield f"{name} opens", _successor(w, name, Successor(end_of(w.chain)))
+        yield f"{name} opens", _successor(w, name, Successor(end_of(w.chain), w.number))
     if s.opened_at is not None and not s.acked:
         yield f"{name} acknowledges", _successor(w, name, replace(s, acked=True))
     if s.opened_at is not None and s.acked and not s.flushed and s.opened_at[0] not in {n[0] for n, _ in w.chain}:
-        chain = with_object(w.chain, s.opened_at, Object(name, ((s.opened_at[1], f"of {name}"),)))
+        row = (s.opened_at[1], f"of {name}")
+        entry = Object(name, (row,), tenure=Tenure((1, s.number), name))
+        chain = with_object(w.chain, s.opened_at, entry)
         yield f"{name} flushes", replace(_successor(w, name, replace(s, flushed=True)), chain=chain)
+
+
+def _given(w: World, owner: str) -> World:
+    return w if owner == w.owner else replace(w, owner=owner, number=w.number + 1)
 
 
 def _x(w: World, **changes: object) -> World:

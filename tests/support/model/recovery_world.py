@@ -5,6 +5,9 @@ it, or move it to the living broker Y. Its lease may end at any moment; then rec
 the segment to Z, while X, the zombie, goes on, and its puts land late, or twice. The store may lose a slot that others
 state as acknowledged: then no recovery may end as if nothing were missing.
 
+With `fails` X's journal may refuse a commit that is in it all the same, as a file may after a failed sync. X's next
+commit takes its place; before X moves the segment the journal cuts it off.
+
 With `marks` an idle X journals a mark, and then puts an entry without rows, so that retention can take the one before:
 the protocol for segments that get no messages. No broker does it yet.
 """
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from seaweedq.journal.object_format import Run, SlotHeader, SlotKind, valid_run
+from seaweedq.segments.terms import Tenure, Verdict, judge
 
 RULES = {
     "look again": "a fence is trusted without looking once it is there",
@@ -37,7 +41,15 @@ RULES = {
     "move while alive": "X moves the segment though its lease has ended",
 }
 
+LINES = {
+    "cut off what failed": "X moves the segment with a commit in its journal that failed",
+    "leave what failed": "a recovery takes rows of a segment that has left X for lost ones",
+    "leave what is another's": "a recovery appends rows behind the chain's end, whatever term the record has",
+}
+"""Rules of which one alone may be left out: the second line behind them holds."""
+
 Row = tuple[int, str]  # offset, message
+X = Tenure((1, 1), "X")
 Name = tuple[int, int]  # sequence, first offset; of a slot: its number, 0
 SEAL = "seal"
 MARK = "mark "  # and the sequence of its entry: a frame without rows, which an idle segment journals
@@ -45,13 +57,14 @@ MARK = "mark "  # and the sequence of its entry: a frame without rows, which an 
 
 @dataclass(frozen=True)
 class Object:
-    """A slot of the journal, or an entry of the chain."""
+    """A slot of the journal, or an entry of the chain, with the tenure of its rows."""
 
     writer: str
     rows: tuple[Row, ...] = ()
     released: int = 0
     is_fence: bool = False
     acknowledged: int = 0
+    tenure: Tenure = X
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Broker:
-    """X, as it knows itself. `tail`: (row, slot), acknowledged, not flushed; `flushing`: (name, part of the tail)."""
+    """X, as it knows itself. `tail`: (row, slot), acknowledged, not flushed; `flushing`: (name, part of the tail);
+    `failed`: the slot that was refused, and whether it may come back."""
 
     accepted: int = 0
     is_sealing: bool = False
@@ -95,25 +109,29 @@ class Broker:
     moving: bool = False
     stopped: bool = False
     marked: bool = False
+    failed: tuple[int, bool] | None = None
 
 
 @dataclass(frozen=True)
 class Recoverer:
-    """`known` is a fence that was there before the look; `run` what the look found. One that found damage is stuck."""
+    """`known` is a fence that was there before the look; `run` what the look found; `record` whose the segment was when
+    the journal was read. One that found damage is stuck."""
 
     step: str = "look"
     known: int | None = None
     run: Run | None = None
     rows: tuple[Row, ...] = ()
+    record: Tenure = X
     entry: Name = (0, 0)
     has_put: bool = False
 
 
 @dataclass(frozen=True)
 class Successor:
-    """Y or Z: opens the segment, acknowledges a message, flushes it."""
+    """Y or Z: opens the segment in a term, acknowledges a message, flushes it."""
 
     opened_at: Name | None = None
+    number: int = 0
     acked: bool = False
     flushed: bool = False
 
@@ -129,6 +147,7 @@ class World:
     x: Broker = Broker()
     lease_ended: bool = False
     owner: str = "X"
+    number: int = 1
     recoverers: tuple[Recoverer, ...] = ()
     crashes: int = 0
     losses: int = 0
@@ -148,7 +167,9 @@ class Bounds:
     twice: bool = False
     losses: int = 0
     marks: bool = False
+    fails: bool = False
     left_out: str | None = None
+    lines: frozenset[str] = frozenset()  # some of LINES, left out too
 
 
 def with_object(objects: Objects, name: Name, content: Object) -> Objects:
@@ -196,3 +217,19 @@ def marked_in(rows: Iterable[Row]) -> tuple[int, ...]:
 def rows_in(objects: Iterable[tuple[Name, Object]]) -> tuple[Row, ...]:
     """All rows, in the order of the names."""
     return tuple(row for _, content in objects for row in content.rows)
+
+
+def record_of(w: World) -> Tenure:
+    """The segment's record."""
+    return Tenure((1, w.number), w.owner)
+
+
+def verdict_on(w: World, row: Row, record: Tenure, b: Bounds) -> Verdict:
+    """What the broker's own code makes of a row of X's journal."""
+    holder = next((entry.tenure for _, entry in w.chain if row[0] in dict(entry.rows)), None)
+    last = w.chain[-1][1].tenure if w.chain else None
+    if "leave what is another's" in b.lines and holder is None:
+        return "append"
+    verdict = judge(X, holder, record, last, False)
+    own = judge(X, holder, X, X, False)
+    return "damage" if "leave what failed" in b.lines and verdict == "skip" != own else verdict
