@@ -56,7 +56,9 @@ def import_file(
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))
         bytes_told, rows_told = _bars(stack, file)
-        upload_id = upload or client.upload(topic, _there(file), progress=bytes_told)
+        upload_id = upload or ""
+        if file is not None:
+            upload_id = client.upload(topic, file, progress=bytes_told)
         try:
             done = client.import_upload(topic, upload_id, kind, bare, rows_told)
         except (KeyboardInterrupt, ClientError, Unavailable):  # the same file once more would double its rows
@@ -78,11 +80,6 @@ def _format(file: Path | None, format: str | None) -> "Format":
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--format") from None
     return kind  # type: ignore[return-value]
-
-
-def _there(file: Path | None) -> Path:
-    assert file is not None
-    return file
 
 
 def _bars(

@@ -141,10 +141,6 @@ class RedriveRun:
             for message in self.left.values():
                 message.nack(0)
 
-    @property
-    def _is_full(self) -> bool:
-        return self._most is not None and self.done + self.again + len(self.left) >= self._most
-
     def _publish_all(self) -> bool:
         """Publishes letters that come within a second of the one before. Returns False if that is all that was asked
         for."""
@@ -156,7 +152,7 @@ class RedriveRun:
             for message in messages:
                 self._waited_s = 0.0
                 self._redrive(message)
-                if self._is_full:
+                if self._most is not None and self.done + self.again + len(self.left) >= self._most:
                     return False
         return True
 

@@ -359,8 +359,9 @@ class Body:
                     self._check(size)
                 if more and not chunks and not self._of_peer:
                     self._incomplete = IncompleteBody(self._dismiss)
-                if more or chunks or size >= SMALL_BYTES:
-                    self._take_fairly(len(chunk))
+                if not self._of_peer and (more or chunks or size >= SMALL_BYTES):
+                    self._reader.fair.claim(self._request.key, len(chunk))
+                    self._fair += len(chunk)
                 if self._incomplete is None:
                     budget.hold(len(chunk))
                     self._held += len(chunk)
@@ -374,11 +375,6 @@ class Body:
             budget.take(size)  # it was held as an incomplete one
             self._held += size
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _take_fairly(self, size: int) -> None:
-        if not self._of_peer:
-            self._reader.fair.claim(self._request.key, size)
-            self._fair += size
 
     def _dismiss(self) -> None:
         """Ends the wait for a body that came too slowly."""

@@ -16,7 +16,7 @@ from seaweedq.api.request import Answer, Request
 from seaweedq.api.routes import HOT, OF_BODIES, SUBSCRIPTION, Router, Takes
 from seaweedq.api.services import Parts
 from seaweedq.broker.read import Target
-from seaweedq.broker.subscriptions import AckOutcome, Refusal, Selection
+from seaweedq.broker.subscriptions import Refusal, Selection
 from seaweedq.broker.topics import Topic
 from seaweedq.codec.message_json import read_ids
 from seaweedq.errors import ChainDamaged, InvalidRequest, NoDeadLetters, NotOwner
@@ -181,7 +181,9 @@ class Acks:
         else:
             done = await dispatcher.ack(topic, name, selection)
             kind = AckAnswer
-        return Answer(200, msgspec.json.encode(kind(done.known, done.late, [*unknown, *_ids(done)])))
+        for segment, offsets in done.unknown.items():
+            unknown += [f"{segment}-{offset}" for offset in offsets]
+        return Answer(200, msgspec.json.encode(kind(done.known, done.late, unknown)))
 
 
 def _selection(wanted: AckRequest) -> tuple[Selection, list[str]]:
@@ -190,7 +192,3 @@ def _selection(wanted: AckRequest) -> tuple[Selection, list[str]]:
         return Selection(None, wanted.lease, wanted.consumer), []
     offsets, strange = read_ids(wanted.ids)
     return Selection(offsets, wanted.lease, wanted.consumer), strange
-
-
-def _ids(done: AckOutcome) -> list[str]:
-    return [f"{segment}-{offset}" for segment, offsets in done.unknown.items() for offset in offsets]

@@ -17,7 +17,7 @@ from seaweedq.api.services import Parts, PartsDep, body, given
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.retention import BEGINNING, Place, RestoredCoordinationRepair
 from seaweedq.broker.rpc import BrokerStatus
-from seaweedq.broker.topics import OrphanedTopics, find_orphaned_topics
+from seaweedq.broker.topics import find_orphaned_topics
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.errors import InvalidRequest, LevelConflict, Unavailable
@@ -197,14 +197,13 @@ async def cluster(services: ClusterDep) -> Response:
             too_old=level.too_old_for(level.newest),
             leader=leader,
             brokers=brokers,
-            left_behind=[_left(one) for one in find_orphaned_topics(catalog, roster)],
+            left_behind=[
+                LeftAnswer(one.broker, one.state, one.why, one.segments, one.topics)
+                for one in find_orphaned_topics(catalog, roster)
+            ],
             unreadable=sorted(roster.unreadable) or UNSET,
         )
     )
-
-
-def _left(one: OrphanedTopics) -> LeftAnswer:
-    return LeftAnswer(one.broker, one.state, one.why, one.segments, one.topics)
 
 
 async def _status(services: ClusterServices, id: str, url: str) -> BrokerStatus | None:

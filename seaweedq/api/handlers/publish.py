@@ -270,7 +270,10 @@ class Publish:
             self.reader.budget.check(0)
             if single.reference is not None:
                 single = await in_time(self.payloads.resolve_single(topic, single), deadline)
-            return _single_answer(*await self.publisher.single(topic, single, producer, deadline))
+            segment, offset, duplicate = await self.publisher.single(topic, single, producer, deadline)
+            place = f'{{"segment":{segment},"first_offset":{offset},"count":1}}'
+            end = ',"duplicate":true}' if duplicate else "}"
+            return Answer(200, f'{{"count":1,"segments":[{place}],"ids":["{segment}-{offset}"]{end}'.encode())
         rows = await in_time(posted.rows(topic.record.config, intake, self.reader.decoding), deadline)
         request.spend("messages", rows.num_rows)
         with self.reader.made(request, rows.nbytes):
@@ -342,12 +345,6 @@ def _producer(request: Request) -> Producer | None:
     # may have had its name before.
     identity = identity if own is None else f"{own}{OF_PRINCIPAL}{identity}"
     return Producer(identity, whole_number(sequence, "Producer-Sequence", 0, MAX_SEQUENCE))
-
-
-def _single_answer(segment: int, offset: int, duplicate: bool) -> Answer:
-    end = ',"duplicate":true}' if duplicate else "}"
-    place = f'{{"segment":{segment},"first_offset":{offset},"count":1}}'
-    return Answer(200, f'{{"count":1,"segments":[{place}],"ids":["{segment}-{offset}"]{end}'.encode())
 
 
 def answer_body(published: PublishResult, with_ids: bool) -> bytes:

@@ -30,7 +30,7 @@ from seaweedq.api.services import Parts, body, given
 from seaweedq.balancer.history import KEPT_US, Cell
 from seaweedq.balancer.load import WINDOWS_S, Averages
 from seaweedq.balancer.scaling import Measure
-from seaweedq.broker.load import FoundHistory, Histories, SegmentRates
+from seaweedq.broker.load import Histories, SegmentRates
 from seaweedq.broker.read import ClusterTime, Position, TopicPositions
 from seaweedq.broker.reshape import MAX_SUCCESSORS, ChangeRequests
 from seaweedq.broker.rpc import HistoryCall
@@ -321,16 +321,12 @@ def _answer(
         flushed_offset=position.flushed,
         end_offset=position.end,
         emptied=emptied,
-        rates=_rates(observed) if observed else None,
+        rates=Rates(_rounded(observed.messages_per_s), _rounded(observed.bytes_per_s)) if observed else None,
         hot_key=_hot_key(observed) if observed else None,
         next_split=_next_split(observed) if observed else None,
         created_at=moment(record.created_us),
         sealed_at=None if record.sealed_us is None else moment(record.sealed_us),
     )
-
-
-def _rates(observed: SegmentRates) -> Rates:
-    return Rates(_rounded(observed.messages_per_s), _rounded(observed.bytes_per_s))
 
 
 def _hot_key(observed: SegmentRates) -> HotKey | None:
@@ -443,12 +439,9 @@ async def history(
         raise InvalidRequest(f"since must be before {end}", field="since", value=since)
     found = await services.catalog.require(topic)
     call = HistoryCall(found.name, found.record.incarnation, since_us, until_us, most)
-    return json_answer(_history(await services.histories.find(call)))
-
-
-def _history(found: FoundHistory) -> HistoryAnswer:
-    cells = [_cell(one) for one in found.cells]
-    return HistoryAnswer(moment(found.begin_us), moment(found.end_us), found.leader, cells)
+    told = await services.histories.find(call)
+    cells = [_cell(one) for one in told.cells]
+    return json_answer(HistoryAnswer(moment(told.begin_us), moment(told.end_us), told.leader, cells))
 
 
 def _cell(cell: Cell) -> CellAnswer:

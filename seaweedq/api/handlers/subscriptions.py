@@ -302,7 +302,9 @@ async def list_all_subscriptions(
     after = None if page_token is None else _place(page_token)
     caller, found, more = request.caller, list[ListedSubscription](), False
     async for one in services.admin.every(after):
-        if judge(caller, Action.DESCRIBE, Resource(one.topic, one.name)) and _is_there(services.catalog, one):
+        topic = services.catalog.get(one.topic)  # which may be another one of that name
+        is_there = topic is not None and topic.record.incarnation == one.incarnation
+        if is_there and judge(caller, Action.DESCRIBE, Resource(one.topic, one.name)):
             if more := len(found) == size:
                 break
             found.append(one)
@@ -312,12 +314,6 @@ async def list_all_subscriptions(
     if more:
         page.next_page_token = f"{found[-1].topic}/{found[-1].incarnation}/{found[-1].name}"
     return json_answer(page)
-
-
-def _is_there(catalog: Catalog, one: ListedSubscription) -> bool:
-    """Returns whether the topic of a subscription is there, and not only another one of its name."""
-    topic = catalog.get(one.topic)
-    return topic is not None and topic.record.incarnation == one.incarnation
 
 
 def _name(one: ListedSubscription) -> SubscriptionName:

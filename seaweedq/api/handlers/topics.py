@@ -506,26 +506,20 @@ async def change_topic(
     now: then `retention` alone may be named."""
     found = await services.catalog.require(topic)
     if dry_run:
-        _check_dry_run(wanted)
-        return json_answer(await _previewed(services, found, changed_config(found.record.config, wanted).retention))
+        named = [name for name in wanted.__struct_fields__ if getattr(wanted, name) is not UNSET]
+        if others := [name for name in named if name != "retention"]:
+            raise InvalidRequest(
+                f"dry_run counts what retention takes, and nothing of {', '.join(others)}", field=others[0]
+            )
+        policy = changed_config(found.record.config, wanted).retention
+        flushed = {number: one.flushed for number, one in (await services.positions.positions(found)).items()}
+        taken = await services.files.preview(found, policy, flushed, services.reader.clock.now_us())
+        return json_answer(preview_answer(taken))
     while True:
         config = changed_config(found.record.config, wanted)
         if await services.admin.change(found, config):
             return json_answer(await _answer(services, found))
         found = services.catalog.topic(topic)
-
-
-def _check_dry_run(wanted: ChangeRequest) -> None:
-    """Raises InvalidRequest where a request names more than the preview counts."""
-    others = [name for name in wanted.__struct_fields__ if name != "retention" and getattr(wanted, name) is not UNSET]
-    if others:
-        named = ", ".join(others)
-        raise InvalidRequest(f"dry_run counts what retention takes, and nothing of {named}", field=others[0])
-
-
-async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPolicy) -> PreviewAnswer:
-    flushed = {number: one.flushed for number, one in (await services.positions.positions(topic)).items()}
-    return preview_answer(await services.files.preview(topic, policy, flushed, services.reader.clock.now_us()))
 
 
 @router.route("DELETE", TOPIC, Action.DELETE, "deleteTopic", "Delete a topic", answers={204: None}, refuses=(404, 409))

@@ -199,7 +199,10 @@ class ForwardReceiver:
     async def _receive(self, frame: ForwardFrame) -> Outcome:
         header, deadline = frame.header, self._deadline()
         try:
-            segment = await self._opened(header, deadline)
+            try:
+                segment = await deadline.bound(self._opened(header))
+            except TimeoutError:
+                raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
             if header.part not in segment.source.parts:
                 raise NotOwner(f"segment {segment.id} of {header.topic!r} has no part that begins at {header.part}")
             in_thread = header.length > THREAD_BYTES
@@ -208,16 +211,7 @@ class ForwardReceiver:
         except SeaweedqError as error:
             return Outcome(trouble=ErrorMessage.from_error(error))
 
-    async def _opened(self, header: ForwardHeader, deadline: Deadline) -> OpenSegment:
-        async def opened() -> OpenSegment:
-            return await self._ownership.opened(await self._topic_of(header), header.segment)
-
-        try:
-            return await deadline.bound(opened())
-        except TimeoutError:
-            raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
-
-    async def _topic_of(self, header: ForwardHeader) -> Topic:
+    async def _opened(self, header: ForwardHeader) -> OpenSegment:
         topic = self._catalog.get(header.topic)
         if topic is None or topic.record.incarnation != header.incarnation:
             await self._catalog.refresh(header.topic, header.segment)
@@ -226,7 +220,7 @@ class ForwardReceiver:
             raise NotOwner(f"this broker knows another topic {header.topic!r}")
         if header.segment not in self._catalog.records(topic):
             await self._catalog.refresh(topic.name, header.segment)  # the other broker is ahead: it may have just come
-        return topic
+        return await self._ownership.opened(topic, header.segment)
 
 
 def _read(frame: ForwardFrame, segment: OpenSegment) -> EncodedRows:

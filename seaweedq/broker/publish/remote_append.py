@@ -123,7 +123,11 @@ class RemoteAppender:
             if self._gathered.get((topic, segment)) is waiting:
                 del self._gathered[topic, segment]
             for result in results:
-                _answer(waiting, result)
+                for at, index in enumerate(result.indexes):
+                    if isinstance(result, FailedRows):
+                        fail(waiting[index][2], result.error)
+                    else:
+                        resolve(waiting[index][2], (result.segment, result.first + at))
             for _, _, done in waiting:
                 fail(done, failed)
 
@@ -248,14 +252,6 @@ class RemoteAppender:
             self._refreshed_s[owner] = now_s
             with suppress(CoordinationUnavailable, TimeoutError):
                 await deadline.bound(self._catalog.refresh(topic.name, segment))
-
-
-def _answer(waiting: Sequence[WaitingSingle], result: AppendedRows | FailedRows) -> None:
-    for at, index in enumerate(result.indexes):
-        if isinstance(result, FailedRows):
-            fail(waiting[index][2], result.error)
-        else:
-            resolve(waiting[index][2], (result.segment, result.first + at))
 
 
 def _frame(topic: Topic, rows: Slice, sequences: Sequences) -> ForwardFrame:

@@ -93,7 +93,8 @@ def same_attempt_class(rules: Rules, free: Offsets, attempts: Array, slots: Arra
         if rules.mode == "ordered":
             kept = np.maximum.accumulate(others)
         elif rules.mode == "keyed":
-            kept = others | _behind(slots, others)
+            places = np.arange(len(slots))
+            kept = others | later_of_slots(places, slots, places[others], slots[others])
         free = free[~kept]
     return free[: {NORMAL: len(free), SUSPECTS: FEW, ALONE: 1}[wanted]]
 
@@ -106,12 +107,6 @@ def later_of_slots(offsets: Offsets, slots: Array, first: Offsets, first_slots: 
     after[NO_KEY] = np.iinfo(np.int64).max
     found: Array = offsets > after[slots]
     return found
-
-
-def _behind(slots: Array, marked: Array) -> Array:
-    """Tells which places come behind a marked one of the same slot."""
-    places = np.arange(len(slots))
-    return later_of_slots(places, slots, places[marked], slots[marked])
 
 
 def left_out(wanted: MessageFilter, rows: pa.RecordBatch) -> Array:

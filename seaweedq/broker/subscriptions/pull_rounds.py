@@ -19,7 +19,7 @@ holds such messages it gets nothing, and if one is due it waits until the stream
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -523,7 +523,11 @@ def next_turn(subscription: Subscription, position: Position) -> Resend | NewLea
     holding = [numbers for _, _, numbers in held.values()]
     unique = dict.fromkeys(n for some in holding for n in (some if len(some) < FEW else np.unique(some)).tolist())
     for serial, number in stream.holding(unique, position.serial):
-        if _misses(held, number, serial, position) and (lease := leases.numbered(number)):
+        misses = any(  # the client does not have all that the lease holds
+            len(position.behind(serial, segment, offsets[numbers == number]))
+            for segment, (_, offsets, numbers) in held.items()
+        )
+        if misses and (lease := leases.numbered(number)):
             return Resend(lease, position if serial == position.serial else position.at(serial))
     in_flight = sum(len(offsets) for _, offsets, _ in held.values())
     if in_flight >= position.max_in_flight or (in_flight and _has_to_empty(subscription, held, position.consumer)):
@@ -534,29 +538,20 @@ def next_turn(subscription: Subscription, position: Position) -> Resend | NewLea
     return NewLease(name, position.max_in_flight - in_flight, is_first=not (stream.last or before))
 
 
-def _misses(held: StreamHolds, number: int, serial: int, position: Position) -> bool:
-    """Tells whether the client does not have all that a lease holds."""
-    return any(
-        len(position.behind(serial, segment, offsets[numbers == number]))
-        for segment, (_, offsets, numbers) in held.items()
-    )
-
-
 def _has_to_empty(subscription: Subscription, held: StreamHolds, consumer: str) -> bool:
     """Tells whether a stream that holds something gets nothing more until it holds nothing."""
     for delivery, offsets, _ in held.values():
         if delivery.rules.kinds(delivery.window.values("attempts", offsets) - np.uint16(1)).any():
             return True
-    number = subscription.leases.consumer(consumer)
-    return any(delivery.kind_of(first) != NORMAL for delivery, first in _due(subscription, number))
-
-
-def _due(subscription: Subscription, consumer: int) -> Iterator[tuple[SegmentDelivery, int]]:
-    """Yields the first message of each segment that is due, of those that were delivered before."""
+    limits = PullLimits(subscription.leases.consumer(consumer), 1)
     for segment in subscription.frontier.open:
         cursor = subscription.cursors.get(segment)
-        if cursor is None or cursor.delivery.is_drained(cursor.delivery.window.delivered_to):
+        if cursor is None:
             continue
-        due = cursor.delivery.available(PullLimits(consumer, 1), cursor.delivery.window.delivered_to)
-        if len(due):
-            yield cursor.delivery, int(due[0])
+        delivery, delivered_to = cursor.delivery, cursor.delivery.window.delivered_to
+        if delivery.is_drained(delivered_to):
+            continue
+        due = delivery.available(limits, delivered_to)  # the first one, of those that were delivered before
+        if len(due) and delivery.kind_of(int(due[0])) != NORMAL:
+            return True
+    return False

@@ -243,8 +243,13 @@ CONSUMER_CHARS = 255
 def check_pull_options(wanted: PullOptions, consumer: str | None) -> None:
     """Raises TypeError or ValueError for a subscriber's wishes that no broker could fulfil."""
     _check_whole("max_messages", wanted.max_messages, MAX_PULL)
-    if wanted.idle_timeout_s is not None:
-        _check_seconds("idle_timeout_s", wanted.idle_timeout_s)
+    idle: object = wanted.idle_timeout_s
+    if isinstance(idle, bool) or not isinstance(idle, int | float | None):
+        raise TypeError(f"idle_timeout_s is {_shown(idle)}; it must be a number of seconds, or None for no end")
+    if idle is not None and (not isfinite(idle) or idle < 0):
+        raise ValueError(
+            f"idle_timeout_s is {idle}; it must be a finite number of seconds from 0 on, or None for no end"
+        )
     if consumer is None:
         return
     if not isinstance(consumer, str):
@@ -270,13 +275,6 @@ def _check_whole(name: str, value: object, most: int) -> None:
         raise TypeError(f"{name} is {_shown(value)}; it must be a whole number from 1 to {most:,}")
     if not 1 <= value <= most:
         raise ValueError(f"{name} is {value}; it must be a whole number from 1 to {most:,}")
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is {_shown(value)}; it must be a number of seconds, or None for no end")
-    if not isfinite(value) or value < 0:
-        raise ValueError(f"{name} is {value}; it must be a finite number of seconds from 0 on, or None for no end")
 
 
 def _shown(value: object) -> str:
