@@ -38,10 +38,8 @@ def measure(folder: Path) -> Iterator[Result]:
     """Each way, the best of several runs. Nothing is written."""
     count = 10_000
     layouts = {format: Layout.from_format(format, FIELDS) for format in Format}
-    intake = {
-        format: Intake(layout, None, 1 << 20, NOW_US, 1 << 30, cluster_us=NOW_US) for format, layout in layouts.items()
-    }
-    keyed = Intake(layouts[Format.JSON], "carrier", 1 << 20, NOW_US, cluster_us=NOW_US)
+    intake = {format: Intake(layout, None, 1 << 20, NOW_US, 1 << 30).at(NOW_US) for format, layout in layouts.items()}
+    keyed = Intake(layouts[Format.JSON], "carrier", 1 << 20, NOW_US).at(NOW_US)
 
     values = [b'{"carrier":"UA","delay":%d,"pad":"%s"}' % (i, b"x" * 40) for i in range(count)]
     lines = [b'{"key":"k%06d","value":%b}' % (i, value) for i, value in enumerate(values)]

@@ -58,7 +58,7 @@ class Stages:
         layout = the("segments.layout:Layout")
         made = getattr(layout, "from_format", None) or layout.of
         self.layout = made(the("segments.layout:Format").BYTES)
-        self.intake = the("codec.intake:Intake")(self.layout, None, 1 << 20, NOW_US, 1 << 30, cluster_us=NOW_US)
+        self.intake = the("codec.intake:Intake")(self.layout, None, 1 << 20, NOW_US, 1 << 30).at(NOW_US)
         keys = pa.array([f"key-{row:08d}" for row in range(count)])
         batch = pa.record_batch([keys, pa.array([os.urandom(100) for _ in range(count)])], ["_key", "value"])
         sink = pa.BufferOutputStream()

@@ -87,7 +87,7 @@ def _refuse(error: SeaweedqError) -> None:
 
 def _work(job: Job, wanted: threading.Event) -> None:
     layout = Layout.from_format(Format(job.topic_format), decode_fields(job.columns) if job.columns else None)
-    intake = Intake(layout, job.key_field, job.max_message_bytes, job.now_us, cluster_us=job.now_us)
+    intake = Intake(layout, job.key_field, job.max_message_bytes, job.now_us).at(job.now_us)
     kept: list[pa.RecordBatch] = []
     if job.check:
         count, kept = _checked(job, intake)

@@ -1,8 +1,9 @@
 """The rules by which messages of a request are decoded, and the errors that name those that are refused."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge
 from seaweedq.segments.layout import Layout
@@ -17,12 +18,17 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MIN_US, MAX_US = ((t.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1) for t in (datetime.min, datetime.max))
 
 
-@dataclass(frozen=True, slots=True)
+def _unknown(_now_us: int) -> int | None:
+    return None
+
+
+@dataclass(frozen=True)
 class Intake:
     """The topic's layout and key field, the limits, and two times (microseconds since the epoch).
 
-    `now_us` is the broker's own time, which messages get that have none. Lifetimes count from `cluster_us`, the time of
-    the cluster, which is None if it is not known; a time that is too far ahead is judged by it, too.
+    `now_us` is the broker's own time, which messages get that have none. Lifetimes count from the time of the cluster
+    then; a time that is too far ahead is judged by it, too. `cluster_time` returns that time, None if it is not known.
+    It is asked once, and for a message alone that states a time. Threads decode `at` a time that was asked before.
     """
 
     layout: Layout
@@ -30,7 +36,16 @@ class Intake:
     max_message_bytes: int
     now_us: int
     max_request_bytes: int = 16 * 1024 * 1024
-    cluster_us: int | None = None
+    cluster_time: Callable[[int], int | None] = _unknown
+
+    def at(self, cluster_us: int | None) -> "Intake":
+        """Returns the same at this time of the cluster."""
+        return replace(self, cluster_time=lambda _: cluster_us)
+
+    @cached_property
+    def cluster_us(self) -> int | None:
+        """The time of the cluster, None if it is not known."""
+        return self.cluster_time(self.now_us)
 
     @property
     def lifetime_from_us(self) -> int:

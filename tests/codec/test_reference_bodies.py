@@ -21,7 +21,7 @@ FIELDS = parse_schema(
 
 
 def intake(format: str = "json", key_field: str | None = None, limit: int = 1000) -> Intake:
-    return Intake(Layout.from_format(Format(format), FIELDS), key_field, limit, NOW_US, cluster_us=NOW_US)
+    return Intake(Layout.from_format(Format(format), FIELDS), key_field, limit, NOW_US).at(NOW_US)
 
 
 def reason(message: Any, taken: Intake) -> str:

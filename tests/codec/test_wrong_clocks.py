@@ -72,7 +72,7 @@ def test_a_lifetime_counts_from_the_time_of_the_cluster(decode: Decode, lifetime
 @pytest.mark.parametrize("decode", JSON.values(), ids=JSON)
 def test_without_that_time_only_what_has_a_lifetime_has_to_wait(decode: Decode) -> None:
     assert not issubclass(TimeUnknown, GIVEN_UP)
-    taking = replace(intake(), cluster_us=None)
+    taking = intake().at(None)
     assert decode(message_of(decode), taking).num_rows
     with pytest.raises(TimeUnknown):
         decode(message_of(decode, expires_in_s=60), taking)

@@ -42,12 +42,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "publish of one message": Budget(31, 15),
-    "publish of 100 as NDJSON": Budget(37, 16),
-    "publish of 100 as Arrow": Budget(39, 16),
+    "publish of one message": Budget(30, 14),
+    "publish of 100 as NDJSON": Budget(35, 14),
+    "publish of 100 as Arrow": Budget(37, 14),
     "pull of 5": Budget(33, 14),
     "ack by lease": Budget(34, 13),
-    "read of a topic's record": Budget(31, 13),
+    "read of a topic's record": Budget(29, 13),
 }
 
 

@@ -4,7 +4,7 @@ One JSON message joins the messages that wait for its segment. Any other body be
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import msgspec
@@ -166,7 +166,8 @@ class _PublishBody:
             return bodies.decode(self.media, content, intake, bare, self.key)
         size = needed(media, content, bare, intake.max_request_bytes)
         caller, own = self.request.key, len(content)
-        return await memory.run(caller, own, size, bodies.decode, self.media, content, intake, bare, self.key)
+        timed = intake.at(intake.cluster_us)
+        return await memory.run(caller, own, size, bodies.decode, self.media, content, timed, bare, self.key)
 
     def single(self, intake: Intake) -> Single | None:
         """Returns the one message of a small JSON body, None if `rows` has to decode the body."""
@@ -285,7 +286,7 @@ class Publish:
         """Returns where the messages of a refused request are, if they were taken before. What was valid then may be
         refused now: a timestamp by another broker's clock, an upload that has expired. They must not seem lost."""
         intake = self._intake(topic.record.config, topic.layout)
-        lenient = replace(intake, cluster_us=intake.judged_from_us + LENIENT_US)
+        lenient = intake.at(intake.judged_from_us + LENIENT_US)
         try:
             rows = await posted.rows(topic.record.config, lenient, self.reader.decoding)
         except BadRequest:
@@ -307,7 +308,7 @@ class Publish:
         _check_format(layout, posted.format)
         config = TopicConfig()
         intake = self._intake(config, layout)  # these rows are not stored: they need no certain time
-        rows = await posted.rows(config, replace(intake, cluster_us=intake.judged_from_us), self.reader.decoding)
+        rows = await posted.rows(config, intake.at(intake.judged_from_us), self.reader.decoding)
         if "_reference" in rows.schema.names:
             await self.catalog.require(name)  # a topic that does not exist has no uploads
         await create(request, self.topics, name)
@@ -315,7 +316,7 @@ class Publish:
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()
         limits = settings.max_message_bytes, now_us, settings.max_request_bytes
-        return Intake(layout, config.key_field, *limits, self.time.lifetime_from_us(now_us))
+        return Intake(layout, config.key_field, *limits, self.time.lifetime_from_us)
 
 
 def _check_format(layout: Layout, stated: str | None) -> None:

@@ -43,7 +43,7 @@ FIELDS = parse_schema(iceberg(TYPES, required=("small",)))
 
 def intake(format: str = "json", key_field: str | None = None, limit: int = LIMIT, request: int = 1 << 24) -> Intake:
     """An intake at NOW_US."""
-    return Intake(Layout.from_format(Format(format), FIELDS), key_field, limit, NOW_US, request, cluster_us=NOW_US)
+    return Intake(Layout.from_format(Format(format), FIELDS), key_field, limit, NOW_US, request).at(NOW_US)
 
 
 def stream(columns: dict[str, Any] | pa.Table | pa.RecordBatch, compression: str | None = None) -> bytes:
