@@ -18,8 +18,9 @@ from tests.spark.test_topic_table import publish
 from tests.support.fixtures.spark_session import java
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.spark import jvm
 from tests.support.spark.application import Application, run
-from tests.support.spark.standalone import QUICK, standalone
+from tests.support.spark.standalone import standalone
 
 MODULES = {"grpc": "grpcio", "grpc_status": "grpcio-status", "google.rpc": "googleapis-common-protos"}
 
@@ -51,7 +52,6 @@ def test_a_connect_session_reads_a_topic(connect: None, broker: BrokerProcess, t
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": QUICK,
         "SPARK_TESTING": "1",  # a port of its own, else 15002
     }
     arguments = [broker.url, "far", broker.store.as_uri(), str(tmp_path)]
@@ -68,7 +68,7 @@ def test_a_connect_session_reads_a_topic(connect: None, broker: BrokerProcess, t
 EXECUTORS = {
     "spark.cores.max": "2",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": jvm.QUICK,
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
 }
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
-from tests.support.spark.standalone import QUICK
 
 FIRST_HOUR = ("README.md", "docs/learn/tutorial.md")  # of a newcomer, in their order
 SERVE = "seaweedq serve"
@@ -56,7 +55,6 @@ class Page:
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONUNBUFFERED": "1",  # as at a terminal: what one process prints is in order
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_SUBMIT_OPTS": QUICK,
             "COLUMNS": "120",
         }
 

@@ -21,7 +21,7 @@ from seaweedq.errors import SeaweedqError
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.together import BROKERS, TOPIC, Together, started
-from tests.support.spark.standalone import QUICK
+from tests.support.spark import jvm
 
 KEYS, ROWS, PAUSE_S, CHANGE_S, SETTLE_S = 23, 40, 0.05, 2.0, 240.0
 
@@ -39,7 +39,7 @@ class Query:
     def start(self) -> None:
         """Starts it in a session of its own: its JVM dies with it."""
         given = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        given["SPARK_SUBMIT_OPTS"] = QUICK
+        given["SPARK_SUBMIT_OPTS"] = jvm.options()
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, cwd=ROOT, env={**os.environ, **given}, stdout=log, stderr=log, start_new_session=True

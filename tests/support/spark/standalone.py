@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.processes.broker_process import free_port
+from tests.support.spark import jvm
 
 START_S, POLL_S = 120.0, 0.1
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def standalone(folder: Path, workers: int, environment: Mapping[str, str]) -> It
 
         home = Path(_find_spark_home())
         command = [str(home / "bin/spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *arguments]
-        more = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": QUICK}
+        more = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": jvm.options()}
         more |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1"}
         with log.open("ab") as output:
             started.append(
