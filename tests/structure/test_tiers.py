@@ -1,5 +1,6 @@
 """What each tier draws, and what the end of a run says."""
 
+import os
 import re
 import subprocess
 import sys
@@ -25,34 +26,37 @@ import subprocess, sys
 import pytest
 
 {mark}
-def test_it():
+def test_{number}():
     {start}
 """
 PROCESS, BROKERS = "subprocess.run([sys.executable, '-c', ''])", "sys.audit('tests.brokers', '')"
+MARKED = [  # what a test does, its mark, and what is said of it
+    (PROCESS, "", "no mark says that it starts .*process"),
+    (PROCESS, "brokers", "no mark says that it starts .*process"),
+    (PROCESS, "process", None),
+    (PROCESS, "spark", None),
+    (BROKERS, "", "no mark says that it starts .*brokers"),
+    (BROKERS, "process", "no mark says that it starts .*brokers"),
+    (BROKERS, "brokers", None),
+]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("start", "mark", "says"),
-    [
-        (PROCESS, "", "no mark says that it starts .*process"),
-        (PROCESS, "brokers", "no mark says that it starts .*process"),
-        (PROCESS, "process", None),
-        (PROCESS, "spark", None),
-        (BROKERS, "", "no mark says that it starts .*brokers"),
-        (BROKERS, "process", "no mark says that it starts .*brokers"),
-        (BROKERS, "brokers", None),
-    ],
-)
-def test_a_test_without_the_mark_of_what_it_starts_fails(
-    tmp_path: Path, start: str, mark: str, says: str | None
-) -> None:
+def test_a_test_without_the_mark_of_what_it_starts_fails(tmp_path: Path) -> None:
     test = tmp_path / "test_start.py"
-    test.write_text(STARTS.format(start=start, mark=mark and f"@pytest.mark.{mark}"))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.tiers", "-p", "no:cacheprovider"]
-    done = subprocess.run([*command, f"--rootdir={tmp_path}", str(test)], capture_output=True, text=True, check=False)
-    assert done.returncode == (1 if says else 0), done.stdout
-    assert says is None or re.search(says, done.stdout)
+    tests = [
+        STARTS.format(number=number, start=start, mark=mark and f"@pytest.mark.{mark}")
+        for number, (start, mark, _) in enumerate(MARKED)
+    ]
+    test.write_text("".join(tests))
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "tests.support.tiers", "-p", "no:cacheprovider"]
+    wide = {**os.environ, "COLUMNS": "1000"}  # else reasons are cut off
+    done = subprocess.run(
+        [*command, f"--rootdir={tmp_path}", str(test)], env=wide, capture_output=True, text=True, check=False
+    )
+    for number, (_, _, says) in enumerate(MARKED):
+        expected = rf"^FAILED \S*::test_{number} - .*{says}" if says else rf"^PASSED \S*::test_{number}$"
+        assert re.search(expected, done.stdout, re.MULTILINE), (number, done.stdout)
 
 
 def run(folder: Path, *options: str) -> tuple[str, str]:
