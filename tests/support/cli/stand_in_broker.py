@@ -21,7 +21,7 @@ class Broker:
 
     def __init__(self, data_dir: Path, member: int, port: int) -> None:
         self.folder, self.member, self.port = data_dir, member, port
-        self.stopped = threading.Event()
+        self.stopped = False  # no Event: a handler that sets one as the main thread enters its lock waits for ever
 
     def event(self, what: str) -> None:
         """Note that something happened."""
@@ -49,8 +49,8 @@ class Broker:
         server = self.serve()
         self.event("start")
         self.greet(server)  # the parent goes on when it has read this
-        while not self.stopped.wait(POLL_S):  # a signal just before a wait without an end would not wake it
-            pass
+        while not self.stopped:
+            time.sleep(POLL_S)
         while "linger" in self.orders():
             time.sleep(POLL_S)
         self.event("stop")
@@ -59,13 +59,13 @@ class Broker:
     def terminate(self, number: int, frame: object) -> None:
         """SIGTERM."""
         self.event("term")
-        self.stopped.set()
+        self.stopped = True
 
     def watch_parent(self) -> None:
         """The pipe to the parent."""
         os.read(0, 1)
         self.event("orphan")
-        self.stopped.set()
+        self.stopped = True
 
     def serve(self) -> ThreadingHTTPServer:
         """Answer /readyz in a thread."""
