@@ -19,9 +19,9 @@ def reader(request: pytest.FixtureRequest) -> Reader:
 
 
 @pytest.fixture(scope="session")
-def server(broker_processes: Callable[..., BrokerProcess]) -> BrokerProcess:
+def server(brokers_of_session: Callable[..., BrokerProcess]) -> BrokerProcess:
     """A broker that nothing but the test asks to flush: what the tests leave is below its bounds."""
-    return broker_processes()
+    return brokers_of_session()
 
 
 @pytest.fixture(scope="session")
