@@ -10,10 +10,10 @@ GENERATOR_VERSION := 0.29.1
 CONFLUENT_KAFKA_VERSION := 2.16.1
 MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 
-# Files stay together, since they share brokers, and go in the order of tests/support/tiers.py: what takes long first.
-# WORKERS beyond two, for two cores: where tests start processes, they wait half of their time.
+# Files stay together, since they share brokers, and all of Spark, which has one session; they go in the order of
+# tests/support/tiers.py: what takes long first. WORKERS beyond two, for two cores: tests that start processes wait half of their time.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1 -q
-WORKERS := 3
+WORKERS := 4
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 

@@ -120,6 +120,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted(kept, key=lambda item: -heaviest[item.path])
 
 
+SHARES_SPARK = ("tests/readers/", "tests/spark/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile` what shares Spark's session stays together as a file does: one JVM for all of it."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith(SHARES_SPARK) else str(super()._split_scope(nodeid))
+
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def _in_tier(item: pytest.Item, tier: str) -> bool:
     marks = {mark.name for mark in item.iter_markers()}
     if tier == "fast":
