@@ -77,7 +77,7 @@ class SegmentRows(msgspec.Struct):
 
 
 class PublishAnswer(msgspec.Struct):
-    """Everything is durable. `ids` in the order of the request, of Arrow if they are asked for; `duplicate`: nothing
+    """Everything is durable. `ids` in the order of the request, of Arrow where they are asked for; `duplicate`: nothing
     new was stored."""
 
     count: int
