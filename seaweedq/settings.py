@@ -82,6 +82,12 @@ class CoordinationSettings(Group):
     )
     etcd_cert_file: str = Field("", description="This broker's certificate for etcd, PEM, for mutual TLS.")
     etcd_key_file: str = Field("", description="Private key of that certificate, PEM.")
+    snapshot_s: float = Field(
+        60,
+        gt=0,
+        description="How often the leader puts a snapshot of coordination into the store, if something has changed. "
+        "What coordination alone knew of the time since then is lost with it. One of over 60 MB comes less often.",
+    )
     allow_plain_etcd: bool = Field(
         False,
         description="Permit auth=required with an etcd beyond loopback that is asked without TLS. Whoever can read or "

@@ -5,10 +5,11 @@ Order of writes for a change: 1. its transaction; 2. its object; 3. the store's 
 life's; 4. the answer. A rebuild creates its generation before it lists changes: so it finds the object of 2, or 3 ends
 this life. A crash behind 1 leaves a change without its object, which nobody was told of; a repeat puts it.
 
-Order of writes for a snapshot: 1. coordination has its number (the leader's, in a transaction that compares its key);
-2. coordination is read as of one revision; 3. its object; 4. snapshots but the newest KEPT go, and then the changes
-that the oldest of those has. A crash behind 1 leaves a number without a snapshot, one behind 3 more objects than are
-needed.
+Order of writes for a snapshot: 1. coordination is read as of one revision; 2. it has the snapshot's number, in a
+transaction that compares the leader's key; 3. its object; 4. the one KEPT before it goes, and now and then all that is
+older, with the changes that the oldest of those that stay has. A crash behind 2 leaves a number without a snapshot, one
+behind 3 more objects than are needed. A coordination that does not know the number of a snapshot in the store is older
+than that one.
 """
 
 import asyncio
@@ -68,6 +69,10 @@ class Backups:
         reach("change.made")
         await self._generations.check()
 
+    def keeps(self, key: str) -> bool:
+        """Tells whether backups may have this key's value: rights stay out of a store that others may read."""
+        return self._sealer.keeps(key)
+
     async def put_snapshot(self, state: State) -> int | None:
         """Puts a snapshot. Returns its size in bytes; None if there is one of its number. Raises StoreUnavailable."""
         data = await asyncio.to_thread(backup.encode_state, state, self._sealer, self._level())
@@ -83,6 +88,16 @@ class Backups:
     async def newest_change(self, generation: int) -> int | None:
         """Returns the highest revision of an administrative change; None if there is none. Raises StoreUnavailable."""
         return max(await self._changes(generation), default=None)
+
+    async def newest_snapshot(self) -> State | None:
+        """Returns the newest snapshot of this life's generation; None if there is none, or that one is damaged or not
+        verified. Raises StoreUnavailable, NeedsNewerBroker, LevelMismatch."""
+        generation = self._generations.mine.number
+        number = await self.newest_number(generation)
+        if number is None:
+            return None
+        found = await self._read(backup.decode_state, [], backup.snapshot_name(generation, number))
+        return found if found and found.verified else None
 
     async def newest(self, generation: int) -> FoundState | None:
         """Returns the newest snapshot of a generation that is verified, with the changes behind it; if none is, the
@@ -102,6 +117,11 @@ class Backups:
             changes = [one for one in changes if one.verified]
         state = base or State(generation, BARE, 0, {}, verified)
         return FoundState(state.after(changes), tuple(damaged), tuple(unverified))
+
+    async def remove_snapshot(self, number: int) -> None:
+        """Removes a snapshot of this generation, if it is there. Raises StoreUnavailable."""
+        if number >= 0:
+            await self._store.delete(backup.snapshot_name(self._generations.mine.number, number))
 
     async def prune(self) -> None:
         """Removes the snapshots of this generation but the newest KEPT, and the changes that the oldest of those has,

@@ -65,6 +65,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import BrokerIdentity, LeaseThread, Membership, StartBackground
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.seen_revisions import SeenRevisions
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.journal.interface import JournalSetup
 from seaweedq.settings import Settings
@@ -132,7 +133,8 @@ class Broker:
     suspecting: Suspecting
 
     def __init__(self, process: ProcessContext) -> None:
-        settings, coordination, clock, ids = process.settings, process.coordination, process.clock, process.ids
+        settings, clock, ids = process.settings, process.clock, process.ids
+        coordination = self.coordination = SeenRevisions(process.coordination, self._end_history)
         self.process = process
         self.readiness = Readiness()
         self.lost = asyncio.Event()
@@ -146,7 +148,7 @@ class Broker:
         admin_token = AdminToken(settings.admin_token_path)
         admin_token.require()
         self.callers = Callers(coordination, clock, admin_token)
-        self.generations = Generations(process.store, self._lose_lease)
+        self.generations = Generations(process.store, self._end_history)
         self.accounts = Accounts(clock.monotonic_s())
         self.audit = Audit(mode_of(settings), settings.name, clock)
         self.services: tuple[Service, ...] = ()  # those that run, in the order of their start
@@ -204,7 +206,7 @@ class Broker:
         store, coordination = process.settings.store_path, process.settings.coordination
         kept = process.settings.data_dir if coordination == "embedded" else process.settings.etcd_prefix
         named = f"store {store}, coordination {coordination} ({kept})"
-        record = await cluster_of(process.coordination, process.store, process.ids, process.clock, named)
+        record = await cluster_of(self.coordination, process.store, process.ids, process.clock, named)
         cluster = record.cluster
         self.generations.begin(Generation(record.generation, record.nonce))
         self.catalog.generation = record.generation
@@ -229,7 +231,7 @@ class Broker:
 
     def _member(self, cluster: str, identity: BrokerIdentity) -> Context:
         process, settings = self.process, self.process.settings
-        coordination, clock, level = process.coordination, process.clock, self.level
+        coordination, clock, level = self.coordination, process.clock, self.level
         prove = self.keyring.keys.prove
         membership = Membership(
             coordination, clock, identity, settings.lease_s, self._lose, background=process.background, prove=prove
@@ -311,6 +313,7 @@ class Broker:
             context.entries,
             context.settings.publish_timeout_s,
             context.quota,
+            self.generations.check,
         )
         self.log = Log(
             context.journals.create(context.broker),
@@ -338,7 +341,14 @@ class Broker:
         self.audit_topic = AuditTopic(self.audit, context.catalog, self.topics, publishing.publisher, context.broker)
         self.retaining = Retaining(context, log, publishing, reading, subscribing)
         self.deletion = TopicDeletion(
-            context.catalog, self.topics, reading.positions, log, self.reshaping.reshaper, self.importing, uploads
+            context.catalog,
+            self.topics,
+            reading.positions,
+            log,
+            self.reshaping.reshaper,
+            self.importing,
+            uploads,
+            self.generations.check,
         )
 
     async def _run(self, service: Service) -> None:
@@ -495,6 +505,12 @@ class Broker:
         """Ends this life if others act as though its lease had ended: from here nothing is answered."""
         self.context.membership.end()
         self._lose(why)
+
+    def _end_history(self, why: str) -> None:
+        """Ends this life if coordination is not the one in which it joined, or went back. One that is joining ends by
+        the error that its caller gets."""
+        if self._context is not None:
+            self._lose_lease(why)
 
     def _lose(self, why: str = "its lease has expired") -> None:
         """Ends this life: nothing may be acknowledged any more, and the process begins again under a new id."""

@@ -48,6 +48,7 @@ from seaweedq.coordination.interface import (
 FIRST = b"\0"
 BEHIND_ALL = b"\0"  # as the end of a range
 AHEAD = 16  # answers that wait for a slow reader; more wait in etcd
+DUMPED = 500  # keys of an answer
 RETRY_S = 0.2
 POLL_S = 0.005
 HEALS = SILENT | {grpc.StatusCode.CANCELLED}
@@ -238,6 +239,18 @@ class EtcdCoordination:
         start, end = self._keys.interval(prefix, after)
         answer = await self._transport.call(rpc.RangeRequest(key=start, range_end=end, limit=limit))
         return Page(tuple(self._entry(kv) for kv in answer.kvs), answer.header.revision, answer.more)
+
+    async def dump(self) -> Page:
+        """Raises CoordinationUnavailable, too, if etcd compacts that revision meanwhile."""
+        found: list[Entry] = []
+        revision, more = 0, True
+        while more:
+            start, end = self._keys.interval("", found[-1].key if found else "")
+            request = rpc.RangeRequest(key=start, range_end=end, limit=DUMPED, revision=revision)
+            answer = await self._transport.call(request)
+            found += map(self._entry, answer.kvs)
+            revision, more = revision or answer.header.revision, answer.more
+        return Page(tuple(found), revision, False)
 
     async def count(self, prefix: str) -> int:
         start, end = self._keys.interval(prefix, "")

@@ -89,7 +89,7 @@ class Leases(Protocol):
 
 
 class Coordination(Protocol):
-    """Get, range by pages, count, compare-and-set transaction, watch; and leases. Every method raises
+    """Get, range by pages, dump, count, compare-and-set transaction, watch; and leases. Every method raises
     CoordinationUnavailable."""
 
     leases: Leases
@@ -99,6 +99,9 @@ class Coordination(Protocol):
 
     async def range(self, prefix: str, after: str = "", limit: int = 500) -> Page:
         """Returns the keys that begin with `prefix` and sort after `after`."""
+
+    async def dump(self) -> Page:
+        """Returns all keys as of one revision, in one page. It is as large as all of coordination."""
 
     async def count(self, prefix: str) -> int:
         """Returns how many keys begin with `prefix`."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from string import Formatter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -40,6 +40,7 @@ from seaweedq.coordination.records import (
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned, unknown_in
 
 T = TypeVar("T", bound=msgspec.Struct)
+Backup = Literal["snapshot", "changes", "both", "neither"]
 Part = str | int
 ID_BOUND = 10**10  # of a number in a key: ten digits
 FIELDS = {"topic": "topic", "segment": "segment", "name": "subscription", "upload": "upload_id"}  # of errors, by part
@@ -54,7 +55,8 @@ class KeyKind(Generic[T]):
     """One kind of key. `pattern` is a format string whose fields are the parts: `{name}`, or `{number:010d}`.
 
     `stored_form` makes the stored form of a record, `read_form` a record of its stored form; that one raises
-    ValueError.
+    ValueError. `backup` tells whether snapshots of coordination or administrative changes have its keys
+    (coordination/backup); no snapshot has a key that is tied to a lease.
     """
 
     pattern: str
@@ -63,6 +65,7 @@ class KeyKind(Generic[T]):
     lifetime: str
     stored_form: Callable[[T], T] = _same
     read_form: Callable[[T], T] = _same
+    backup: Backup = "snapshot"
     _decoder: msgspec.json.Decoder[T] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -183,12 +186,14 @@ BROKERS = KeyKind(
     BrokerRecord,
     writer="the broker itself, at start",
     lifetime="its lease: the key is there as long as the broker lives",
+    backup="neither",
 )
 SUSPICIONS = KeyKind(
     "suspicions/{broker}/{reporter}",
     SuspicionRecord,
     writer="the reporter",
     lifetime="the lease of the reporter; it goes as soon as the broker does not refuse any more, or is gone",
+    backup="neither",
 )
 REVOCATIONS = KeyKind(
     "revocations/{broker}",
@@ -201,6 +206,7 @@ LEADER = KeyKind(
     LeaderRecord,
     writer="the broker that wins the election",
     lifetime="the lease of that broker; every transaction of the leader compares the revision",
+    backup="neither",
 )
 JOURNALS = KeyKind(
     "journals/{broker}",
@@ -243,6 +249,7 @@ CREATIONS = KeyKind(
     CreationRecord,
     writer="the broker that creates the topic, with the ids it took",
     lifetime="the creation: it goes with the topic's record, or with the lease of that broker",
+    backup="neither",
 )
 SUBSCRIPTIONS = KeyKind(
     "subscriptions/{topic}/{incarnation:010d}/{name}",
@@ -288,11 +295,19 @@ RETENTION = KeyKind(
     writer="the leader, before each round of retention; whoever confirms a restored coordination",
     lifetime="for ever",
 )
+SNAPSHOTS = KeyKind(
+    "snapshots",
+    Counter,
+    writer="the leader, before it puts a snapshot of coordination into the store",
+    lifetime="for ever",
+    backup="neither",
+)
 URL_SECRET = KeyKind(
     "url-secret",
     SecretRecord,
     writer="the first broker that signs a URL of its own",
     lifetime="for ever",
+    backup="neither",
 )
 PRINCIPALS = KeyKind(
     "principals/{principal}",
@@ -327,7 +342,16 @@ CATALOGUE = (
     IMPORTS,
     GROWTH,
     RETENTION,
+    SNAPSHOTS,
     URL_SECRET,
     PRINCIPALS,
     TOKENS,
 )
+
+_LEFT_OUT = frozenset(kind.name for kind in CATALOGUE if kind.backup in ("changes", "neither"))
+
+
+def is_in_snapshots(key: str) -> bool:
+    """Tells whether snapshots have a key, if it is tied to no lease: also one of a kind that only later versions
+    know."""
+    return key.partition("/")[0] not in _LEFT_OUT

@@ -12,6 +12,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Leases, Page, Put, check_transaction
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 
+ALL = 2**62  # keys: more than there are
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -75,6 +76,9 @@ class PollingCoordination:
 
     async def range(self, prefix: str, after: str = "", limit: int = 500) -> Page:
         return await self._step(self._engine.range, prefix, after, limit)
+
+    async def dump(self) -> Page:
+        return await self._step(self._engine.range, "", "", ALL)
 
     async def count(self, prefix: str) -> int:
         return await self._step(self._engine.count, prefix)

@@ -115,5 +115,9 @@ class Generations:
         newest = await newest_number(self._store)
         if newest != self.mine.number:
             why = f"the store has generation {newest} of coordination, and this broker is of {self.mine.number}"
-            self._ended(why)
+            self.end(why)
             raise Fenced(why)
+
+    def end(self, why: str) -> None:
+        """Ends this life, which has seen that coordination is of another history."""
+        self._ended(why)

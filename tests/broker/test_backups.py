@@ -7,7 +7,10 @@ import pytest
 
 from seaweedq.broker import backups as module
 from seaweedq.broker.backups import BARE, Backups, FoundState
+from seaweedq.coordination import keys
 from seaweedq.coordination.backup import Sealer, State, change_name, encode_change, snapshot_name
+from seaweedq.coordination.records import CursorRecord, SegmentRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, StoreUnavailable
 from seaweedq.storage.generations import Generation, Generations, create_generation
 from seaweedq.storage.memory import MemoryStore
@@ -179,3 +182,28 @@ async def test_a_store_that_is_away_is_told(world: World) -> None:
 def test_a_change_without_its_keys_is_small() -> None:
     change = module.AdminChange(1, 2, (("topics/a", b"{}"),))
     assert len(encode_change(change, ONE, 1)) < 300
+
+
+def large_state(count: int) -> State:
+    """As many open segments, and cursors with some acks out of order."""
+    there = {}
+    for number in range(count):
+        place, at = (f"topic-{number // 100}", number // 100, number), number * 7_919_113 % 10**9
+        before, times_us = (number - 200, number - 199), 1_700_000_000_000_000 + 7_919_113 * number
+        low, owner = number % 100 * 2**57, f"broker-{number % 9}.5f6e7d8c9bafe01{number % 9}"
+        segment = SegmentRecord(low, low + 2**57, "open", before, (), owner, None, times_us)
+        acked = tuple((at + 10 * one, at + 10 * one + 3) for one in range(1, number % 20))
+        cursor = CursorRecord(5, at, acked, {}, at + 500)
+        there[keys.SEGMENTS.key(*place)] = keys.SEGMENTS.encode(Versioned.new(segment))
+        key = keys.CURSORS.key(*place[:2], "subscription", number)
+        there[key] = keys.CURSORS.encode(Versioned.new(cursor))
+    return State(1, 1, 10, there)
+
+
+async def test_ten_thousand_segments_and_cursors_are_two_megabytes(world: World) -> None:
+    """The figure of docs/internals/lost-coordination.md."""
+    state = large_state(10_000)
+    size_bytes = await world.backups().put_snapshot(state)
+    assert size_bytes
+    assert size_bytes <= 2_000_000, size_bytes
+    assert await world.backups().newest(1) == FoundState(state)

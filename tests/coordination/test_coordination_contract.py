@@ -56,6 +56,42 @@ async def test_a_count_is_that_of_the_range(coordination: Coordination) -> None:
     assert await coordination.count("b/") == 2
 
 
+async def test_a_dump_has_all_keys_in_their_order(coordination: Coordination) -> None:
+    assert await coordination.dump() == await coordination.range("")
+    await put(coordination, *KEYS)
+    lease = (await coordination.leases.grant(60)).lease
+    await coordination.commit([], [Put("leased", b"x", lease), Delete("b")])
+    page = await coordination.dump()
+    assert page == await coordination.range("")
+    assert next(entry for entry in page.entries if entry.key == "leased").lease == lease
+
+
+async def test_a_dump_is_of_one_revision_whatever_is_written_meanwhile(coordination: Coordination) -> None:
+    names = [f"k{number:04d}" for number in range(1_200)]  # several answers of a backend that has pages
+    for at in range(0, len(names), 100):
+        await put(coordination, *names[at : at + 100])
+    ends, done = [names[0], names[600], names[-1]], asyncio.Event()
+    await coordination.commit([], [Put(key, b"0") for key in ends])
+
+    async def write() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            await coordination.commit([], [Put(key, b"%d" % number) for key in ends])
+            await asyncio.sleep(0)
+
+    writing = asyncio.create_task(write())
+    for _ in range(5):
+        page = await coordination.dump()
+        there = {entry.key: entry for entry in page.entries}
+        assert list(there) == names
+        assert len({(there[key].value, there[key].revision) for key in ends}) == 1
+        assert max(entry.revision for entry in page.entries) <= page.revision
+        await asyncio.sleep(0.01)
+    done.set()
+    await writing
+
+
 async def test_any_bytes_are_a_value(coordination: Coordination) -> None:
     for value in (b"", b"\0\xff", bytes(100_000)):
         await coordination.commit([], [Put("a", value)])

@@ -26,6 +26,7 @@ from seaweedq.coordination.keys import (
     REVOCATIONS,
     REWINDS,
     SEGMENTS,
+    SNAPSHOTS,
     STARTS,
     SUBSCRIPTIONS,
     SUSPICIONS,
@@ -35,6 +36,7 @@ from seaweedq.coordination.keys import (
     UPLOADS,
     URL_SECRET,
     KeyKind,
+    is_in_snapshots,
 )
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import NeedsNewerBroker
@@ -227,6 +229,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
         ),
     ),
     GROWTH: ([], st.builds(records.Counter, next=COUNTS)),
+    SNAPSHOTS: ([], st.builds(records.Counter, next=COUNTS)),
     URL_SECRET: ([], st.builds(records.SecretRecord, secret=st.text())),
 }
 
@@ -308,3 +311,11 @@ def test_an_unreadable_value_needs_a_newer_broker(value: bytes) -> None:
     with pytest.raises(NeedsNewerBroker, match="counters/t") as raised:
         COUNTERS.require(entry)
     assert raised.value.fields == {"topic": "t", "record": "counters/t"}
+
+
+def test_snapshots_have_all_kinds_but_leased_ones_and_a_few() -> None:
+    left_out = {kind.name for kind in CATALOGUE if not is_in_snapshots(kind.pattern)}
+    assert left_out == {"brokers", "suspicions", "leader", "creations", "url-secret", "snapshots"}
+    assert is_in_snapshots("a-kind-of-a-later-version/x")
+    assert is_in_snapshots("topics/url-secret")
+    assert {kind.name for kind in CATALOGUE if kind.backup in ("changes", "neither")} == left_out

@@ -14,6 +14,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.peer_sessions import Refusal
 from seaweedq.cli import main
 from seaweedq.clock import SystemClock
+from seaweedq.coordination.keys import CATALOGUE
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.errors import ClientError, RateLimited, SeaweedqError, by_slug
 from seaweedq.segments.producers import GUARDS, Kind
@@ -196,3 +197,9 @@ def test_fail_points():
     named = set(re.findall(r"`([a-z]+\.[a-z]+)`", tables))
     assert placed
     assert named == placed
+
+
+def test_kinds_of_keys_and_their_backups():
+    text = page("protocol.md").partition("## Backups of coordination")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \|$", text, re.MULTILINE)
+    assert rows == [(kind.name, kind.backup) for kind in CATALOGUE]

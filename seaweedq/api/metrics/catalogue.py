@@ -81,6 +81,7 @@ OF_A_READY_BROKER = (
     cluster.load_metrics,
     cluster.reshape_metrics,
     cluster.retention_metrics,
+    cluster.snapshot_metrics,
 )
 
 
@@ -98,6 +99,7 @@ GROUPS: Mapping[str, Sequence[Family]] = {
     "Load": cluster.LOAD,
     "Segments that split and merge": cluster.RESHAPES,
     "Retention": cluster.RETENTION,
+    "Snapshots of coordination": cluster.SNAPSHOT,
     "The process": OF_PROCESS,
 }
 

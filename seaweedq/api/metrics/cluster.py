@@ -222,9 +222,17 @@ HELD = gauge(
     "reason",
     watch="any 1: [what it means](../operate/operations.md#retention)",
 )
+SNAPSHOT_AGE = gauge(
+    "seaweedq_snapshot_age_seconds",
+    "At the leader: how long ago the store had all that coordination had, or it began to lead; 0 at the others",
+    watch="over 10 min: what [a loss of coordination](../internals/lost-coordination.md) would cost grows",
+)
+SNAPSHOT_BYTES = gauge("seaweedq_snapshot_bytes", "Size of the last snapshot of coordination that this broker has put")
+SNAPSHOTS = counter("seaweedq_snapshots_total", "Snapshots of coordination that this broker has put into the store")
 LOAD = (MESSAGES, BYTES, HOT)
 RESHAPES = (DONE, UNDER_WAY, PAUSE, WITHHELD)
 RETENTION = (HELD, FILES, PAYLOADS)
+SNAPSHOT = (SNAPSHOT_AGE, SNAPSHOTS, SNAPSHOT_BYTES)
 
 
 def load_metrics(broker: Broker) -> Iterator[Metric]:
@@ -253,3 +261,11 @@ def retention_metrics(broker: Broker) -> Iterator[Metric]:
     yield HELD.by({reason: rounds.leads and rounds.held == reason for reason in REASONS})
     yield FILES.of(retention.files)
     yield PAYLOADS.of(retention.payloads.deleted)
+
+
+def snapshot_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of the snapshots of coordination, which the leader puts."""
+    snapshots = broker.leadership.snapshots
+    yield SNAPSHOT_AGE.of(snapshots.age_s)
+    yield SNAPSHOTS.of(snapshots.made)
+    yield SNAPSHOT_BYTES.of(snapshots.size_bytes)

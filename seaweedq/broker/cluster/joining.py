@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from seaweedq import levels
 from seaweedq.broker.cluster.level_upgrade import JoinGuard
+from seaweedq.broker.cluster.snapshots import SnapshotNumbers
 from seaweedq.broker.context import Context
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.service import Service, Tasks
@@ -151,17 +152,19 @@ class Following(Service):
     def __init__(self, context: Context) -> None:
         self._context = context
         self.guard = JoinGuard(context.coordination, context.level, context.roster)
+        self._snapshots = SnapshotNumbers(context)
 
     async def run(self) -> Tasks:
         """Loads the views, and follows them."""
         level, roster, catalog = self._context.level, self._context.roster, self._context.catalog
         callers = self._context.callers
-        revisions = [await view.load() for view in (level, roster, catalog, callers.view)]
+        revisions = [await view.load() for view in (level, roster, catalog, callers.view, self._snapshots)]
         return {
             "cluster level": level.follow(revisions[0]),
             "guard of the level": self.guard.run(),
             "roster": roster.follow(revisions[1]),
             "catalog": catalog.follow(revisions[2]),
             "principals and tokens": callers.view.follow(revisions[3]),
+            "numbers of snapshots": self._snapshots.follow(revisions[4]),
             "rights of waiting requests": callers.run(self._context.membership.valid),
         }

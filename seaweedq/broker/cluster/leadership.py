@@ -8,6 +8,7 @@ from seaweedq.broker.cluster.leader import Leader, Recoveries
 from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, LateFiles, PeriodicTask, UploadSweep
+from seaweedq.broker.cluster.snapshots import Snapshots
 from seaweedq.broker.context import Context
 from seaweedq.broker.load import Load
 from seaweedq.broker.recovery.journal_recovery import Recovery
@@ -47,6 +48,7 @@ class Leadership(Service):
             coordination, context.store, context.level, context.membership, context.settings.lease_s
         )
         self.limits = LimitSplit(view, election, context.peers, accounts)
+        self.snapshots = Snapshots(context)
         recoveries = Recoveries(recovery.journals, context.roster, context.peers, coordination, context.broker)
         tasks = self._periodic_tasks(context, admin, deletion, retaining)
         self.leader = Leader(view, coordination, election, recoveries, self.rebalancer, tasks)
@@ -67,8 +69,11 @@ class Leadership(Service):
     ) -> Sequence[PeriodicTask]:
         catalog, coordination, clock = context.catalog, context.coordination, context.clock
         retention = retaining.retention
+        snapshot_s = context.settings.snapshot_s
         grace_s, leading = context.settings.upload_grace_s, context.election.leader_compare
-        uploads = UploadSweep(catalog, coordination, context.store.payloads, clock, grace_s, leading)
+        uploads = UploadSweep(
+            catalog, coordination, context.store.payloads, clock, grace_s, leading, context.generations.check
+        )
         deletions = Deletions(catalog, deletion.delete, clock)
         late_files = LateFiles(catalog, admin.sweep, clock)
         journals = JournalSweep(coordination, context.journals)
@@ -84,6 +89,7 @@ class Leadership(Service):
             PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
             PeriodicTask("retention", retention.round, RETENTION_S, clock),
             PeriodicTask("sweep of tombstones", retention.removal.sweep, SWEEP_S, clock),
+            PeriodicTask("snapshot of coordination", self.snapshots.put_if_changed, snapshot_s, clock),
             PeriodicTask("expiry of subscriptions", retaining.expiry.delete_expired, EXPIRY_S, clock),
         )
 

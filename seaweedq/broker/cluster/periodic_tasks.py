@@ -145,7 +145,8 @@ class LateFiles:
 
 
 class UploadSweep:
-    """The sweep over all topics, also those that are gone. `leading` holds while this broker leads."""
+    """The sweep over all topics, also those that are gone. `leading` holds while this broker leads. Before the first
+    deletion of a pass `check_generation` is called."""
 
     def __init__(
         self,
@@ -155,6 +156,7 @@ class UploadSweep:
         clock: Clock,
         grace_s: float,
         leading: Callable[[], Compare],
+        check_generation: Callable[[], Awaitable[None]],
     ) -> None:
         self._catalog = catalog
         self._coordination = coordination
@@ -162,10 +164,13 @@ class UploadSweep:
         self._clock = clock
         self._grace_s = grace_s
         self._leading = leading
+        self._check_generation = check_generation
+        self._checked = False  # in this pass
         self._after = ""  # the last key of this pass
 
     async def records(self) -> None:
         """Makes one pass over all records of uploads, or the rest of the last one."""
+        self._checked = False
         async for entry in entries(self._coordination, keys.UPLOADS.prefix(), self._after, PAGE):
             self._after = entry.key
             await self._one(entry)
@@ -187,6 +192,7 @@ class UploadSweep:
         dead = {topic: end for topic, end in below.items() if topic not in busy | there}
         if not dead:
             return 0
+        await self._check_generation()
         gone = 0
         async for folder in folders(self._store, rules.FOLDER):
             topic = folder.removeprefix(rules.FOLDER).removesuffix("/")
@@ -202,7 +208,11 @@ class UploadSweep:
         record = held.record
         if rules.incarnation_of(upload) is None or record.name != rules.object_name(topic, upload):
             raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
-        match rules.step(record, self._clock.now_us(), self._grace_s):
+        due = rules.step(record, self._clock.now_us(), self._grace_s)
+        if due is not Step.KEEP and not self._checked:
+            await self._check_generation()
+            self._checked = True
+        match due:
             case Step.REMOVE:
                 await self._remove(entry.key, held.with_record(rules.as_removed(record)))
             case Step.REMOVE_IMPORTED:

@@ -286,7 +286,7 @@ class Retaining(Service):
             view, ownership, log.commit, log.flusher, context.peers, settings.publish_timeout_s
         )
         self.files = TopicFiles(catalog, coordination, store, self.empty_entries)
-        rounds = Rounds(coordination, store, context.election, clock)
+        rounds = Rounds(coordination, store, context.election, clock, context.generations.check)
         payloads = RetainedPayloads(
             catalog, coordination, store.payloads, rounds, reading.positions, settings.upload_grace_s
         )

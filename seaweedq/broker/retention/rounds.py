@@ -1,6 +1,7 @@
 """The rounds of retention: nothing is taken or deleted outside one.
 
-Order of writes: 1. the store's newest number is read; it must not be above coordination's; 2. the round's number, one
+Order of writes: 1. the store's newest generation is compared with this life's (storage/generations), and its newest
+number read; that must not be above coordination's; 2. the round's number, one
 more, is committed in coordination; 3. `_retention/{number}` is created in the store, and the one before removed; 4. the
 store's own time of that object is compared with this broker's clock. Then the round may raise starts and delete files.
 A crash behind 2 leaves a number that no object has: the next round takes the next one.
@@ -36,6 +37,7 @@ the right store, and the caller says that the backup is old.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,13 +71,21 @@ logger = logging.getLogger(__name__)
 class Rounds:
     """Begins the rounds. `held` is the reason why the last one was not allowed to do anything; empty if it was."""
 
-    def __init__(self, coordination: Coordination, store: ObjectStore, election: Election, clock: Clock) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        store: ObjectStore,
+        election: Election,
+        clock: Clock,
+        check_generation: Callable[[], Awaitable[None]],
+    ) -> None:
         self.held: Reason = ""
         self.begun = 0
         self._coordination = coordination
         self._store = store
         self._election = election
         self._clock = clock
+        self._check_generation = check_generation
 
     @property
     def leads(self) -> bool:
@@ -90,6 +100,7 @@ class Rounds:
         """Begins a round. Returns the store's time in microseconds since 1970; None if nothing may be done. Raises
         Unavailable, Fenced."""
         known = await known_round(self._coordination)
+        await self._check_generation()
         if await newest_round(self._store) > known.record.next:
             self._hold("restored", "the store knows a later round of retention than coordination does")
             return None

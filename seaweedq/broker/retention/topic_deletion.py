@@ -4,6 +4,8 @@ broker/topics/topic_admin has the order of writes, and the state behind a crash.
 broker.
 """
 
+from collections.abc import Awaitable, Callable
+
 from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.read.positions import TopicPositions
@@ -35,6 +37,7 @@ class TopicDeletion:
         reshaper: Reshaper,
         imports: Importing,
         uploads: Uploads,
+        check_generation: Callable[[], Awaitable[None]],
     ) -> None:
         self._catalog = catalog
         self._admin = admin
@@ -43,15 +46,18 @@ class TopicDeletion:
         self._reshaper = reshaper
         self._imports = imports
         self._uploads = uploads
+        self._check_generation = check_generation
 
     async def delete(self, topic: Topic) -> None:
-        """Deletes a topic. A caller that comes while a deletion is under way waits for it. Raises NeedsNewerBroker."""
+        """Deletes a topic. A caller that comes while a deletion is under way waits for it. Raises NeedsNewerBroker,
+        Fenced."""
         async with topic.deleting:
             self._catalog.check_readable(topic.name)
             if self._catalog.get(topic.name) is not topic:
                 return  # and its folder may be another one's now
             await self._admin.begin_delete(topic)
             await self._positions.close(topic, lambda: self.close(topic))
+            await self._check_generation()  # from here on objects of the store go
             await self._imports.remove_topic(topic)
             await self._uploads.remove_topic(topic)
             await self._admin.finish_delete(topic)

@@ -13,7 +13,7 @@ of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing 
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
@@ -59,6 +59,7 @@ class TopicAdmin:
         entries: EntryWriter,
         patience_s: float,
         quota: ClusterQuota,
+        check_generation: Callable[[], Awaitable[None]],
     ) -> None:
         self._quota = quota
         self._catalog = catalog
@@ -69,6 +70,7 @@ class TopicAdmin:
         self._membership = membership
         self._roster = roster
         self._patience_s = patience_s  # with a store that refuses a new topic's first entry
+        self._check_generation = check_generation  # before files go
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while one is created
 
     async def create(self, name: str, config: TopicConfig, creator: str | None = None) -> bool:
@@ -176,7 +178,7 @@ class TopicAdmin:
         to a successor; read in that order: an intent is written in the transaction that takes its ids. Nothing is known
         to be dead if the record of the counter, the topic or one of its segments cannot be read.
         """
-        removed = 0
+        removed, checked = 0, False
         entries, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
         under_way, _ = await read_all(self._coordination, keys.CREATIONS.prefix())
         busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
@@ -191,6 +193,9 @@ class TopicAdmin:
             topic, below = self._catalog.get(name), counter.record.next
             records, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(name))
             dead = dead_ids(self._catalog.segments(topic) if topic else {}, below)
+            if dead and not checked:
+                await self._check_generation()
+                checked = True
             await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in dead])
             if dead:
                 doomed = {segment_folder(name, segment) for segment in dead}

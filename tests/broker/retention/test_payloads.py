@@ -49,7 +49,13 @@ async def forget(world: RetainedWorld) -> None:
     at, environment = world.broker, world.broker.process
     leading = inside.election(at).leader_compare
     await UploadSweep(
-        inside.catalog(at), world.together.coordination, environment.store.payloads, world.clock, HOUR_S, leading
+        inside.catalog(at),
+        world.together.coordination,
+        environment.store.payloads,
+        world.clock,
+        HOUR_S,
+        leading,
+        at.generations.check,
     ).records()
 
 

@@ -70,6 +70,7 @@ async def test_a_creation_that_waits_holds_up_no_other_one(tmp_path: Path) -> No
 
 async def test_a_creation_opens_no_segment(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, asking(broker) as http:
+        await until(lambda: broker.leadership.snapshots.made)  # which takes requests
         before = broker.process.store.requests.copy()
         answer = await http.put("/v1/topics/t", json={"initial_segments": 200})
         assert (answer.status_code, answer.json()["segments"], answer.json()["messages"]) == (201, 200, 0)

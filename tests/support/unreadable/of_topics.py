@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import pytest
+
 from seaweedq.broker.topics.cluster_quota import Counts
 from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import Counter, CreationRecord, StartRecord, TombstoneRecord
+from seaweedq.errors import NeedsNewerBroker
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
@@ -114,6 +118,29 @@ async def retention_whole(world: World) -> None:
         assert await world.ask(http, "POST", "/v1/cluster/confirm", 200) == {"retention_round": 0}
 
 
+async def snapshots_there(world: World) -> None:
+    """The leader has put the first one."""
+    await until(lambda: any(broker.leadership.snapshots.made for broker in world.living))
+
+
+async def snapshots_broken(world: World) -> None:
+    """None is put."""
+    leads = next(broker for broker in world.living if inside.election(broker).is_leader)
+    await world.coordination.commit([], [Put("later/kind", b"1")])
+    with pytest.raises(NeedsNewerBroker, match="the record snapshots cannot be read"):
+        await leads.leadership.snapshots.put_if_changed()
+    await world.coordination.commit([], [Delete("later/kind")])
+
+
+async def snapshots_whole(world: World) -> None:
+    leads = next(broker for broker in world.living if inside.election(broker).is_leader)
+    await world.coordination.commit([], [Put("later/kind", b"1")])
+    made = leads.leadership.snapshots.made
+    await leads.leadership.snapshots.put_if_changed()
+    assert leads.leadership.snapshots.made == made + 1
+    await world.coordination.commit([], [Delete("later/kind")])
+
+
 async def counter_broken(world: World) -> None:
     number = await open_segment(world)
     await world.refuses("POST", f"{T}/segments/{number}/split", {}, topic="t")
@@ -166,5 +193,6 @@ CASES: dict[keys.KeyKind[Any], Case] = {
         lambda _: keys.CREATIONS.key("t", 9), creation_broken, nothing, CreationRecord("b9.x", 1), noticed=False
     ),
     keys.GROWTH: Case(lambda _: "growth", growth_broken, growth_whole, Counter(1)),
+    keys.SNAPSHOTS: Case(lambda _: "snapshots", snapshots_broken, snapshots_whole, prepare=snapshots_there),
     keys.RETENTION: Case(lambda _: "retention", retention_broken, retention_whole, Counter(0)),
 }

@@ -150,6 +150,10 @@ class GatedStore(MemoryStore):
         self.multipart.pop(parts, None)
 
 
+async def in_its_generation() -> None:
+    """The store knows no other generation."""
+
+
 class World:
     """Two brokers (`uploads`), their leader's sweep, and what was promised to whom."""
 
@@ -184,7 +188,9 @@ class World:
     def new_sweep(self) -> UploadSweep:
         """That of a leader who has just begun."""
         grace_s, leads = self.settings.upload_grace_s, Compare("leader", 0)
-        return UploadSweep(self.catalog, self.coordination, self.store, self.clock, grace_s, lambda: leads)
+        return UploadSweep(
+            self.catalog, self.coordination, self.store, self.clock, grace_s, lambda: leads, in_its_generation
+        )
 
     @property
     def topic(self) -> Topic:
