@@ -557,6 +557,11 @@ class Settings(
         return self.store or f"file://{self.data_dir.absolute() / 'store'}"
 
     @property
+    def store_in_data_dir(self) -> bool:
+        """Returns whether the store is a folder within the data folder, which nobody else is to read or write."""
+        return self.store_path.startswith(f"file://{self.data_dir.absolute()}/")
+
+    @property
     def journal_kind(self) -> Literal["file", "object"]:
         """Returns the kind of journal, with the default filled in."""
         if self.journal != "auto":

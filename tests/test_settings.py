@@ -80,6 +80,9 @@ def test_each_source_sets_only_what_it_names(tmp_path: Path, monkeypatch: pytest
     assert (settings.port, settings.name, settings.lease_s) == (1111, "from-env", 2.5)
     assert settings.auto_create_topics is False
     assert settings.store_path == f"file://{tmp_path}/store"
+    assert settings.store_in_data_dir
+    assert not Settings(data_dir=tmp_path, store=f"file://{tmp_path}-2/store").store_in_data_dir
+    assert not Settings(data_dir=tmp_path, store="s3://bucket/store").store_in_data_dir
     assert "flush_max_age_s" not in settings.model_fields_set
 
 

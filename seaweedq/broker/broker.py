@@ -264,7 +264,7 @@ class Broker:
     def _sealer(self) -> Sealer:
         """Returns the protection of backups by the secrets of this process, which has its keys by now."""
         keys = tuple(SealKeys.from_root(root.derive) for root in self.keyring.keys.roots)
-        return Sealer(self.process.ids.nonce, keys, in_data_folder=not self.process.settings.store)
+        return Sealer(self.process.ids.nonce, keys, self.process.settings.store_in_data_dir)
 
     def _open_services(self, context: Context) -> tuple[Service, ...]:
         """Makes the journal, which is empty, and all that needs one. Returns the services in the order of their start:

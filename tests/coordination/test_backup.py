@@ -164,6 +164,12 @@ def test_what_is_forged_gives_no_rights() -> None:
     assert decode_state(stripped, NAME, SEALED) == replace(STATE, keys=OPEN, verified=False)
 
 
+def test_a_forged_backup_gives_no_rights_in_a_data_folder() -> None:
+    both = sealer("one", in_data_folder=True)
+    assert decode_state(snapshot(OWN_FOLDER), NAME, both) == replace(STATE, keys=OPEN, verified=False)
+    assert decode_state(snapshot(both), NAME, both) == STATE
+
+
 def test_without_a_secret_rights_stay_out_of_a_store_of_others() -> None:
     data = snapshot(BARE)
     assert decode_state(data, NAME, BARE) == replace(STATE, keys=OPEN)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from seaweedq.broker.backups import Backups
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster import snapshots as module
 from seaweedq.broker.cluster.snapshots import Snapshots
@@ -15,11 +16,12 @@ from seaweedq.checks import using
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.backup import State
-from seaweedq.coordination.interface import Compare, Page, Put
+from seaweedq.coordination.interface import Compare, Delete, Page, Put
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import CoordinationUnavailable, Fenced, StoreUnavailable
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+from tests.support.brokers.sealers import BARE, OWN_FOLDER, sealer
 
 pytestmark = pytest.mark.brokers
 HOUR_S = 3600.0
@@ -127,6 +129,35 @@ async def test_one_that_does_not_lead_puts_none(tmp_path: Path) -> None:
             await snapshots(follower).put_if_changed()
         assert await together.store.list("_coordination/") == before
         assert follower.leadership.snapshots.age_s == 0.0
+
+
+async def test_a_leader_that_was_replaced_puts_none(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, snapshot_s=HOUR_S) as together:
+        mine, number = await settled(together), await leader(together).context.backups.newest_number(1)
+        there = await together.coordination.get("leader")
+        assert there
+        await together.coordination.commit([], [Put("leader", there.value), Put("later/kind", b"1")])
+        with pytest.raises(Fenced, match="another broker leads"):
+            await mine.put_if_changed()
+        assert await leader(together).context.backups.newest_number(1) == number
+
+
+async def test_rights_are_read_with_the_clusters_secret_alone(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, snapshot_s=HOUR_S) as together:
+        token = {"tokens/t": b'{"digest":"of a token"}', "principals/p": b'{"uid":"of ann"}'}
+        await together.coordination.commit([], [Put(key, value) for key, value in token.items()])
+        await settled(together)
+        broker = leader(together)
+        assert token.items() <= (await state(broker)).keys.items()
+        follower = next(one for one in together.brokers if one is not broker)
+        assert await follower.context.backups.newest(1) == await broker.context.backups.newest(1)
+        for stranger in (BARE, OWN_FOLDER, sealer("another")):
+            found = await Backups(together.store, stranger, broker.generations, lambda: 1).newest(1)
+            assert found
+            assert not found.state.verified
+            assert "cluster" in found.state.keys
+            assert token.keys().isdisjoint(found.state.keys)
+        await together.coordination.commit([], [Delete(key) for key in token])
 
 
 async def test_a_number_is_in_coordination_before_the_store_has_it(tmp_path: Path) -> None:
