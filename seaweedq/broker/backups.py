@@ -23,7 +23,7 @@ from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import backup
 from seaweedq.coordination.backup import AdminChange, Sealer, State
-from seaweedq.errors import Damaged
+from seaweedq.errors import Damaged, Fenced, StoreUnavailable
 from seaweedq.formats import Level
 from seaweedq.storage.generations import Generations
 from seaweedq.storage.interface import ObjectStore
@@ -59,13 +59,15 @@ class Backups:
 
     async def put_change(self, revision: int, writes: Sequence[tuple[str, bytes | None]]) -> None:
         """Puts the change that a transaction made, which may be there already. Raises StoreUnavailable; Fenced if
-        another generation has begun, so that nobody may be told of the change."""
+        another generation has begun, or another history of coordination has used this revision: then nobody may be told
+        of the change."""
         kept = tuple(write for write in writes if self._sealer.keeps(write[0]))
         reach("change.put")
         if kept:
             change = AdminChange(self._generations.mine.number, revision, kept)
             name = backup.change_name(change.generation, revision)
-            await self._store.create(name, backup.encode_change(change, self._sealer, self._level()))
+            if not await self._store.create(name, backup.encode_change(change, self._sealer, self._level())):
+                await self._check_same(change, name)
         reach("change.made")
         await self._generations.check()
 
@@ -135,6 +137,18 @@ class Backups:
             doomed += [backup.change_name(generation, revision) for revision in revisions if revision <= below]
         await gather_bounded(DELETIONS, self._store.delete, doomed)
         self._revisions = {number: revision for number, revision in self._revisions.items() if number in kept}
+
+    async def _check_same(self, change: AdminChange, name: str) -> None:
+        """Checks that an object has this change. Raises Fenced if it has another one: coordination has given its
+        revision twice."""
+        there = await self._read(backup.decode_change, [], name)
+        if there is None:
+            raise StoreUnavailable(f"{name} is in the store, and cannot be read")
+        writes = [one for one in change.writes if there.verified or not one[0].startswith(backup.RIGHTS)]
+        if dict(there.writes) != dict(writes):
+            why = f"coordination went back: {name} is in the store already, and has another change"
+            self._generations.end(why)
+            raise Fenced(why)
 
     async def _newest_snapshot(self, generation: int, damaged: list[str]) -> tuple[State | None, list[str]]:
         """Returns the newest verified snapshot, or else the newest one, and the names of those above that are not

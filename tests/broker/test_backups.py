@@ -17,6 +17,7 @@ from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.sealers import OWN_FOLDER, sealer
 
 ONE, TWO = sealer("one"), sealer("two")
+OPEN: list[tuple[str, bytes | None]] = [("d", None), ("c", b"7")]
 
 
 class World:
@@ -115,6 +116,26 @@ async def test_a_change_is_put_once_and_refused_in_another_generation(world: Wor
     await create_generation(world.store, Generation(2, "m"))
     with pytest.raises(Fenced):
         await there.put_change(8, [("c", b"8")])
+
+
+async def test_a_revision_that_another_history_has_used_ends_the_life(world: World) -> None:
+    told: list[str] = []
+    generations = Generations(world.store, told.append)
+    generations.begin(world.generations.mine)
+    there = Backups(world.store, ONE, generations, lambda: 1)
+    await there.put_change(7, [*OPEN, ("tokens/t", b"1")])
+    await there.put_change(7, [("tokens/t", b"1"), ("c", b"7"), ("d", None)])
+    assert not told
+    for another in ([("c", b"8"), ("d", None), ("tokens/t", b"1")], [("c", b"7")]):
+        with pytest.raises(Fenced, match=r"coordination went back: .* has another change"):
+            await there.put_change(7, another)
+    assert len(told) == 2
+    for later in (sealer(), TWO):  # the secret was changed meanwhile
+        await Backups(world.store, later, generations, lambda: 1).put_change(7, [("tokens/t", b"1"), *OPEN])
+    assert len(told) == 2
+    world.damage(change_name(1, 7))
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        await there.put_change(7, [("c", b"7")])
 
 
 async def test_a_change_of_rights_alone_is_not_put_if_the_store_keeps_none(world: World) -> None:

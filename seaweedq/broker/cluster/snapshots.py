@@ -5,7 +5,7 @@ would have. A new leader compares the newest snapshot with coordination, so a ch
 that snapshot is not verified (the secret has changed).
 
 The numbers of snapshots rise. A broker that sees one that does not was told so by another history of coordination: its
-life ends.
+life ends, as does that of a leader whose number the store has already.
 """
 
 import asyncio
@@ -97,8 +97,10 @@ class Snapshots:
             raise Fenced("another broker leads, and puts the snapshots of coordination")
         reach("snapshot.numbered")
         size_bytes = await self._backups.put_snapshot(State(self._generations.mine.number, number, of, there))
-        if size_bytes is None:  # of an earlier try, whose answer was lost
-            raise Fenced(f"snapshot {number} of coordination is in the store already")
+        if size_bytes is None:  # nobody else of this history has put it
+            why = f"coordination went back: its snapshot {number} is in the store already"
+            self._generations.end(why)
+            raise Fenced(why)
         reach("snapshot.made")
         self.made, self.size_bytes = self.made + 1, size_bytes
         await self._backups.remove_snapshot(number - KEPT)

@@ -261,6 +261,17 @@ async def test_a_life_ends_if_a_snapshots_number_does_not_rise(tmp_path: Path) -
         await until(lambda: all(broker.lost.is_set() for broker in together.brokers))
 
 
+async def test_a_life_ends_if_the_store_has_its_snapshot_already(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, snapshot_s=HOUR_S) as together:
+        mine, broker = await settled(together), leader(together)
+        there = await state(broker)
+        assert await broker.context.backups.put_snapshot(replace(there, number=there.number + 1))
+        await together.coordination.commit([], [Put("later/kind", b"1")])
+        with pytest.raises(Fenced, match=f"coordination went back: its snapshot {there.number + 1} is in the store"):
+            await mine.put_if_changed()
+        assert broker.lost.is_set()
+
+
 async def test_a_life_ends_if_a_revision_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with in_loop(tmp_path, snapshot_s=HOUR_S) as together:
         await settled(together)
