@@ -48,6 +48,7 @@ class Snapshots:
         self._backups = context.backups
         self._generations = context.generations
         self._clock = context.clock
+        self._every_s = context.settings.snapshot_s
         self._led: Compare | None = None  # the leadership to which the next three belong
         self._digest: bytes | None = None  # of the newest snapshot; None: not known
         self._revision = 0  # up to here the newest snapshot has all; 0: not known
@@ -81,7 +82,8 @@ class Snapshots:
         if is_new:
             self._revision = await self._put(leads, page.revision, content.keys, page.entries)
         self._digest, self._whole_s = content.digest, began_s
-        self._due_s = began_s + content.size_bytes / BYTES_PER_S
+        pause_s = content.size_bytes / BYTES_PER_S
+        self._due_s = began_s + pause_s if pause_s > self._every_s else 0.0
         if is_new and self.made % LISTED_EVERY == 1:
             await self._backups.prune()
 

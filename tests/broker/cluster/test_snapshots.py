@@ -216,7 +216,7 @@ async def test_the_newest_three_stay(tmp_path: Path) -> None:
 async def test_a_large_state_comes_less_often(tmp_path: Path) -> None:
     async with in_loop(tmp_path, snapshot_s=HOUR_S) as together:
         broker, clock = leader(together), Hands()
-        mine = snapshots(broker, clock=clock)
+        mine = snapshots(broker, clock=clock, settings=broker.context.settings.model_copy(update={"snapshot_s": 3.0}))
         await together.coordination.commit([], [Put("later/kind", bytes(5 * module.BYTES_PER_S))])
         await mine.put_if_changed()
         made = mine.made
