@@ -17,12 +17,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, GO, Cutter, Job, ReaderMessage, head
 from seaweedq.codec.arrow_bodies import check_schema, decode_batch
@@ -69,7 +70,7 @@ def main() -> None:
     """Reads the job, then the file."""
     with open(STDIN, "rb", buffering=0, closefd=False) as stdin:
         job = _job.decode(_line(stdin.fileno()))
-    job = msgspec.structs.replace(job, file=_lowest(job.file))
+    job = replace(job, file=_lowest(job.file))
     wanted = threading.Event()
     threading.Thread(target=_listen, args=(wanted,), name="lifeline", daemon=True).start()
     _bound(job)

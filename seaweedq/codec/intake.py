@@ -1,9 +1,11 @@
 """The rules by which messages of a request are decoded, and the errors that name those that are refused."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
 
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge
 from seaweedq.segments.layout import Layout
@@ -22,8 +24,7 @@ def _unknown(_now_us: int) -> int | None:
     return None
 
 
-@dataclass(frozen=True)
-class Intake:
+class Intake(msgspec.Struct, frozen=True, dict=True):
     """The topic's layout and key field, the limits, and two times (microseconds since the epoch).
 
     `now_us` is the broker's own time, which messages get that have none. Lifetimes count from the time of the cluster

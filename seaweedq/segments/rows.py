@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +23,7 @@ class Reference:
     sha256: str
 
 
-@dataclass(slots=True)
-class Single:
+class Single(msgspec.Struct):
     """One checked message. `value` is JSON text, or the bytes themselves; times are in microseconds since the epoch.
 
     A message with a `reference` has no value. Until the upload was looked up, `reference` is the upload's id.

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.codec.arrow_bodies import decode_arrow
 from seaweedq.codec.bodies import decode_json, decode_ndjson

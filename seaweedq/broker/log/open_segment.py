@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.log.entry_writer import Source
@@ -110,8 +111,7 @@ class Tail:
         return found[::-1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiter:
+class Waiter(msgspec.Struct, frozen=True, eq=False):
     """A request that waits for rows [row, row + count) of an append; `offset` gives the offset of the first one.
 
     `part` is where the part of the segment's range begins that the rows fall into.

@@ -7,10 +7,10 @@ a payload is opened, and a link is given, only below the topic's own `_payloads/
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from seaweedq.access.rights import NEVER_US
 from seaweedq.broker.log.reader import Pieces

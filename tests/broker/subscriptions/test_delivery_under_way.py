@@ -3,13 +3,13 @@
 import asyncio
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.broker.subscriptions import policy, pull_rounds
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
