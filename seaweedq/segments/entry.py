@@ -86,11 +86,30 @@ def _footer_bytes(file: memoryview) -> int:
     return int(_LENGTH.unpack(file[-_END_BYTES : -len(_PARQUET)])[0])
 
 
+class SealedSuccessor(msgspec.Struct, frozen=True):
+    """A segment that an intent opens: its id, and its range [low, high)."""
+
+    id: int
+    low: int
+    high: int
+
+
+class SealedIntent(msgspec.Struct, frozen=True):
+    """An intent as seals name it: its id, the segments that it ends, and the successors that it opens in their place.
+    It was committed: else there would be no seal."""
+
+    id: int
+    segments: tuple[int, ...]
+    successors: tuple[SealedSuccessor, ...]
+
+
 class Seal(msgspec.Struct, frozen=True):
-    """The end of a segment: the ids of its successors and their half-open ranges."""
+    """The end of a segment: the ids of its own successors and their half-open ranges, and the intent that ended it,
+    whole, so that the chain alone says how to go on."""
 
     successors: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
+    intent: SealedIntent = SealedIntent(0, (), ())
 
 
 class EntryMetadata(msgspec.Struct, frozen=True):
@@ -126,6 +145,11 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     def tenure(self) -> Tenure:
         """Returns the term, and the owner in it."""
         return Tenure(self.term, self.owner)
+
+    @property
+    def intent(self) -> SealedIntent | None:
+        """Returns the intent that has ended the chain, None if it goes on."""
+        return self.seal.intent if self.seal else None
 
 
 class _Needs(msgspec.Struct):

@@ -20,7 +20,7 @@ from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.coordination.backup import AdminChange, Sealer, SealKeys, State, encode_change, encode_state
 from seaweedq.errors import NotOwner
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot
-from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
+from seaweedq.segments.entry import EntryMetadata, Seal, SealedIntent, SealedSuccessor, encode_entry
 from seaweedq.segments.frames import FileHeader, Frame, FrameKind, ProducerRange, encode_commit
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout
@@ -78,7 +78,11 @@ def metadata() -> EntryMetadata:
         appended_us=1_000_005,
         max_timestamp_us=1_000_002,
         producers=tables(),
-        seal=Seal((4, 5), ((0, half), (half, KEY_SPACE))),
+        seal=Seal(
+            (4, 5),
+            ((0, half), (half, KEY_SPACE)),
+            SealedIntent(4, (3,), (SealedSuccessor(4, 0, half), SealedSuccessor(5, half, KEY_SPACE))),
+        ),
         term=TERM,
         owner=BROKER,
         since=5,

@@ -17,6 +17,7 @@ from seaweedq.coordination.interface import MAX_OPERATIONS, Compare, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, SegmentConflict, SegmentNotFound
+from seaweedq.segments.entry import Seal, SealedIntent, SealedSuccessor
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.terms import FIRST_TERM, Term
 
@@ -124,6 +125,39 @@ def finish(
         (*_unchanged(topic, records, intent), *absent, topic_there),
         tuple(Put(_key(topic, number), keys.SEGMENTS.encode(held)) for number, held in writes.items()),
     )
+
+
+def seal_of(intent: Intent, whole: KeyRange) -> Seal:
+    """Returns the seal by which an intent ends the chain of a segment with that range."""
+    within = [one for one in intent.successors if one.low < whole.high and whole.low < one.high]
+    successors = tuple(SealedSuccessor(one.id, one.low, one.high) for one in intent.successors)
+    sealed = SealedIntent(intent.id, intent.segments, successors)
+    return Seal(tuple(one.id for one in within), tuple((one.low, one.high) for one in within), sealed)
+
+
+def resume(topic: Topic, records: Records, sealed: SealedIntent) -> Transaction:
+    """Commits again what a seal proves to have been committed, though the records have forgotten it; undoes plans that
+    have one of its segments. Raises SegmentConflict if a segment of it has given way to others."""
+    successors = tuple(Successor(one.id, one.low, one.high) for one in sealed.successors)
+    intents: dict[int, Intent | None] = {}
+    for number in sealed.segments:
+        record = records[number].record if number in records else None
+        other = record.intent if record else None
+        if record is None or record.state != "open" or (other and other.state == "committed"):
+            raise SegmentConflict(
+                f"the seal of a segment of {topic.name!r} names segments {list(sealed.segments)}, and segment {number} "
+                "gives way to others than the seal says, or has done so",
+                segment=number,
+            )
+        intents |= dict.fromkeys(other.segments if other else ())
+    intents |= dict.fromkeys(sealed.segments, Intent(sealed.id, "committed", sealed.segments, successors))
+    compares = [Compare(_key(topic, number), records[number].revision) for number in intents]
+    writes = [
+        Put(_key(topic, number), keys.SEGMENTS.encode(records[number].replace(intent=intent)))
+        for number, intent in intents.items()
+    ]
+    absent = [Compare(_key(topic, one.id), 0) for one in successors]
+    return Transaction((*compares, *absent, Compare(keys.TOPICS.key(topic.name), topic.revision)), tuple(writes))
 
 
 def locks(records: Records, intent: Intent) -> bool:

@@ -21,6 +21,7 @@ from seaweedq.broker.rpc.client import Peers, ask_while
 from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
+from seaweedq.broker.topics.ownership import names
 from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.segment_index import Records
 from seaweedq.checks import reach
@@ -30,6 +31,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import Counter, Intent, SegmentRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentConflict, Unavailable
+from seaweedq.segments.entry import SealedIntent
 
 TRIES = 5
 ENTRIES = 10_000
@@ -104,6 +106,30 @@ class Planner:
             [*transaction.writes, raised, *reserved.writes],
         )
         return intent if revision else None
+
+    async def resume(self, topic: Topic, sealed: SealedIntent, owner: Compare) -> None:
+        """Commits an intent again that a seal names and no record: coordination has gone back to before it. `owner`
+        must hold. Raises SegmentConflict if it cannot be carried out any more, NeedsNewerBroker, Unavailable."""
+        await self._catalog.reload_segments(topic)
+        self._catalog.check(topic)
+        self._catalog.check_whole(topic)
+        records, ids = self._catalog.records(topic), {one.id for one in sealed.successors}
+        known = [records[number].record for number in sealed.segments if number in records]
+        if any(names(record.intent, sealed) or ids.intersection(record.successors) for record in known):
+            return  # this broker's view was behind
+        compares, writes = intents.resume(topic, records, sealed)
+        path = keys.COUNTERS.key(topic.name)
+        there = await self._coordination.get(path)
+        counter = keys.COUNTERS.require(there) if there else Versioned.new(Counter(0))
+        behind = max(counter.record.next, *(one.id + 1 for one in sealed.successors))
+        raised = Put(path, keys.COUNTERS.encode(counter.replace(next=behind)))
+        reach("reshape.resume")
+        done = await self._catalog.commit(
+            [*compares, owner, Compare(path, counter.revision)], [*writes, raised], proven=sealed.id
+        )
+        if done:
+            segments = ", ".join(map(str, sealed.segments))
+            logger.warning("segments %s of %s are replaced as a seal of theirs says", segments, topic.name)
 
 
 class Roller:

@@ -13,7 +13,8 @@ of a chain: the segment ends there, also if another broker put it. Every step ca
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from seaweedq.broker.log.flusher import Flusher
@@ -25,10 +26,11 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Holder, Ownership
 from seaweedq.checks import reach
 from seaweedq.clock import Clock, Durations
+from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.records import Intent, Successor
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotOwner, SeaweedqError
-from seaweedq.segments.entry import Seal
+from seaweedq.segments.entry import SealedIntent
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.producers import inherited_cuts
 from seaweedq.segments.terms import first_term
@@ -40,6 +42,7 @@ KINDS: tuple[Kind, ...] = ("split", "merge", "roll")
 BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 logger = logging.getLogger(__name__)
 LOOK_S, PAUSE_S = 1.0, 0.1
+Work = Callable[[], Awaitable[bool | None]]
 
 
 class Sealer:
@@ -92,10 +95,7 @@ class Sealer:
 
     async def _seal_one(self, topic: Topic, intent: Intent, segment: OpenSegment) -> None:
         try:
-            whole = segment.source.key_range
-            within = [s for s in intent.successors if s.low < whole.high and whole.low < s.high]
-            seal = Seal(tuple(s.id for s in within), tuple((s.low, s.high) for s in within))
-            await self._flusher.seal(segment, seal)
+            await self._flusher.seal(segment, intents.seal_of(intent, segment.source.key_range))
         except Fenced as error:
             if not await self._ownership.has_ended(segment):
                 self._flusher.fenced(segment, error)
@@ -264,9 +264,18 @@ class Replacer:
 
 
 class Reshaper:
-    """Runs one task for each intent of this broker's segments, and restarts it until the intent is over."""
+    """Runs one task for each intent of this broker's segments, and restarts it until the intent is over. `resume`
+    commits an intent again that a seal names, and no record."""
 
-    def __init__(self, catalog: Catalog, ownership: Ownership, sealer: Sealer, replacer: Replacer) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        ownership: Ownership,
+        sealer: Sealer,
+        replacer: Replacer,
+        resume: Callable[[Topic, SealedIntent, Compare], Awaitable[None]],
+    ) -> None:
+        self._resume = resume
         self._catalog = catalog
         self._ownership = ownership
         self._sealer = sealer
@@ -304,6 +313,8 @@ class Reshaper:
     def _begin(self) -> None:
         """Begins a task for each intent that has a segment of this broker, and has no task."""
         self._sealer.unlock_ended()
+        for late, sealed in [] if self._ending else self._ownership.take_late_seals():
+            self._begin_one(late, sealed, partial(self._resume, late, sealed, self._ownership.compare()))
         for name, incarnation, number in [] if self._ending else list(self._catalog.locked()):
             topic = self._catalog.get(name)
             if topic is None or topic.record.incarnation != incarnation or topic.record.state == "deleting":
@@ -313,13 +324,16 @@ class Reshaper:
             record = self._catalog.segment(topic, number).record
             if record.intent is None or record.owner != self._ownership.broker:
                 continue
-            key = (topic, record.intent.id)
-            if key not in self._tasks:
-                self._tasks[key] = asyncio.create_task(self._try(topic, record.intent), name=f"reshaping {name}")
+            self._begin_one(topic, record.intent, partial(self._replacer.carry_out, topic, record.intent))
 
-    async def _try(self, topic: Topic, intent: Intent) -> None:
+    def _begin_one(self, topic: Topic, intent: Intent | SealedIntent, work: Work) -> None:
+        if (topic, intent.id) not in self._tasks:
+            name = f"reshaping {topic.name}"
+            self._tasks[topic, intent.id] = asyncio.create_task(self._try(topic, intent, work), name=name)
+
+    async def _try(self, topic: Topic, intent: Intent | SealedIntent, work: Work) -> None:
         try:
-            if not await self._replacer.carry_out(topic, intent):
+            if not await work():
                 await asyncio.sleep(PAUSE_S)
         except SeaweedqError as error:
             logger.warning("segments %s of %s are not replaced yet: %s", intent.segments, topic.name, error)

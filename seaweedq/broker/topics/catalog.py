@@ -319,14 +319,16 @@ class Catalog:
         """Applies changes, unless a newer one of the same key is known."""
         self._view.take(changes)
 
-    async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
+    async def commit(
+        self, compares: Sequence[Compare], writes: Sequence[Put | Delete], proven: int | None = None
+    ) -> int | None:
         """Commits a transaction, and applies its writes of topics and segments to this view. Returns the new revision,
-        None if a comparison did not hold.
+        None if a comparison did not hold. A seal has `proven` that the intent with that id was committed.
 
         Raises InvariantViolated if it would break an invariant: then nothing is written. Raises
         CoordinationUnavailable: then it may have been applied, and comes by the watch.
         """
-        check_writes(compares, writes, self._topic_of, self._segments.records_of)
+        check_writes(compares, writes, self._topic_of, self._segments.records_of, proven)
         revision = await self._coordination.commit(compares, writes)
         if revision:
             known = [write for write in writes if write.key.startswith(PREFIXES)]

@@ -2,7 +2,8 @@
 
 - The open segments tile the key space: the segments that a transaction closes and those that it opens cover the same
   keys, once.
-- An intent stands in all its segments or in none, and only goes forward: planned, committed, sealed.
+- An intent stands in all its segments or in none, and only goes forward: planned, committed, sealed. One that a chain's
+  seal has *proven* is committed at once, also in place of other plans.
 - A segment's term rises exactly when its record gets another owner.
 - A segment's range, lineage and end never change. It has an end, and when it was sealed, exactly if it is sealed; then
   it has successors, and neither an owner nor an intent.
@@ -39,19 +40,20 @@ RecordsOf = Callable[[str, int], Records]
 logger = logging.getLogger(__name__)
 
 
-def broken_by(before: Known, after: Known, alive: bool) -> list[str]:
+def broken_by(before: Known, after: Known, alive: bool, proven: int | None = None) -> list[str]:
     """Returns the invariants that a transaction breaks which replaces `before` by `after`, the same segments.
 
     Invariants that were broken before are not counted. `alive`: the topic exists and is not being deleted, so that its
     open segments tile the key space; the segments of a topic that is being created are written a page at a time.
+    `proven` is the id of an intent of which a chain has a seal.
     """
     found: list[str] = []
     for number, now in after.items():
         was = before[number]
         known = set(_broken_in(number, was)) if was else set()
         found += [text for text in _broken_in(number, now) if text not in known] if now else []
-        found += _broken_between(number, was, now) if was and now else []
-    found += _split_intents(before, after)
+        found += _broken_between(number, was, now, proven) if was and now else []
+    found += _split_intents(before, after, proven)
     if alive and _covered(_open(before)) != _covered(_open(after)):
         found.append(f"segments {sorted(after)} do not hold the keys after the change that they held before it")
     return found
@@ -123,7 +125,7 @@ def _broken_intent(number: int, intent: Intent) -> Iterator[str]:
         yield f"{name} has an empty successor: {intent.successors}"
 
 
-def _broken_between(number: int, was: SegmentRecord, now: SegmentRecord) -> Iterator[str]:
+def _broken_between(number: int, was: SegmentRecord, now: SegmentRecord, proven: int | None) -> Iterator[str]:
     name = f"segment {number}"
     if was.state == "sealed":
         if now != was:
@@ -142,6 +144,8 @@ def _broken_between(number: int, was: SegmentRecord, now: SegmentRecord) -> Iter
             yield f"{name} gets successors {now.successors} that its intent does not have: {was.intent}"
     elif was.intent and was.intent.state == "committed" and now.intent != was.intent:
         yield f"{name} loses a committed intent: {was.intent}, now {now.intent}"
+    elif proven is not None:
+        return
     elif was.intent is None and now.intent and now.intent.state == "committed":
         yield f"{name} gets an intent that is committed at once: {now.intent}"
     elif was.intent and now.intent and _plan(was.intent) != _plan(now.intent):
@@ -152,7 +156,7 @@ def _plan(intent: Intent) -> tuple[object, ...]:
     return intent.id, intent.segments, intent.successors
 
 
-def _split_intents(before: Known, after: Known) -> Iterator[str]:
+def _split_intents(before: Known, after: Known, proven: int | None = None) -> Iterator[str]:
     """Checks that a transaction which changes an intent in one of its segments changes it in all of them, in the same
     way. A record that is deleted goes with its intent: those of a deleted topic go a page at a time."""
     changed = {n for n, now in after.items() if now and _intent(before[n]) != _intent(now)}
@@ -160,7 +164,7 @@ def _split_intents(before: Known, after: Known) -> Iterator[str]:
         for intent in filter(None, (_intent(before[number]), _intent(after[number]))):
             if missing := [other for other in intent.segments if other not in changed]:
                 yield f"the intent of segment {number} changes, but not that of {missing}: {intent}"
-            elif _intent(after[number]) != _intent(after[intent.segments[0]]):
+            elif proven is None and _intent(after[number]) != _intent(after[intent.segments[0]]):
                 yield f"segments {intent.segments} get different intents: {intent}"
 
 
@@ -186,12 +190,17 @@ def _covered(records: Iterable[SegmentRecord]) -> list[tuple[int, int]] | None:
 
 
 def check_writes(
-    compares: Sequence[Compare], writes: Sequence[Put | Delete], topic_of: TopicOf, records_of: RecordsOf
+    compares: Sequence[Compare],
+    writes: Sequence[Put | Delete],
+    topic_of: TopicOf,
+    records_of: RecordsOf,
+    proven: int | None = None,
 ) -> None:
     """Logs all of a transaction that breaks an invariant of the topics and segments that it writes, and raises
     InvariantViolated. `topic_of` and `records_of` return the known records, by name and incarnation."""
     revisions = {compare.key: compare.revision for compare in compares}
-    found = [*_broken_topics(revisions, writes, topic_of), *_broken_segments(revisions, writes, topic_of, records_of)]
+    segments = _broken_segments(revisions, writes, topic_of, records_of, proven)
+    found = [*_broken_topics(revisions, writes, topic_of), *segments]
     if found:
         logger.error("a transaction is refused: %s; compares %s; writes %s", "; ".join(found), compares, writes)
         raise InvariantViolated(f"a change was refused because it would break an invariant: {found[0][:500]}")
@@ -208,7 +217,11 @@ def _broken_topics(revisions: Mapping[str, int], writes: Sequence[Put | Delete],
 
 
 def _broken_segments(
-    revisions: Mapping[str, int], writes: Sequence[Put | Delete], topic_of: TopicOf, records_of: RecordsOf
+    revisions: Mapping[str, int],
+    writes: Sequence[Put | Delete],
+    topic_of: TopicOf,
+    records_of: RecordsOf,
+    proven: int | None,
 ) -> Iterator[str]:
     touched: dict[tuple[str, int], dict[int, Put | Delete]] = {}
     for write in writes:
@@ -221,7 +234,7 @@ def _broken_segments(
         if all(_is_compared(known, n, revisions.get(write.key), write) for n, write in found.items()):
             alive = topic is not None and topic.record.incarnation == incarnation and topic.record.state == "active"
             after: Known = {number: _written(keys.SEGMENTS, write) for number, write in found.items()}
-            yield from (f"topic {name!r}: {text}" for text in broken_by(before, after, alive))
+            yield from (f"topic {name!r}: {text}" for text in broken_by(before, after, alive, proven))
 
 
 def _is_compared(known: Records, number: int, revision: int | None, write: Put | Delete) -> bool:

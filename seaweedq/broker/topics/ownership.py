@@ -30,11 +30,12 @@ from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.segment_index import GAP, Routing
 from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.records import Intent, SegmentRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Unreadable
 from seaweedq.errors import ChainDamaged, NotOwner
 from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import SealedIntent
 from seaweedq.segments.producers import ProducerTables
 from seaweedq.storage.interface import ObjectStore
 
@@ -128,6 +129,11 @@ class SegmentLocks:
         return [(topic, number) for topic, number, who in held if holder in (None, who)]
 
 
+def names(intent: Intent | None, sealed: SealedIntent) -> bool:
+    """Tells whether a record's intent is the one that a seal names."""
+    return intent is not None and (intent.id, intent.segments) == (sealed.id, sealed.segments)
+
+
 class Ownership:
     """The segments of one broker. `locks` are on those that are about to leave it; `dirty` collects those with a
     tail."""
@@ -148,6 +154,7 @@ class Ownership:
         self._budget = budget
         self._dirty = dirty
         self._restored = restored
+        self._late_seals: dict[tuple[Topic, int], SealedIntent] = {}
         self._places = asyncio.Semaphore(OPENINGS)
         self._openings: dict[tuple[Topic, int], asyncio.Task[OpenSegment | None]] = {}
 
@@ -223,6 +230,12 @@ class Ownership:
         producers = ProducerTables.inherited(segment, source.key_range, source.cuts, before)
         topic.opened[segment] = self._opened(topic, source, chain, producers, record)
 
+    def take_late_seals(self) -> list[tuple[Topic, SealedIntent]]:
+        """Returns the intents that seals name and no record, of segments that this broker has tried to open since the
+        last call."""
+        found, self._late_seals = self._late_seals, {}
+        return [(topic, sealed) for (topic, _), sealed in found.items()]
+
     async def has_ended(self, segment: OpenSegment) -> bool:
         """Reads again whether the segment's chain has a seal."""
         chain = Chain(self._store, segment.topic, segment.id)
@@ -269,6 +282,11 @@ class Ownership:
             raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
         if record.state == "open" and chain.last is None:
             await self.check_empty(topic, number)
+        sealed = chain.last.intent if chain.last else None
+        if record.state == "open" and sealed and not names(record.intent, sealed):
+            self._late_seals[topic, number] = sealed  # it was committed, and coordination has gone back to before that
+            self._catalog.locking.wake()
+            raise NotOwner(f"segment {number} of {topic.name!r} was sealed: it is about to be replaced")
         source = Source.from_record(topic.name, number, record, topic.layout)
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more

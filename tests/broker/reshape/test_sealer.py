@@ -15,6 +15,7 @@ from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.reshape.intents import seal_of
 from seaweedq.broker.reshape.reshaper import Sealer
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Holder, SegmentLocks
@@ -24,8 +25,7 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.levels import HIGHEST
-from seaweedq.segments.entry import Seal
-from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.producers import FORWARD, Duplicate, ProducerTables
 from tests.support.brokers import inside
 from tests.support.brokers.commit_parts import StillClock, segment
@@ -36,8 +36,8 @@ from tests.support.reshape.scene import Scene, scene
 from tests.support.reshape.stores import LateStore, is_entry, is_seal
 
 CLOCK = StillClock()
-SEAL = Seal((1,), ((0, KEY_SPACE),))
 INTENT = Intent(1, "committed", (0,), (Successor(1, 0, KEY_SPACE),))
+SEAL = seal_of(INTENT, KeyRange(0, KEY_SPACE))
 
 
 def flusher(clock: Clock = CLOCK) -> Flusher:
