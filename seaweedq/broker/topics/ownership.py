@@ -249,6 +249,8 @@ class Ownership:
     async def _open_once(self, topic: Topic, segment: int) -> OpenSegment | None:
         async with self._places:
             revision = self._catalog.segment(topic, segment).revision
+            if not self.has(topic, segment):
+                return None  # it has left while others were opened
             opened = await self._open(topic, segment)
         if not self._is_still(topic, segment, revision):
             return None

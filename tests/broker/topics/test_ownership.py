@@ -7,14 +7,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.topics.ownership import NAMED, Holder, SegmentLocks, find_orphaned_topics
+from seaweedq.broker.topics.ownership import NAMED, OPENINGS, Holder, SegmentLocks, find_orphaned_topics
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import BrokerRecord, JournalRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import StoreUnavailable
 from tests.support import privates
 from tests.support.brokers import inside
+from tests.support.brokers.held_lookups import HeldStore
+from tests.support.brokers.in_process import Gate, make_topic
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.http.with_tokens import Http
 
@@ -107,6 +112,27 @@ async def test_an_opening_that_fails_when_nobody_waits_is_told_to_nobody(
         assert not heard
         monkeypatch.undo()
         assert await ownership.open(topic, 0) is not None
+
+
+@pytest.mark.brokers
+async def test_a_segment_that_has_left_while_others_were_opened_is_not_opened(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1, store=HeldStore()) as together:
+        (one,) = together.brokers
+        topic = await make_topic(one, segments=OPENINGS + 1)
+        topic.opened.clear()
+        assert isinstance(together.store, HeldStore)
+        together.store.gate = gate = Gate()
+        ownership, last = inside.ownership(one), OPENINGS
+        opening = [asyncio.create_task(ownership.open(topic, number)) for number in range(OPENINGS + 1)]
+        await gate.reached.wait()
+        key, held = keys.SEGMENTS.key("t", topic.record.incarnation, last), inside.catalog(one).segment(topic, last)
+        given = held.with_record(replace(held.record, owner="other", term=(1, 2)))
+        await inside.catalog(one).commit([], [Put(key, keys.SEGMENTS.encode(given))])
+        together.store.gate = None
+        gate.open.set()
+        opened = await asyncio.gather(*opening)
+        assert [segment.id for segment in opened if segment] == list(range(OPENINGS))
+        assert last not in topic.opened
 
 
 LIVING = BrokerRecord("http://b", "b", 0)
