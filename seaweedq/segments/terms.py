@@ -40,6 +40,14 @@ def next_term(term: Term, generation: int) -> Term:
     return generation, term[1] + 1
 
 
+def is_first_in_generation(term: Term, last: Term | None) -> bool:
+    """Tells whether the owner in a term is the first one of its generation to write to a chain. `last` is the term of
+    the chain's last entry; None: it has none, and then only its first owner knows that no earlier one has written."""
+    if last is None:
+        return term[0] > FIRST_GENERATION and term[1] > 1
+    return term[0] > last[0]
+
+
 def judge(rows: Tenure, holder: Tenure | None, record: Tenure, last: Tenure | None, is_sealed: bool) -> Verdict:
     """Returns what a recovery does with rows of a dead broker's journal.
 

@@ -248,7 +248,16 @@ class Publishing(Service):
     def __init__(self, context: Context, log: Log) -> None:
         catalog, timeout_s = context.catalog, context.settings.publish_timeout_s
         self.restored = RestoredCoordination(context.coordination, context.store, context.clock)
-        self.ownership = Ownership(catalog, context.store, context.membership, context.budget, log.dirty, self.restored)
+        self.ownership = Ownership(
+            catalog,
+            context.store,
+            context.membership,
+            context.budget,
+            log.dirty,
+            self.restored,
+            context.entries,
+            timeout_s,
+        )
         self.identities = Identities(context.broker, catalog.is_open)
         local, forwarder = LocalAppender(log.commit), Forwarder(context.peers, timeout_s)
         remote = RemoteAppender(

@@ -2,6 +2,12 @@
 
 broker/reshape/segment_mover changes the owner of a segment.
 
+The first owner of a segment in a generation (segments/terms) puts an entry without rows before it takes anything.
+Order: 1. the chain is opened at its end; 2. the entry is put under the next name; 3. if that is taken, the chain is
+opened again. So a put of a broker of an earlier generation, which may still land, finds its name taken, or is found.
+The entry need not stand in a journal before: as long as it has not landed, each later owner finds that the chain's last
+entry is of an earlier generation, and puts an entry of its own under the same name.
+
 Segments that are about to leave this broker, or to end, are locked: one holder per segment. A move takes a lock for as
 long as it runs, and an intent from the time before it is committed until its successors exist. Each of them relies on
 the segment not being moved or ended by the other meanwhile. While a segment is locked:
@@ -17,29 +23,33 @@ have left. It only reads views, for observers: it decides nothing, and may be be
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from seaweedq.broker.log.entry_writer import Source, known_producers
+from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import DirtySegments, OpenSegment
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.segment_index import GAP, Routing
+from seaweedq.checks import reach
 from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import Intent, SegmentRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Unreadable
-from seaweedq.errors import ChainDamaged, NotOwner
+from seaweedq.errors import ChainDamaged, Fenced, NotOwner, StoreUnavailable
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import SealedIntent
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.terms import is_first_in_generation
 from seaweedq.storage.interface import ObjectStore
 
 NAMED = 20  # that are named
+logger = logging.getLogger(__name__)
 OPENINGS = 16
 
 
@@ -146,7 +156,11 @@ class Ownership:
         budget: Budget,
         dirty: DirtySegments,
         restored: RestoredCoordination,
+        entries: EntryWriter,
+        patience_s: float,
     ) -> None:
+        self._entries = entries
+        self._patience_s = patience_s  # with a store that refuses the first entry of a generation
         self.locks = SegmentLocks()
         self._catalog = catalog
         self._store = store
@@ -252,7 +266,7 @@ class Ownership:
             if not self.has(topic, segment):
                 return None  # it has left while others were opened
             opened = await self._open(topic, segment)
-        if not self._is_still(topic, segment, revision):
+        if opened is None or not self._is_still(topic, segment, revision):
             return None
         opened.chain.raise_start(self._catalog.start(topic, segment))  # it may have risen meanwhile
         topic.opened[segment] = opened
@@ -265,8 +279,9 @@ class Ownership:
         moving to another broker is not opened, and one that has been away has a longer chain by now."""
         return self.locks.holder(topic, number) is None and self._catalog.segment(topic, number).revision == revision
 
-    async def _open(self, topic: Topic, number: int) -> OpenSegment:
+    async def _open(self, topic: Topic, number: int) -> OpenSegment | None:
         record = self._catalog.segment(topic, number).record
+        source = Source.from_record(topic.name, number, record, topic.layout)
         chain = Chain(self._store, topic.name, number)
         if self._catalog.is_emptied(topic, number):
             chain.empty(self._catalog.start(topic, number))
@@ -284,17 +299,39 @@ class Ownership:
             raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
         if record.state == "open" and chain.last is None:
             await self.check_empty(topic, number)
-        sealed = chain.last.intent if chain.last else None
-        if record.state == "open" and sealed and not names(record.intent, sealed):
-            self._late_seals[topic, number] = sealed  # it was committed, and coordination has gone back to before that
-            self._catalog.locking.wake()
-            raise NotOwner(f"segment {number} of {topic.name!r} was sealed: it is about to be replaced")
-        source = Source.from_record(topic.name, number, record, topic.layout)
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:
-            producers = await known_producers(self._store, source, chain, partial(self._catalog.is_gone, topic))
+            begun = await self._begin(topic, source, chain, record.intent)
+            if begun is None:
+                return None
+            producers = begun
         return self._opened(topic, source, chain, producers, record)
+
+    async def _begin(self, topic: Topic, source: Source, chain: Chain, intent: Intent | None) -> ProducerTables | None:
+        """Makes sure that nothing of an earlier generation can come into an open segment's chain any more. Returns its
+        producer tables; None if a seal has come, which its record does not name: the segment is about to be
+        replaced."""
+        while True:
+            sealed = chain.last.intent if chain.last else None
+            if sealed and not names(intent, sealed):
+                self._late_seals[topic, source.segment] = sealed  # it was committed: coordination has forgotten that
+                self._catalog.locking.wake()
+                return None
+            producers = await known_producers(self._store, source, chain, partial(self._catalog.is_gone, topic))
+            if sealed or not is_first_in_generation(source.term, chain.last.term if chain.last else None):
+                return producers
+            newest_us = chain.last.max_timestamp_us if chain.last else 0
+            reach("open.first")
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await self._entries.append(source, chain, [], producers, newest_us)
+            except TimeoutError:
+                detail = f"the store did not confirm an entry of {chain.folder} in time"
+                raise chain.failing or StoreUnavailable(detail) from None
+            except Fenced:
+                logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
+                await chain.open()
 
     async def check_empty(self, topic: Topic, number: int) -> None:
         """Checks that an open segment without files never had any. Raises ChainDamaged, Unavailable."""

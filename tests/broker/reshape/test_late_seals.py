@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from seaweedq.broker.cluster.balancing import Rebalancer
+from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.reshape import intents
-from seaweedq.broker.reshape.reshaper import Sealer
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.invariants import broken_by
 from seaweedq.coordination import keys
@@ -59,7 +60,7 @@ def test_what_a_seal_proves_is_committed_in_all_of_its_segments() -> None:
     assert {number: record.intent for number, record in found.items()} == {0: committed, 1: committed}
 
 
-def test_plans_that_a_seal_stands_against_are_undone_in_all_of_their_segments() -> None:
+def test_plans_against_a_seal_are_undone_in_all_of_their_segments() -> None:
     whole, third = KeyRange(0, RIGHT.high - 9), KeyRange(RIGHT.high - 9, KEY_SPACE)
     plan = Intent(4, "planned", (1, 2), (Successor(4, RIGHT.low, KEY_SPACE),))
     records = {
@@ -93,14 +94,15 @@ async def test_a_merge_that_was_sealed_by_half_is_finished_from_the_seal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strays: bool
 ) -> None:
     """Its owner dies, and coordination goes back to before the plan; the id of its successor was given out again."""
-    seal_one = Sealer._seal_one
+    seal = Flusher.seal
 
-    async def the_first_alone(self: Sealer, topic: Topic, intent: Intent, segment: OpenSegment) -> None:
+    async def the_first_alone(self: Flusher, segment: OpenSegment, what: Seal) -> None:
         if segment.id == 1:
             await asyncio.Event().wait()
-        await seal_one(self, topic, intent, segment)
+        await seal(self, segment, what)
 
     names = [next(k for k in map(str, range(99)) if keys.low <= hash_key(k) < keys.high) for keys in (LEFT, RIGHT)]
+    monkeypatch.setattr(Rebalancer, "rebalance", nothing)
     async with in_loop(tmp_path, 3) as together:
         one, two, three = together.brokers
         await make_topic(one, segments=2)
@@ -108,22 +110,19 @@ async def test_a_merge_that_was_sealed_by_half_is_finished_from_the_seal(
         await together.see()
         for broker in (two, three):
             await until(lambda b=broker: (t := inside.catalog(b).get("t")) and len(inside.catalog(b).segments(t)) == 2)
-            inside.leader(broker)._rebalancer.rebalance = nothing  # type: ignore[method-assign]
-        inside.leader(one)._rebalancer.rebalance = nothing  # type: ignore[method-assign]
-        for number in (0, 1):
-            await until(lambda n=number: inside.catalog(one).segment(topic, n).record.owner is not None)
-            if inside.catalog(one).segment(topic, number).record.owner != one.id:
-                owner = next(b for b in (two, three) if b.id == inside.catalog(one).segment(topic, number).record.owner)
+        for number, record in inside.catalog(one).segments(topic).items():
+            if record.owner != one.id:
+                (owner,) = (broker for broker in (two, three) if broker.id == record.owner)
                 assert await inside.mover(owner).move(inside.topic(owner, "t"), number, one.id)
                 await until(lambda n=number: inside.catalog(one).segment(topic, n).record.owner == one.id)
         for name in names:
             await inside.publisher(one).single(topic, single("1", name), None)
         await inside.positions(one).positions(topic, flush=True)
         before = {number: inside.catalog(one).segment(topic, number) for number in (0, 1)}
-        monkeypatch.setattr(Sealer, "_seal_one", the_first_alone)
+        monkeypatch.setattr(Flusher, "seal", the_first_alone)
         intent = await inside.planner(one).plan(topic, [0, 1])
         await until(lambda: (opened := topic.opened.get(0)) and opened.sealed)
-        monkeypatch.setattr(Sealer, "_seal_one", seal_one)
+        monkeypatch.setattr(Flusher, "seal", seal)
         counter = keys.COUNTERS.key("t")
         puts = [Put(counter, keys.COUNTERS.encode(Versioned.new(Counter(intent.id))))]
         for number, owner in zip((0, 1), (two, three) if strays else (one, one), strict=True):
@@ -154,5 +153,5 @@ async def test_a_merge_that_was_sealed_by_half_is_finished_from_the_seal(
         assert record_of(keys.COUNTERS, found.value).next == intent.id + 1
 
 
-async def nothing() -> None:
+async def nothing(*_: object) -> None:
     pass
