@@ -189,6 +189,10 @@ class SegmentAudit:
             self.finding("is sealed, but is not the last entry", name)
         if self._before and metadata.max_timestamp_us < self._before.max_timestamp_us:
             self.finding("states a newest _timestamp below that of the entry before it", name)
+        if self._before and metadata.term < self._before.term:
+            self.finding(
+                f"is of the term {metadata.term}, below that of the entry before it, {self._before.term}", name
+            )
         try:
             ProducerTables.decode(metadata.producers, self.segment)
         except (ValueError, NeedsNewerBroker) as error:

@@ -148,6 +148,7 @@ def test_swapped_entries_are_found(topic: SoundTopic, verify: Verify) -> None:
         ({"sequence": 9}, "first offset in its metadata: 9 and"),
         ({"max_timestamp_us": 0}, "newest"),
         ({"max_timestamp_us": 1 << 60}, "below that of the entry before"),
+        ({"term": (0, 9)}, "is of the term (0, 9), below that of the entry before it, (1, 1)"),
         ({"producers": b"junk"}, "the producer tables cannot be read"),
         ({"seal": Seal((1,), ((0, 10),))}, "is sealed, but is not the last entry"),
     ],
