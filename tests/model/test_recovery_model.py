@@ -59,7 +59,8 @@ def search(bounds: Bounds) -> Explored:
         later(Bounds(messages=1, window=1, marks=True, crashes=0)),
         later(Bounds(messages=1, window=1, marks=True)),
         FAILS,
-        later(replace(FAILS, messages=2, recoverers=2)),
+        later(replace(FAILS, recoverers=2)),
+        later(replace(FAILS, messages=2)),
     ],
     ids=[
         "two messages",
@@ -73,6 +74,7 @@ def search(bounds: Bounds) -> Explored:
         "a recoverer of a mark crashes",
         "a commit fails",
         "a commit fails before two recoverers",
+        "a commit of two messages fails",
     ],
 )
 def test_the_design_holds(bounds: Bounds) -> None:
