@@ -215,11 +215,11 @@ def bench(
 ) -> None:
     """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards."""
     load = Load(producers, consumers, size, messages, seconds, rate)
+    end_on_signals()
     with ExitStack() as stack:
         if embedded:
             with needs("server", "seaweedq bench --embedded"):
                 import uvicorn  # noqa: F401
-            end_on_signals()
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seaweedq-bench-")))
             broker = stack.enter_context(Broker(scratch / "data", free_port(), scratch / "broker.log"))
             broker.start()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted, regular_files
 from seaweedq.cli.shared.output import TABLE, Output, say_done
 from seaweedq.errors import ClientError, Unavailable
 
@@ -36,7 +36,8 @@ def import_file(
         typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp."),
     ] = False,
     upload: Annotated[
-        str | None, typer.Option(help="Instead of FILE: continue an import that has begun, or show its result.")
+        str | None,
+        typer.Option(help="Instead of FILE, with --format: continue an import that has begun, or show its result."),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
@@ -52,6 +53,8 @@ def import_file(
     if envelope and kind != "ndjson":
         raise typer.BadParameter(f"--envelope is only for NDJSON, but the format is {kind}", param_hint="--envelope")
     bare = kind == "ndjson" and not envelope
+    if file is not None:
+        regular_files([file], "FILE")
     started_s = time.monotonic()
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))

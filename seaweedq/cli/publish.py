@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from seaweedq.cli.records import BadRecord, InputFormat, checked, envelope, format_of, key_of, records
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted, one_line, remark
+from seaweedq.cli.shared.common import (
+    DEFAULT_URL,
+    Topic,
+    Url,
+    complain,
+    connect,
+    counted,
+    one_line,
+    path_text,
+    regular_files,
+    remark,
+)
 from seaweedq.cli.shared.output import TABLE, Output, say_done
 from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError, TopicNotFound, UnreadableBody
 
@@ -97,7 +108,7 @@ def _report(output: str, path: Path, receipt: "Receipt") -> bool:
     if error := receipt.exception():
         complain(f"{path}: {one_line(error)}")
         return False
-    say_done(output, f"{receipt.result()} {path}", id=str(receipt.result()), path=str(path))
+    say_done(output, f"{receipt.result()} {path}", id=str(receipt.result()), path=path_text(path))
     return True
 
 
@@ -292,6 +303,7 @@ def publish(
             {**of_records, "--envelope": envelope or None, "--skip-invalid": skip_invalid or None},
             "the option is only for records, but --file sends whole files",
         )
+        regular_files(files, "--file")
         publish_files(topic, files, key, content_type, output, url)
         return
     _refuse(
@@ -322,13 +334,15 @@ def publish(
 def _message(given: str | None) -> bytes | None:
     """Returns the message that an argument is, on one line; None for a file. Raises BadParameter for an argument that
     begins as a message, and is none."""
-    if given is None or not given.lstrip().startswith(("{", "[", '"')) or _is_file(given):
+    if given is None or given == "-" or _is_file(given):
         return None
     import msgspec
 
     try:
         checked(msgspec.Raw(given.encode()))
     except BadRecord as error:
+        if not given.lstrip().startswith(("{", "[", '"')):
+            return None  # the name of a file that is not there
         raise typer.BadParameter(f"{given[:80]!r} is no file, and as a message {error}", param_hint="FILE") from None
     return msgspec.json.format(given.encode(), indent=-1)
 

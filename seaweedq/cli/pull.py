@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, place, remark
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, counted, path_text, place, remark
 from seaweedq.cli.shared.output import JSON, MessageOutput, message_line
 from seaweedq.cli.shared.process import Interrupts
 from seaweedq.errors import Forbidden, RateLimited, SeaweedqError, SubscriptionNotFound, TopicNotFound
@@ -168,7 +168,7 @@ def _downloaded(
         if message.reference:
             path = folder / f"{message.segment}-{message.offset}.bin"
             message.download(path, show(bar, path.name))
-            line = line[:-1] + b',"payload":' + msgspec.json.encode(str(path)) + b"}"
+            line = line[:-1] + b',"payload":' + msgspec.json.encode(path_text(path)) + b"}"
         yield message, message_line(line, output)
 
 

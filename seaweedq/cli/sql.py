@@ -225,7 +225,7 @@ def sql(
     credentials in the environment; what is in no file yet comes from the brokers.
     """
     kind = _format(output, output_file, watch)
-    text = sys.stdin.read() if statement == "-" else statement
+    text = _of_stdin() if statement == "-" else statement
     # Arrow would import numpy, which takes as long as all of DuckDB.
     with (
         hidden("numpy", "pandas"),
@@ -239,6 +239,14 @@ def sql(
             _watch(database, statement, rows, every_s, kind == WIDE)
         else:
             _repeated(database, statement, lambda: _once(database, statement, kind, output_file, rows))
+
+
+def _of_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        found = f"stdin is not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
+        raise typer.BadParameter(found, param_hint="STATEMENT") from None
 
 
 def _format(named: str | None, file: Path | None, watch: bool) -> str:

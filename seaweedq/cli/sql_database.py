@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from seaweedq.cli.shared.common import complain, counted
 from seaweedq.errors import ClientError, InvalidName, InvalidRequest, TopicNotFound
 from seaweedq.extras import install_command, needs
@@ -245,7 +247,7 @@ class Database:
 
 @contextmanager
 def opened(transport: "SyncTransport", memory: str, endpoint: str, expired: "Expired" = "skip") -> Iterator[Database]:
-    """Opens a database. Raises MissingExtra without DuckDB, InvalidRequest for a memory that is none."""
+    """Opens a database. Raises MissingExtra without DuckDB, BadParameter for a memory that is no size."""
     with needs("sql", "seaweedq sql"):
         import duckdb
     with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as spill:
@@ -266,7 +268,7 @@ def _limit(connection: "duckdb.DuckDBPyConnection", memory: str) -> None:
     try:
         connection.execute(f"SET memory_limit = {literal(memory)}")
     except duckdb.Error as error:
-        raise InvalidRequest(f"--memory {memory}: {error}") from None
+        raise typer.BadParameter(f"{memory!r}: {error}", param_hint="--memory") from None
 
 
 def _distinct(topics: Sequence[str]) -> list[str]:

@@ -202,6 +202,17 @@ def test_an_interrupt_ends_the_bench_and_it_prints_what_it_measured(real_broker,
     assert _benched(client) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_no_signal_leaves_the_topic_of_a_bench_behind(real_broker, client, number):
+    command = _command(real_broker, "bench", "--seconds", "3600")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: any(each["end_offset"] for name in _benched(client) for each in client.segments(name)))
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert _benched(client) == []
+
+
 def _objects(text):
     return [json.loads(line) for line in text.splitlines()]
 

@@ -25,13 +25,13 @@ def values(client: Client, topic: str) -> list[object]:
 
 @pytest.mark.process
 def test_an_argument_that_is_json_is_the_message(real_broker: BrokerProcess, real_client: Client) -> None:
-    for text in ('{"a":1}', " [1,\n 2.50]", '"words"'):
+    for text in ('{"a":1}', " [1,\n 2.50]", '"words"', "5"):
         assert "published 1 message to said" in run(real_broker, "publish", "said", text).stdout
-    assert values(real_client, "said") == [{"a": 1}, [1, 2.5], "words"]
+    assert values(real_client, "said") == [{"a": 1}, [1, 2.5], "words", 5]
     assert real_client.fetch("said", 0, 0).messages[1].raw == b"[1,2.50]"
     run(real_broker, "publish", "said", '{"k":"ada","n":2}', "--key-field", "k")
     run(real_broker, "publish", "said", '{"key":"bob","value":3}', "--envelope")
-    assert [message.key for message in real_client.fetch("said", 0, 3).messages] == ["ada", "bob"]
+    assert [message.key for message in real_client.fetch("said", 0, 4).messages] == ["ada", "bob"]
 
 
 @pytest.mark.parametrize(

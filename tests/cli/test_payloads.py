@@ -64,6 +64,14 @@ def test_files_go_in_and_come_out_as_payloads(run, real_client, two_files, tmp_p
     assert sum(segment["messages"] for segment in real_client.subscription("cli-films", "s")["lag"]) == 0
 
 
+def test_a_name_that_is_not_utf_8_is_shown_with_escapes(run, real_client, tmp_path):
+    path = tmp_path / os.fsdecode(b"b\xff.bin")
+    path.write_bytes(b"abc")
+    real_client.create_topic("cli-bytes-name")
+    shown = json.loads(run("publish", "cli-bytes-name", "--file", path, "-o", "json")[0])
+    assert shown == {"id": "0-0", "path": f"{tmp_path}/b\\xff.bin"}
+
+
 def test_without_payloads_the_reference_is_shown_and_nothing_is_fetched(run, real_client, two_files):
     real_client.create_topic("cli-shown")
     run("publish", "cli-shown", "--file", two_files[0], "--content-type", "a/b")

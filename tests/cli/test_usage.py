@@ -1,6 +1,9 @@
 """Errors have one form, one line on stderr, in words of this program, and name options, not the fields of a request;
 help begins with what is used most."""
 
+import os
+from pathlib import Path
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -28,6 +31,11 @@ NOBODY = ("--url", "http://127.0.0.1:9")
     ("topcs", "there is no command topcs; the nearest is topic; see seaweedq --help"),
     ("topic lsit", "there is no command lsit; the nearest is list; see seaweedq topic --help"),
     ("topic show t --url ftp://x", "--url: url is 'ftp://x'"),
+    ("topic list --url http://127.0.0.1:there", "--url: url is 'http://127.0.0.1:there'; it must be like http://"),
+    ("topic list --url http://127.0.0.1:65536", "--url: url is 'http://127.0.0.1:65536'; it must be like http://"),
+    ("publish t --file /dev/zero", "--file: '/dev/zero' is a device, not a regular file"),
+    ("import t /dev/zero --format ndjson", "FILE: '/dev/zero' is a device, not a regular file"),
+    ("sql FROM --memory lots", "--memory: 'lots': Parser Error: Memory must have a number (e.g. 1GB)"),
     ("topic create t --schema /none", "--schema: file '/none' does not exist; see seaweedq topic create --help"),
     ("topic list a", "got unexpected extra argument(s) (a); see seaweedq topic list --help"),
     ("serve --port abc", "--port: 'abc' must be a whole number; see seaweedq serve --help"),
@@ -39,6 +47,20 @@ def test_a_usage_error_is_one_line_and_exit_code_2(given: str, told: str) -> Non
     assert (ended.exit_code, ended.stdout) == (2, "")
     (line,) = ended.stderr.splitlines()
     assert line.startswith(f"seaweedq: {told}")
+
+
+def test_a_statement_that_is_not_utf_8_is_a_usage_error() -> None:
+    ended = CliRunner().invoke(app, ["sql", "-"], input=b"select \xff")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    told = "seaweedq: STATEMENT: stdin is not UTF-8: byte 0xff at position 7; see seaweedq sql --help\n"
+    assert ended.stderr == told
+
+
+def test_a_pipe_is_no_file_for_an_upload(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for arguments in (["publish", "t", "--file"], ["import", "t", "--format", "ndjson"]):
+        ended = CliRunner().invoke(app, [*arguments, str(tmp_path / "pipe")])
+        assert (ended.exit_code, "is a pipe, not a regular file" in ended.stderr) == (2, True)
 
 
 @pytest.mark.process

@@ -14,6 +14,7 @@ once more, so that the comparison of the lost transaction cannot hold any more.
 
 import asyncio
 import logging
+from itertools import count
 
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
@@ -29,6 +30,7 @@ from seaweedq.errors import CoordinationUnavailable, NotOwner
 from seaweedq.segments.terms import next_term
 
 RETRY_S = 0.5
+LOGGED_TRIES = 120  # one of so many is in the log
 logger = logging.getLogger(__name__)
 
 
@@ -136,7 +138,7 @@ class SegmentMover:
 
     async def _resolve_lost_answer(self, topic: Topic, segment: int, again: Put, unchanged: Compare) -> None:
         """Resolves a lost answer: writes the record as it was, or finds that it has changed."""
-        while True:
+        for tries in count():
             try:
                 if await self._catalog.commit([unchanged, self._ownership.compare()], [again]) is None:
                     await self._catalog.refresh(topic.name, segment)
@@ -144,5 +146,6 @@ class SegmentMover:
                         raise NotOwner("this broker's lease has expired")
                 return
             except CoordinationUnavailable:
-                logger.warning("it is still unknown whether segment %s was handed over", again.key)
+                if tries % LOGGED_TRIES == 0:
+                    logger.warning("it is still unknown whether segment %s was handed over", again.key)
                 await asyncio.sleep(RETRY_S)

@@ -9,9 +9,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,6 +123,21 @@ def printable(text: str) -> str:
     """Returns a foreign text with escapes, as those of JSON, for characters that a terminal would obey: control
     characters, and those that change the direction of the text."""
     return _OBEYED.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
+
+
+def path_text(path: Path) -> str:
+    """Returns a path as text, with escapes for bytes that are not UTF-8: no encoder takes what Python has for them."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def regular_files(paths: Sequence[Path], option: str) -> None:
+    """Raises BadParameter for a path that is no regular file: an upload reads a file more than once, and a device or a
+    pipe gives its bytes once."""
+    for path in paths:
+        if not path.is_file():
+            what = "a pipe" if path.is_fifo() else "a device" if path.exists() else "nothing"
+            text = f"{path_text(path)!r} is {what}, not a regular file; an upload reads its file more than once"
+            raise typer.BadParameter(text, param_hint=option)
 
 
 def counted(number: int, thing: str) -> str:

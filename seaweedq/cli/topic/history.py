@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, one_line, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, one_line, path_text, say
 from seaweedq.cli.shared.output import JSON, TABLE, WIDE, Column, Output, say_done, say_json, say_table, terminal_width
 from seaweedq.cli.topic.lineage import KEY_SPACE, LastHour, Segment, changes, share
 from seaweedq.cli.topic.watch_picture import short
@@ -251,7 +251,7 @@ def history(
     if plot:
         layout = lay_out(topic, segments, now, hour)
         save(layout, plot)
-        say_done(output, f"{layout.title}; drawn into {plot}", topic=topic, file=str(plot))
+        say_done(output, f"{layout.title}; drawn into {plot}", topic=topic, file=path_text(plot))
         return
     names = (*HEAD, *(HOUR_HEAD if hour else ()))
     say_table(output, [Column(name, name in _NUMBERS) for name in names], rows(segments, now, hour))

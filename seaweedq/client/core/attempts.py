@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from seaweedq.client.core.effects import Attempt, Effect, Pause, Reply, Request, Steps
 from seaweedq.client.core.problems import TRANSIENT, check, error_of, retry_after_s
@@ -100,7 +100,7 @@ def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
     urls = []
     for one in (part.strip() for text in ([url] if isinstance(url, str) else url) for part in text.split(",")):
         parts = urlsplit(one)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if parts.scheme not in ("http", "https") or not parts.netloc or not _has_valid_port(parts):
             raise ValueError(f"url is {one!r}; it must be like http://127.0.0.1:8080")
         urls.append(one.rstrip("/"))
     if len({urlsplit(one).scheme for one in urls}) > 1:
@@ -108,6 +108,13 @@ def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
     if not urls:
         raise ValueError("url names no broker; it must be like http://127.0.0.1:8080")
     return tuple(dict.fromkeys(urls))
+
+
+def _has_valid_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:  # no number, or above 65535
+        return False
 
 
 T = TypeVar("T")
