@@ -20,6 +20,7 @@ import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from seaweedq import levels
@@ -236,6 +237,7 @@ class Broker:
         membership = Membership(
             coordination, clock, identity, settings.lease_s, self._lose, background=process.background, prove=prove
         )
+        seen = partial(attrgetter("generations.mine.number", "coordination.seen"), self)
         limits_of, most = self.callers.view.limits_of, (settings.max_topics, settings.max_segments)
         return Context(
             settings=settings,
@@ -256,7 +258,7 @@ class Broker:
             membership=membership,
             election=Election(coordination, membership),
             entries=EntryWriter(cluster, membership.broker, clock, process.ids, lambda: level.written),
-            journals=process.journals.open(process.store, lambda: level.written),
+            journals=process.journals.open(process.store, lambda: level.written, seen),
             generations=self.generations,
             backups=Backups(process.store, self._sealer(), self.generations, lambda: level.written),
         )
@@ -324,6 +326,7 @@ class Broker:
             context.clock,
             lambda segment: self.reshaping.grown(segment),
             self._segment_fenced,
+            context.generations.check,
         )
 
     def _open_rooms(self, context: Context, process: ProcessContext, log: Log) -> None:

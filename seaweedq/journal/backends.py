@@ -6,23 +6,25 @@ the store, below `_journals/{broker}/`: every broker reaches all of them.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import JournalRecord
-from seaweedq.errors import JournalUnavailable
+from seaweedq.errors import JournalDamaged, JournalUnavailable, LevelMismatch, NeedsNewerBroker, SeaweedqError
 from seaweedq.formats import Level, needs_newer
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal, is_done, journal_files, remove_journal
-from seaweedq.journal.file_recovery import DeadFileJournal, PlaceLock
+from seaweedq.journal.file_recovery import DeadFileJournal, PlaceLock, newest_commit
 from seaweedq.journal.home_folder import FolderLock, HomeFolder
-from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals
-from seaweedq.journal.object_format import SlotHeaders
+from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals, NeededJournal, SeenNow, seen_nothing
+from seaweedq.journal.object_format import SlotHeader, SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal
-from seaweedq.journal.object_recovery import DeadObjectJournal, sweep
+from seaweedq.journal.object_recovery import DeadObjectJournal, needed, sweep
 from seaweedq.journal.pacing import Pace
 from seaweedq.segments.frames import Commit
+from seaweedq.segments.terms import Term
 from seaweedq.storage.interface import ObjectStore
 
 FILE = "file"
@@ -56,6 +58,9 @@ class JournalKinds:
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         return sum([await backend.sweep(read_known) for backend in self._backends.values()])
 
+    async def needed(self) -> list[NeededJournal]:
+        return [journal for backend in self._backends.values() for journal in await backend.needed()]
+
 
 class _UnknownJournal:
     """A journal of a kind that this process does not know. A newer broker may know it; it is never empty."""
@@ -71,6 +76,9 @@ class _UnknownJournal:
         raise AssertionError("the journal was not fenced")
         yield
 
+    async def terms(self) -> dict[tuple[str, int], Term]:
+        raise AssertionError("the journal was not fenced")
+
     async def remove(self) -> None:
         raise AssertionError("the journal was not fenced")
 
@@ -81,19 +89,22 @@ class _UnknownJournal:
 class FileJournals:
     """File journals as the process sees them whose home folder, locked, is `home`."""
 
-    def __init__(self, home: HomeFolder, disk: Disk, ids: Ids, file_bytes: int, level: Level) -> None:
+    def __init__(
+        self, home: HomeFolder, disk: Disk, ids: Ids, file_bytes: int, level: Level, seen: SeenNow = seen_nothing
+    ) -> None:
         self._home = home
         self._disk = disk
         self._ids = ids
         self._file_bytes = file_bytes
         self._level = level
+        self._seen = seen
 
     def describe(self, broker: str) -> JournalRecord:
         return JournalRecord(FILE, self._home.id, str(self._home.path.absolute()))
 
     def create(self, broker: str) -> FileJournal:
         folder = _folder(self._home.path, broker)
-        return FileJournal(folder, self._disk, self._ids, self._file_bytes, self._level)
+        return FileJournal(folder, self._disk, self._ids, self._file_bytes, self._level, self._seen)
 
     def is_exclusive(self, record: JournalRecord) -> bool:
         return record.place == self._home.id
@@ -107,10 +118,15 @@ class FileJournals:
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         """Does as Journals, for the journals of this home folder, which nobody else removes."""
-        found = await self._run(self._done)
+        found = [broker for broker in await self._run(self._folders) if await self._run(partial(self._is_done, broker))]
         known = await read_known() if found else ()
         forgotten = [broker for broker in found if broker not in known]
         return await self._run(lambda: sum(map(self._remove, forgotten)))
+
+    async def needed(self) -> list[NeededJournal]:
+        """Does as Journals, for those of this home folder."""
+        found = [await self._run(partial(self._needed, broker)) for broker in await self._run(self._folders)]
+        return [journal for journal in found if journal is not None]
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Runs disk work off the event loop. Raises JournalUnavailable."""
@@ -118,13 +134,22 @@ class FileJournals:
         try:
             return await asyncio.get_running_loop().run_in_executor(worker, work)
         except OSError as error:
-            raise JournalUnavailable(f"the journals in {self._home.path} cannot be swept: {error}") from error
+            raise JournalUnavailable(f"the journals in {self._home.path} cannot be read or removed: {error}") from error
         finally:
             worker.shutdown(wait=False)
 
-    def _done(self) -> list[str]:
-        folder = self._home.path / JOURNALS
-        return [broker for broker in self._disk.names(folder) if is_done(folder / broker, self._disk)]
+    def _folders(self) -> list[str]:
+        return self._disk.names(self._home.path / JOURNALS)
+
+    def _is_done(self, broker: str) -> bool:
+        return is_done(_folder(self._home.path, broker), self._disk)
+
+    def _needed(self, broker: str) -> NeededJournal | None:
+        try:
+            newest = newest_commit(_folder(self._home.path, broker), self._disk)
+        except (JournalDamaged, NeedsNewerBroker, LevelMismatch) as error:
+            return NeededJournal(broker, self.describe(broker), unread=error.detail)
+        return newest and NeededJournal(broker, self.describe(broker), newest)
 
     def _remove(self, broker: str) -> int:
         folder = _folder(self._home.path, broker)
@@ -140,13 +165,23 @@ def _folder(home: Path, broker: str) -> Path:
 class ObjectJournals:
     """Object journals in `store`, as the process sees them whose home folder, locked, is `home`."""
 
-    def __init__(self, home: HomeFolder, store: ObjectStore, clock: Clock, ids: Ids, pace: Pace, level: Level) -> None:
+    def __init__(
+        self,
+        home: HomeFolder,
+        store: ObjectStore,
+        clock: Clock,
+        ids: Ids,
+        pace: Pace,
+        level: Level,
+        seen: SeenNow = seen_nothing,
+    ) -> None:
         self._home = home
         self._store = store
         self._clock = clock
         self._ids = ids
         self._pace = pace
         self._level = level
+        self._seen = seen
 
     def describe(self, broker: str) -> JournalRecord:
         return JournalRecord(OBJECT, self._home.id)
@@ -161,7 +196,18 @@ class ObjectJournals:
         return DeadObjectJournal(self._store, self._headers(broker), record.recovered)
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
-        return await sweep(self._store, read_known)
+        return await sweep(self._store, self._headers, read_known)
+
+    async def needed(self) -> list[NeededJournal]:
+        """Does as Journals, for those of the store."""
+        return [_needed_in_store(broker, found) for broker, found in await needed(self._store)]
 
     def _headers(self, broker: str) -> SlotHeaders:
-        return SlotHeaders(broker, self._ids, self._level)
+        return SlotHeaders(broker, self._ids, self._level, self._seen)
+
+
+def _needed_in_store(broker: str, found: SlotHeader | SeaweedqError) -> NeededJournal:
+    record = JournalRecord(OBJECT, "")  # no matter whose folder: every broker reaches it
+    if isinstance(found, SeaweedqError):
+        return NeededJournal(broker, record, unread=found.detail)
+    return NeededJournal(broker, record, found.seen)

@@ -33,6 +33,7 @@ from seaweedq.clock import Ids
 from seaweedq.errors import JournalUnavailable
 from seaweedq.formats import Level
 from seaweedq.journal.disk import LARGE_BYTES, Disk
+from seaweedq.journal.interface import SeenNow, seen_nothing
 from seaweedq.segments.frames import FILE_HEADER_BYTES, FileHeader, Frame, check_frames, encode_commit
 
 log = logging.getLogger(__name__)
@@ -106,9 +107,12 @@ class FileJournal:
     window = 1
     budget = None
 
-    def __init__(self, folder: Path, disk: Disk, ids: Ids, file_bytes: int, level: Level) -> None:
+    def __init__(
+        self, folder: Path, disk: Disk, ids: Ids, file_bytes: int, level: Level, seen: SeenNow = seen_nothing
+    ) -> None:
         self._folder, self._disk, self._ids, self._file_bytes = folder, disk, ids, file_bytes
         self._level = level
+        self._seen = seen
         assert not journal_files(folder, disk), f"{folder} holds a journal already"
         self._worker = disk.worker()
         self._appending = self._closed = False
@@ -173,7 +177,7 @@ class FileJournal:
                 self._file = self._open_file()
             file = self._file
             assert self._commit >= file.header.first_commit, "numbers are dense over the files of a journal"
-            buffers, size = encode_commit(file.header.file_id, self._commit, frames)
+            buffers, size = encode_commit(file.header.file_id, self._commit, frames, self._seen())
             if file.end + size > file.allocated:  # a sync that has to write the file's length too takes twice as long
                 more = max(size, min(_ALLOCATED_BYTES, self._file_bytes))
                 self._disk.allocate(file.fd, file.end, more)

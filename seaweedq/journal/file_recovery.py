@@ -19,8 +19,17 @@ from seaweedq.errors import DataFolderInUse, JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import file_path, is_done, journal_files, remove_journal
 from seaweedq.journal.home_folder import FolderLock, known_id
-from seaweedq.journal.interface import Claim, JournalUnreachable
-from seaweedq.segments.frames import FILE_HEADER_BYTES, Commit, FileHeader, read_commits, read_header
+from seaweedq.journal.interface import Claim, JournalUnreachable, Seen, highest
+from seaweedq.segments.frames import (
+    FILE_HEADER_BYTES,
+    Commit,
+    FileHeader,
+    read_commits,
+    read_header,
+    read_indices,
+    terms_of,
+)
+from seaweedq.segments.terms import Term
 
 CLOSE_S = 2.0
 READ_BYTES = 1024 * 1024  # of commits, read in one go: a hop to the worker for each costs more than reading it
@@ -89,6 +98,9 @@ class DeadFileJournal:
             if error:
                 raise error
 
+    async def terms(self) -> dict[tuple[str, int], Term]:
+        return await self._run(lambda: _terms(self._folder, self._disk))
+
     async def remove(self) -> None:
         await self._run(lambda: remove_journal(self._folder, self._disk))
 
@@ -142,6 +154,30 @@ def read_journal(folder: Path, disk: Disk) -> Iterator[Commit]:
                 expected += 1
                 yield commit
                 del commit  # its memory may be let go of before the next one is read
+
+
+def newest_commit(folder: Path, disk: Disk) -> Seen | None:
+    """Returns what the newest commit of a journal states; None if there is no commit, or the journal is done. Needs no
+    lock: the newest of a broker that lives may not be durable yet. Blocks. Raises JournalDamaged, NeedsNewerBroker,
+    LevelMismatch."""
+    for number in [] if is_done(folder, disk) else journal_files(folder, disk)[::-1]:
+        path = file_path(folder, number)
+        with closing(disk.open(path)) as file:
+            newest = deque(read_indices(file, str(path)), 1)
+        if newest:
+            return Seen(*newest[0].seen)
+    return None
+
+
+def _terms(folder: Path, disk: Disk) -> dict[tuple[str, int], Term]:
+    """Blocks. Those of commits that were never acknowledged, since they are torn or failed, are among them: their
+    broker was the owner all the same."""
+    found: list[dict[tuple[str, int], Term]] = []
+    for number in [] if is_done(folder, disk) else journal_files(folder, disk):
+        path = file_path(folder, number)
+        with closing(disk.open(path)) as file:
+            found.append(highest(terms_of(commit.index) for commit in read_indices(file, str(path))))
+    return highest(found)
 
 
 def _headers(folder: Path, disk: Disk) -> list[FileHeader]:

@@ -6,21 +6,62 @@ owns its bytes and how it fences; brokers know this interface alone, so a furthe
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.pacing import PutBudget
 from seaweedq.segments.frames import Commit, Frame
+from seaweedq.segments.terms import Term
 from seaweedq.storage.interface import ObjectStore
 
 Claim: TypeAlias = Callable[[int], Awaitable[None]]
 """Waits until there is room in memory for so many bytes of a dead journal."""
 AHEAD_BYTES = 8 * 1024 * 1024
 """So many bytes a dead journal may hold of commits for which it has claimed no room yet."""
+
+
+class Seen(NamedTuple):
+    """A moment of coordination as a life of a broker knew it: its generation, and the highest revision that the life
+    had seen. Each commit states the one of its making."""
+
+    generation: int = 0
+    revision: int = 0
+
+
+SeenNow: TypeAlias = Callable[[], tuple[int, int]]
+"""Returns the fields of Seen as they are now. Asked once a commit."""
+NOTHING_SEEN = Seen()
+
+
+def seen_nothing() -> Seen:
+    """Returns what a journal states that is none of a cluster's."""
+    return NOTHING_SEEN
+
+
+@dataclass(frozen=True, slots=True)
+class NeededJournal:
+    """A journal in which something may be needed: it has commits, or seems to, and does not say that it is done.
+
+    `record` is as its key would have it. `seen` is what its newest commit states; if that cannot be read, `unread` says
+    why.
+    """
+
+    broker: str
+    record: JournalRecord
+    seen: Seen = NOTHING_SEEN
+    unread: str = ""
+
+
+def highest(found: Iterable[dict[tuple[str, int], Term]]) -> dict[tuple[str, int], Term]:
+    """Returns the highest term of each segment in any of several."""
+    all_of: dict[tuple[str, int], Term] = {}
+    for terms in found:
+        all_of |= {place: max(term, all_of.get(place, term)) for place, term in terms.items()}
+    return all_of
 
 
 class JournalUnreachable(Exception):
@@ -97,6 +138,13 @@ class DeadJournal(Protocol):
         NeedsNewerBroker, Unavailable. The commits that were yielded before are sound.
         """
 
+    async def terms(self) -> dict[tuple[str, int], Term]:
+        """Returns the highest term that the journal's broker states of each segment, by topic and segment. Reads what
+        describes the frames, and none of their content. Comes behind `fence`, at any time.
+
+        Raises as `commits`.
+        """
+
     async def remove(self) -> None:
         """Removes the content, oldest first. Raises JournalDamaged, Unavailable."""
 
@@ -120,6 +168,13 @@ class Journals(Protocol):
     def open_dead(self, broker: str, record: JournalRecord) -> DeadJournal:
         """Returns the journal of another broker, which its key describes by `record`. Does no I/O."""
 
+    async def needed(self) -> list[NeededJournal]:
+        """Returns the journals in which something may be needed, also those of living brokers: of the store, and of
+        this process's home folder. Asks coordination nothing. Raises Unavailable.
+
+        A journal that is removed meanwhile may be among them, with an older moment: look again.
+        """
+
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         """Deletes what is left of journals that are done, and returns the number of objects or files.
 
@@ -128,13 +183,13 @@ class Journals(Protocol):
         """
 
 
-OpenJournals: TypeAlias = Callable[[ObjectStore, Level], Journals]
+OpenJournals: TypeAlias = Callable[[ObjectStore, Level, SeenNow], Journals]
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSetup:
-    """The part of a broker's setup that concerns journals: its home folder, and the backend for a given store and
-    the cluster's level.
+    """The part of a broker's setup that concerns journals: its home folder, and the backend for a given store, the
+    cluster's level, and what a life has seen of coordination.
 
     `open` needs the folder's id, so the folder must be locked before.
     """

@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequ
 
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
-from seaweedq.journal.interface import Claim
-from seaweedq.segments.frames import Commit, Frame, check_frames, pack
+from seaweedq.journal.interface import Claim, NeededJournal, highest
+from seaweedq.segments.frames import Commit, Frame, check_frames, pack, terms_of
+from seaweedq.segments.terms import Term
 
 KIND = "memory"
 Hook = Callable[[Sequence[Frame]], Awaitable[None]]
@@ -81,6 +82,9 @@ class DeadMemoryJournal:
             await claim(commit.size_bytes)
             yield commit
 
+    async def terms(self) -> dict[tuple[str, int], Term]:
+        return highest(terms_of(pack(commit.frames)[0]) for commit in self._journal.commits)
+
     async def remove(self) -> None:
         assert self._journal.is_fenced
         self._journal.commits.clear()
@@ -110,6 +114,9 @@ class MemoryJournals:
     def open_dead(self, broker: str, record: JournalRecord) -> DeadMemoryJournal:
         """Opens an empty journal for a broker that died before it had one."""
         return DeadMemoryJournal(self._journals.setdefault(broker, MemoryJournal()))
+
+    async def needed(self) -> list[NeededJournal]:
+        return [NeededJournal(broker, self.describe(broker)) for broker, one in self._journals.items() if one.commits]
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         return 0

@@ -1,9 +1,10 @@
 """Slots, the objects of an object journal. Owns their names and bytes, which of them count, and the requests to the
 store by which they are listed, read and deleted.
 
-A slot is a header (magic, version, kind, number, broker, the put's nonce, `released`, `acknowledged`, lengths, CRCs),
-an index of frames and their payloads (frames.pack). A *fence* is a slot without data that a recovery puts where the
-broker's next one would go. The header stands alone, so that it can be read without the rest.
+A slot is a header (magic, version, kind, number, broker, the put's nonce, `released`, `acknowledged`, what its broker
+had seen of coordination, lengths, CRCs), an index of frames and their payloads (frames.pack). A *fence* is a slot
+without data that a recovery puts where the broker's next one would go. The header stands alone, so that it can be read
+without the rest.
 
 `released` says, as of the slot's making, that no slot below that number is needed any more; `acknowledged`, that all
 below that number were durable. Neither falls from one slot to the next, so the newest slot says the most. So a slot
@@ -30,8 +31,10 @@ from seaweedq.checks import reach
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalDamaged
 from seaweedq.formats import Format, Level, check_draft, drafted, needs_newer, undrafted
+from seaweedq.journal.interface import NOTHING_SEEN, Seen, SeenNow, seen_nothing
 from seaweedq.journal.pacing import MAX_WINDOW
-from seaweedq.segments.frames import Commit, Frame, pack, padded, padding, unpack
+from seaweedq.segments.frames import Commit, Frame, pack, padded, padding, terms_of, unpack
+from seaweedq.segments.terms import Term
 from seaweedq.storage.interface import ObjectStore
 
 SLOTS = Format("slots", {1: 1})
@@ -45,7 +48,7 @@ HEADER_BYTES = 256
 _MAGIC = b"seaweedq"
 _CHECK = struct.Struct("<8sIIH")  # of every version: magic, version and draft, CRC of all other bytes, header's length
 _CRC_AT, _CRC_END = 12, 16
-_FIXED = struct.Struct("<HHQQQ16sQQI")  # the broker id follows
+_FIXED = struct.Struct("<HHQQQIQ16sQQI")  # the broker id follows
 PAGE = 1_000
 NAMED = 10  # objects in a log line
 logger = logging.getLogger(__name__)
@@ -64,7 +67,8 @@ class SlotKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlotHeader:
-    """The header of a slot. `nonce` is the put's: 32 hexadecimal digits that only its writer has."""
+    """The header of a slot. `nonce` is the put's: 32 hexadecimal digits that only its writer has. `seen` is what the
+    writer had seen of coordination when it made the slot."""
 
     kind: SlotKind
     broker: str
@@ -73,20 +77,25 @@ class SlotHeader:
     released: int
     acknowledged: int = 0
     version: int = 1
+    seen: Seen = NOTHING_SEEN
 
 
 @dataclass(frozen=True)
 class SlotHeaders:
-    """The headers of the slots of `broker`'s journal: each has a nonce, and the version of the cluster's level."""
+    """The headers of the slots of `broker`'s journal: each has a nonce, the version of the cluster's level, and what
+    this process has seen of coordination."""
 
     broker: str
     ids: Ids
     level: Level
+    seen: SeenNow = seen_nothing
 
     def make(self, kind: SlotKind, number: int, released: int, acknowledged: int) -> SlotHeader:
         """Returns the header of one more slot."""
         version = SLOTS.at(self.level())
-        return SlotHeader(kind, self.broker, number, self.ids.nonce(), released, acknowledged, version)
+        return SlotHeader(
+            kind, self.broker, number, self.ids.nonce(), released, acknowledged, version, Seen(*self.seen())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +151,7 @@ def encode_slot(header: SlotHeader, frames: Sequence[Frame]) -> bytes:
         header.number,
         header.released,
         header.acknowledged,
+        *header.seen,
         bytes.fromhex(header.nonce),
         len(index),
         size,
@@ -175,12 +185,25 @@ def decode_slot(data: bytes, name: str) -> tuple[SlotHeader, Commit]:
     view = memoryview(data)
     head = _decode_header(view, name)
     body_at = head.index_at + padded(head.index_length)
-    if len(view) != body_at + head.body_length or zlib.crc32(view[head.index_at : body_at]) != head.index_crc:
-        raise _damaged(name, "is not as it was written: its length, or its index")
-    frames = unpack(view[head.index_at : head.index_at + head.index_length], view[body_at:])
+    if len(view) != body_at + head.body_length:
+        raise _damaged(name, "is not as it was written: its length")
+    frames = unpack(_checked_index(view, head, name), view[body_at:])
     if frames is None:
         raise _damaged(name, "holds other bytes than were written")
     return head.header, Commit(head.header.number, frames)
+
+
+def index_end(data: bytes, name: str) -> int:
+    """Returns where the index of the slot of that name ends, from its first HEADER_BYTES bytes or more. Raises
+    JournalDamaged, NeedsNewerBroker, LevelMismatch."""
+    head = _decode_header(memoryview(data), name)
+    return head.index_at + padded(head.index_length)
+
+
+def slot_terms(data: bytes, name: str) -> dict[tuple[str, int], Term]:
+    """Returns the highest term of each segment in the slot of that name, from its bytes up to the end of its index or
+    further. Raises JournalDamaged, NeedsNewerBroker, LevelMismatch."""
+    return terms_of(_checked_index(memoryview(data), _decode_header(memoryview(data), name), name))
 
 
 def near(newest: int) -> int:
@@ -229,7 +252,8 @@ def _decode_header(view: memoryview, name: str) -> _Head:
         version, draft = undrafted(stamped)
         check_draft(draft, f"the journal's slot {name}")
         SLOTS.check(version, name)
-        kind, broker_length, number, released, acknowledged, nonce, *lengths = _FIXED.unpack_from(view, _CHECK.size)
+        kind, broker_length, number, released, acknowledged, *fields = _FIXED.unpack_from(view, _CHECK.size)
+        generation, revision, nonce, *lengths = fields
         broker_at = _CHECK.size + _FIXED.size
         broker = str(view[broker_at : broker_at + broker_length], "utf-8")
     except (struct.error, UnicodeDecodeError) as error:
@@ -239,8 +263,16 @@ def _decode_header(view: memoryview, name: str) -> _Head:
     mine = slot_name(broker, number)
     if mine != name:
         raise _damaged(name, f"says that it is {mine}")
-    header = SlotHeader(SlotKind(kind), broker, number, nonce.hex(), released, acknowledged, version)
+    seen = Seen(generation, revision)
+    header = SlotHeader(SlotKind(kind), broker, number, nonce.hex(), released, acknowledged, version, seen)
     return _Head(header, length, *lengths)
+
+
+def _checked_index(view: memoryview, head: _Head, name: str) -> memoryview:
+    body_at = head.index_at + padded(head.index_length)
+    if zlib.crc32(view[head.index_at : body_at]) != head.index_crc:
+        raise _damaged(name, "is not as it was written: its index")
+    return view[head.index_at : head.index_at + head.index_length]
 
 
 def _checksum(head: bytes | memoryview) -> int:

@@ -30,9 +30,14 @@ behind the clean stop of its broker. A journal goes if it says itself that it is
 key nor its broker's: as long as there is one, a recovery may be at it. The journal alone decides whether it is needed.
 One that is not done and has no key was forgotten by coordination, which then is of an earlier day; the sweep leaves it.
 
-It stays for a week behind its newest object, by the store's clock: no put is under way for so long. The slots go in
-their order, the fence among the last, and `done` behind all of them; a sweep that is cut off leaves `done`, and what is
-left goes with the next one.
+Of those, one that holds nothing gets `done` from the sweep, behind a fence: a journal without a slot with data, and one
+of an earlier generation than this broker's. A rebuild lists the journals behind the object of its generation, and gives
+each that is needed a key. So the first slot of one that it did not find came behind that object, and its broker has
+seen the object before it acknowledged anything (broker/log/group_commit).
+
+A journal stays for a week behind its newest object, by the store's clock: no put is under way for so long. The slots
+go in their order, the fence among the last, and `done` behind all of them; a sweep that is cut off leaves `done`, and
+what is left goes with the next one.
 """
 
 import asyncio
@@ -41,10 +46,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 
 from seaweedq.checks import reach
-from seaweedq.errors import JournalDamaged, NeedsNewerBroker, StoreUnavailable
-from seaweedq.journal.interface import AHEAD_BYTES, Claim
+from seaweedq.concurrency.futures import gather_bounded
+from seaweedq.errors import JournalDamaged, NeedsNewerBroker, SeaweedqError, StoreUnavailable
+from seaweedq.journal.interface import AHEAD_BYTES, Claim, highest
 from seaweedq.journal.object_format import (
+    BATCH,
     JOURNALS_FOLDER,
+    PAGE,
     Run,
     SlotHeader,
     SlotHeaders,
@@ -54,6 +62,7 @@ from seaweedq.journal.object_format import (
     delete_slots,
     done_name,
     encode_slot,
+    index_end,
     journal_folder,
     list_journal,
     near,
@@ -61,13 +70,17 @@ from seaweedq.journal.object_format import (
     read_header,
     slot_bytes,
     slot_name,
+    slot_number,
+    slot_terms,
     valid_run,
 )
 from seaweedq.segments.frames import Commit
+from seaweedq.segments.terms import Term
 from seaweedq.storage.interface import ObjectStore, folders
 
 PIECE_BYTES = 256 * 1024  # of a slot that are read ahead of its turn
 READ_AHEAD = AHEAD_BYTES // PIECE_BYTES  # slots
+INDEX_BYTES = 16 * 1024  # of a slot hold its index in most cases
 LISTINGS = 20  # in one scan: each is begun because a slot that was listed has gone
 KEPT_S = 7 * 86_400.0
 logger = logging.getLogger(__name__)
@@ -92,6 +105,20 @@ class DeadObjectJournal:
     def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         assert self._slots is not None, "the journal was not fenced"
         return read_slots(self._store, self._broker, self._slots, claim)
+
+    async def terms(self) -> dict[tuple[str, int], Term]:
+        assert self._slots is not None, "the journal was not fenced"
+        return highest(await gather_bounded(BATCH, self._terms, self._slots))
+
+    async def _terms(self, number: int) -> dict[tuple[str, int], Term]:
+        name = slot_name(self._broker, number)
+        try:
+            data = await self._store.read(name, 0, INDEX_BYTES)
+            if (end := index_end(data, name)) > len(data):
+                data += await self._store.read(name, len(data), end)
+        except FileNotFoundError as error:
+            raise _missing(self._broker, number, "it was there before") from error
+        return slot_terms(data, name)
 
     async def remove(self) -> None:
         await remove_slots(self._store, self._broker)
@@ -263,36 +290,76 @@ def _missing(broker: str, number: int, why: str) -> JournalDamaged:
     return JournalDamaged(f"{name} is missing: {why}", path=name, position=0)
 
 
-async def sweep(store: ObjectStore, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
-    """Deletes the journals that are done and old: `read_known` reads which brokers live, or have a journal's key.
-    Returns the number of objects."""
+async def needed(store: ObjectStore) -> list[tuple[str, SlotHeader | SeaweedqError]]:
+    """Returns the brokers whose journals have a slot with data, and no `done`: with the newest of these slots' headers,
+    or the error of reading it. Raises StoreUnavailable."""
+    slots: dict[str, list[int]] = {}
+    done: set[str] = set()
+    names = await store.list(JOURNALS_FOLDER, limit=PAGE)
+    while names:
+        for name in names:
+            broker = name.removeprefix(JOURNALS_FOLDER).partition("/")[0]
+            if (number := slot_number(name, broker)) is not None:
+                slots.setdefault(broker, []).append(number)
+            elif name == done_name(broker):
+                done.add(broker)
+        names = await store.list(JOURNALS_FOLDER, names[-1], PAGE) if len(names) == PAGE else []
+
+    async def read(broker: str) -> tuple[str, SlotHeader | SeaweedqError | None]:
+        try:
+            return broker, await newest_data(store, broker, slots[broker])
+        except StoreUnavailable:
+            raise
+        except SeaweedqError as error:
+            return broker, error
+
+    found = await gather_bounded(BATCH, read, [broker for broker in slots if broker not in done])
+    return [(broker, header) for broker, header in found if header is not None]
+
+
+async def newest_data(store: ObjectStore, broker: str, numbers: Sequence[int]) -> SlotHeader | None:
+    """Returns the header of the newest of these slots, or those that come meanwhile, that has data; None if there is
+    none, or the journal is done by now. Raises JournalDamaged, NeedsNewerBroker, StoreUnavailable."""
+    for _ in range(LISTINGS):
+        try:
+            for number in sorted(numbers, reverse=True):
+                header = await read_header(store, broker, number)
+                if header.kind is SlotKind.DATA:
+                    return header
+            return None
+        except FileNotFoundError:  # its broker lives and goes on, or somebody removes it
+            journal = await list_journal(store, broker)
+            numbers = journal.slots if journal.is_needed else []
+    raise StoreUnavailable(f"{journal_folder(broker)} has slots that are listed and do not exist")
+
+
+async def sweep(
+    store: ObjectStore, headers_of: Callable[[str], SlotHeaders], read_known: Callable[[], Awaitable[Container[str]]]
+) -> int:
+    """Deletes the journals that are done and old, and makes done those that hold nothing: `read_known` reads which
+    brokers live, or have a journal's key. Returns the number of deleted objects."""
     found = [folder async for folder in folders(store, JOURNALS_FOLDER)]
     known = await read_known()
     removed = 0
     for folder in found:
         broker = folder.removeprefix(JOURNALS_FOLDER).removesuffix("/")
         if broker not in known:
-            removed += await _remove(store, broker)
+            removed += await _remove(store, headers_of(broker))
     return removed
 
 
-async def _remove(store: ObjectStore, broker: str) -> int:
+async def _remove(store: ObjectStore, headers: SlotHeaders) -> int:
+    broker = headers.broker
     journal = await list_journal(store, broker)
-    if journal.is_needed:
-        logger.warning(
-            "the journal %s has %d slots, and coordination has no key of it: it is not done, so it stays",
-            journal_folder(broker),
-            len(journal.slots),
-        )
-    if not journal.is_done:
-        return 0
     try:
-        if not await _is_old(store, broker, journal.slots):
+        if journal.is_needed:
+            await _end_if_empty(store, headers, journal.slots)
+        if not journal.is_done or not await _is_old(store, broker, journal.slots):
             return 0
     except FileNotFoundError:  # another leader's sweep is at it
         return 0
     except (JournalDamaged, NeedsNewerBroker) as error:
-        logger.warning("%d objects of a journal that is done stay: %s", len(journal.slots), error)
+        logger.warning("%d objects of a journal of which coordination has no key stay: %s", len(journal.slots), error)
         return 0
     for batch in batches(journal.slots):
         reach("journals.sweep")
@@ -300,6 +367,21 @@ async def _remove(store: ObjectStore, broker: str) -> int:
     reach("journals.sweep")
     await store.delete(done_name(broker))
     return len(journal.slots) + 1
+
+
+async def _end_if_empty(store: ObjectStore, headers: SlotHeaders, numbers: Sequence[int]) -> None:
+    """Fences a journal that holds nothing, and puts `done`. Raises JournalDamaged, NeedsNewerBroker."""
+    newest, folder = await newest_data(store, headers.broker, numbers), journal_folder(headers.broker)
+    if newest is not None and newest.seen.generation >= headers.seen()[0]:
+        logger.warning(
+            "the journal %s has %d slots, and coordination has no key of it: it is not done, so it stays",
+            folder,
+            len(numbers),
+        )
+        return
+    await fence(store, headers)
+    await put_done(store, headers.broker)
+    logger.info("the journal %s holds nothing: no rebuild of coordination has known it", folder)
 
 
 async def _is_old(store: ObjectStore, broker: str, numbers: list[int]) -> bool:

@@ -45,7 +45,7 @@ _encoder = msgspec.msgpack.Encoder()
 FILES = Format("journal files", {1: 1})
 _MAGIC = b"seaweedq"
 _FILE = struct.Struct("<8sI16sQQQ")  # magic, version and draft, file id, number, previous end, first commit
-_COMMIT = struct.Struct("<16sQIQ")  # file id, number, index length, body length
+_COMMIT = struct.Struct("<16sQIQIQ")  # file id, number, index length, body length, generation and revision
 _CRC = struct.Struct("<I")
 FILE_HEADER_BYTES = _FILE.size + _CRC.size
 COMMIT_HEADER_BYTES = _COMMIT.size + _CRC.size
@@ -122,6 +122,17 @@ def empty_entry_sequence(frame: Frame) -> int:
         raise needs_newer(f"a mark of segment {frame.segment} of {frame.topic!r} cannot be read ({error})") from error
 
 
+def terms_of(index: bytes | memoryview) -> dict[tuple[str, int], Term]:
+    """Returns the highest term that the frames of an index, which is whole, state of each segment, by topic and
+    segment. Raises NeedsNewerBroker."""
+    found: dict[tuple[str, int], Term] = {}
+    for header in _headers_of(index):
+        if header.term != NO_TERM:
+            place = header.topic, header.segment
+            found[place] = max(header.term, found.get(place, NO_TERM))
+    return found
+
+
 def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
     """Returns the rows of a ROWS frame, without a copy. `layout` is that of the frame's topic and schema id. Raises
     JournalDamaged if they are not as many as the frame says, NeedsNewerBroker if this broker cannot read them."""
@@ -174,17 +185,20 @@ def unpack(index: memoryview, body: memoryview) -> tuple[Frame, ...] | None:
     """Returns the frames of an index, which is whole, and their payloads, as slices of `body`. None: a payload's CRC
     does not match. Raises NeedsNewerBroker."""
     frames, at = [], 0
-    try:
-        headers = _decoder.decode(index)
-    except msgspec.DecodeError as error:
-        raise needs_newer(f"a frame of the journal has a form that this broker does not read ({error})") from error
-    for header in headers:
+    for header in _headers_of(index):
         end = at + padded(header.length)
         if zlib.crc32(body[at:end]) != header.crc:
             return None
         frames.append(Frame(*(*astuple(header)[:-3], body[at : at + header.length], header.term)))
         at = end
     return tuple(frames) if at == len(body) else None
+
+
+def _headers_of(index: bytes | memoryview) -> list[_Header]:
+    try:
+        return _decoder.decode(index)
+    except msgspec.DecodeError as error:
+        raise needs_newer(f"a frame of the journal has a form that this broker does not read ({error})") from error
 
 
 class Content(Protocol):
@@ -226,17 +240,24 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class _CommitHeader:
+class CommitIndex:
+    """A commit without its payloads: its number, the generation and revision of coordination that it states, its index,
+    and the place of its payloads in the file."""
+
     number: int
+    seen: tuple[int, int]
     index: bytes
     body_at: int
     end: int
 
 
-def encode_commit(file_id: bytes, number: int, frames: Sequence[Frame]) -> tuple[list[Buffer], int]:
-    """Encodes a commit as buffers for writev, and returns their size in bytes too; payloads are not copied."""
+def encode_commit(
+    file_id: bytes, number: int, frames: Sequence[Frame], seen: tuple[int, int] = (0, 0)
+) -> tuple[list[Buffer], int]:
+    """Encodes a commit as buffers for writev, and returns their size in bytes too; payloads are not copied. `seen` has
+    the generation and revision of coordination that it states."""
     index, body, size = pack(frames)
-    fields = _COMMIT.pack(file_id, number, len(index), size)
+    fields = _COMMIT.pack(file_id, number, len(index), size, *seen)
     index_padded = index + padding(len(index))
     head = fields + _CRC.pack(zlib.crc32(index_padded, zlib.crc32(fields))) + index_padded
     return [head, *body], len(head) + size
@@ -290,23 +311,33 @@ def read_commits(data: Content, path: str, end: int | None = None) -> Generator[
     return at
 
 
+def read_indices(data: Content, path: str) -> Iterator[CommitIndex]:
+    """Yields a file's commits without their payloads, up to the first whose header or index is not whole. The payloads
+    of the last one may be torn. Raises as `read_header`."""
+    header = read_header(data[:FILE_HEADER_BYTES], len(data), path)
+    at = FILE_HEADER_BYTES
+    while header and (found := _commit_index(data, at, len(data), header.file_id)):
+        yield found
+        at = found.end
+
+
 def _whole_commit(data: Content, at: int, limit: int, file_id: bytes, number: int) -> tuple[Commit, int] | None:
     """Returns the commit of that number at a position, and where it ends; None if it is torn or another one."""
-    found = _commit_header(data, at, limit, file_id)
+    found = _commit_index(data, at, limit, file_id)
     if found is None or found.end > limit or found.number != number:
         return None
     frames = unpack(memoryview(found.index), memoryview(data[found.body_at : found.end]))
     return (Commit(number, frames), found.end) if frames is not None else None
 
 
-def _commit_header(data: Content, at: int, limit: int, file_id: bytes) -> _CommitHeader | None:
+def _commit_index(data: Content, at: int, limit: int, file_id: bytes) -> CommitIndex | None:
     """Returns the commit header at a position if it and the index are whole; the payloads may be torn."""
     if limit - at < COMMIT_HEADER_BYTES:
         return None
     head = data[at : at + COMMIT_HEADER_BYTES]
     if len(head) < COMMIT_HEADER_BYTES:
         return None
-    found_id, number, index_length, body_length = _COMMIT.unpack_from(head)
+    found_id, number, index_length, body_length, *seen = _COMMIT.unpack_from(head)
     (crc,) = _CRC.unpack_from(head, _COMMIT.size)
     index_at = at + COMMIT_HEADER_BYTES
     body_at = index_at + padded(index_length)
@@ -315,7 +346,7 @@ def _commit_header(data: Content, at: int, limit: int, file_id: bytes) -> _Commi
     index = data[index_at:body_at]
     if crc != zlib.crc32(index, zlib.crc32(head[: _COMMIT.size])):
         return None
-    return _CommitHeader(number, index[:index_length], body_at, body_at + body_length)
+    return CommitIndex(number, (seen[0], seen[1]), index[:index_length], body_at, body_at + body_length)
 
 
 def _is_followed(data: Content, at: int, file_id: bytes, expected: int) -> bool:
@@ -324,7 +355,7 @@ def _is_followed(data: Content, at: int, file_id: bytes, expected: int) -> bool:
     After `at` the file's id is enough, since the later commit may be torn itself. The number excludes copies of earlier
     commits, in case somebody has published bytes of this very file.
     """
-    here = _commit_header(data, at, len(data), file_id)
+    here = _commit_index(data, at, len(data), file_id)
     if here and here.number > expected:
         return True
     return any(number > expected for number in _numbers_behind(data, at + 1, file_id))

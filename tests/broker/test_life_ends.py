@@ -18,6 +18,7 @@ from seaweedq.errors import Fenced
 from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_recovery import fence
 from seaweedq.settings import Settings
+from seaweedq.storage.generations import Generation, create_generation
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, make_topic, publish, running
@@ -40,6 +41,35 @@ async def test_being_fenced_is_one_clear_line_and_no_crash(tmp_path: Path, caplo
         assert line.exc_info is None
         assert broker.id in line.getMessage()
         assert "was taken by a recovery" in line.getMessage()
+
+
+@pytest.mark.parametrize("kind", ["object", "file"])
+async def test_a_life_that_has_acknowledged_nothing_sees_a_later_generation(tmp_path: Path, kind: str) -> None:
+    """A rebuild that did not find its journal has begun a generation before."""
+    store = MemoryStore()
+    async with running(tmp_path, store, journal=kind) as broker:
+        topic = await make_topic(broker)
+        assert await create_generation(store, Generation(2, "other"))
+        with pytest.raises(Fenced, match="the store has generation 2 of coordination"):
+            await publish(broker, topic, "1")
+        async with asyncio.timeout(5):
+            await broker.lost.wait()
+
+
+async def test_a_life_looks_once_for_a_later_generation(tmp_path: Path) -> None:
+    """From its first commit on its journal is found by a rebuild, and fenced."""
+    looks: list[str] = []
+    store = MemoryStore(lambda moment, name: looks.append(moment) if name.startswith("_generations") else None)
+    async with running(tmp_path, store, journal="object") as broker:
+        topic = await make_topic(broker)
+        looks.clear()
+        for number in range(3):
+            await publish(broker, topic, str(number))
+        assert looks == ["before list", "after list"]
+        (needed,) = await broker.context.journals.needed()
+        at = await broker.context.coordination.range("")
+        assert needed.seen.generation == 1
+        assert 0 < needed.seen.revision <= at.revision
 
 
 @pytest.mark.parametrize("path", ["messages", "segments"])

@@ -41,6 +41,8 @@ RECOVERING = [  # the place, and how many recoveries are killed there, one after
     later("recover.acks:2", 1),
     later("leader.give", 2),
     later("takeover.remove", 1),
+    later("done.put", 1),
+    ("done.stored", 1),
     ("takeover.removed", 1),
 ]
 NO_CHECKPOINT = ("--checkpoint-s", "600")

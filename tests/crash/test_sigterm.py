@@ -1,15 +1,22 @@
 """SIGTERM under load: in time, without an error that a retry does not mend, and nothing is left to recover."""
 
+import asyncio
 import shutil
+import signal
 import socket
 from contextlib import contextmanager
 
 import httpx
 import pytest
 
+from seaweedq.clock import SystemClock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.sqlite import EmbeddedCoordination
 from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.load import SUBSCRIPTION, TOPIC, Load, Publisher, create, until
+from tests.support.tiers import later
 
 pytestmark = pytest.mark.process
 
@@ -40,6 +47,39 @@ def test_a_stop_under_load_loses_nothing_and_leaves_no_journal(broker_process, h
 
 def count(history, op):
     return sum(event.op == op and event.type == "ok" for event in history.events)
+
+
+@pytest.mark.parametrize("place", [later("stop.remove"), later("done.put"), "done.stored"])
+def test_a_stop_that_is_killed_amid_the_removal_of_its_journal_is_sound(broker_process, history, place):
+    """Also where coordination is of an earlier day, in which the journal's key says that it is needed."""
+    broker = broker_process("--checkpoint-s", "600", env={"SEAWEEDQ_FAIL_AT": place})
+    create(broker.url, flush=PATIENT)
+    with Load(broker.url, history, seed=0) as load:
+        until(lambda: count(history, "ack") > 50, what="acks")
+        broker.process.terminate()
+        assert broker.wait_gone(STOP_S) == -signal.SIGKILL
+        (journal,) = (broker.data_dir / "journals").iterdir()
+        assert (journal / "done").exists() == (place == "done.stored")
+        if place == "done.stored":
+            asyncio.run(forget_that_it_was_recovered(broker.data_dir, journal.name))
+            assert list(journal.glob("*.journal"))
+        broker.start(env={"SEAWEEDQ_FAIL_AT": ""})
+        assert not journal.exists()
+        load.settle()
+    flush(broker.url)
+    assert check(Run(history.events, over_http(broker.url), in_files(broker.store))) == []
+
+
+async def forget_that_it_was_recovered(data_dir, broker):
+    coordination = EmbeddedCoordination(data_dir / "coordination.db", SystemClock())
+    try:
+        there = await coordination.get(keys.JOURNALS.key(broker))
+        held = keys.JOURNALS.read(there)
+        assert held.record.recovered
+        put = Put(there.key, keys.JOURNALS.encode(held.replace(recovered=False)))
+        assert await coordination.commit([], [put])
+    finally:
+        await coordination.close()
 
 
 @pytest.mark.parametrize("signals", [1, 2])

@@ -11,7 +11,7 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import NeedsNewerBroker
 from seaweedq.journal.file_journal import FileJournal
-from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
+from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable, seen_nothing
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
@@ -24,7 +24,7 @@ OWN_MODULES = ("backends", "file_", "object_", "memory_")
 def opened(folder: Path, kind: str) -> Journals:
     setup = journal_setup(Settings(data_dir=folder, journal=kind), SystemClock(), SystemIds(), {})
     setup.home.lock()
-    return setup.open(MemoryStore(), newest)
+    return setup.open(MemoryStore(), newest, seen_nothing)
 
 
 async def refused(dead: DeadJournal) -> str:

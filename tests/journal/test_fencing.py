@@ -14,11 +14,20 @@ from seaweedq.journal.object_format import (
     SlotKind,
     done_name,
     encode_slot,
+    index_end,
     list_slots,
     read_header,
     slot_name,
 )
-from seaweedq.journal.object_recovery import PIECE_BYTES, READ_AHEAD, fence, read_slots, remove_slots
+from seaweedq.journal.object_recovery import (
+    INDEX_BYTES,
+    PIECE_BYTES,
+    READ_AHEAD,
+    DeadObjectJournal,
+    fence,
+    read_slots,
+    remove_slots,
+)
 from seaweedq.storage.memory import MemoryStore
 from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import CountedIds, acks
@@ -254,6 +263,24 @@ async def test_a_removal_says_once_and_first_that_it_is_done(store: Store) -> No
     assert done_name(B) in store.objects
     await remove_slots(store, B)
     assert [act for act, _ in store.asked if act == "create"] == ["create"]
+
+
+async def test_terms_are_read_without_payloads_and_of_each_slot_that_counts(store: Store) -> None:
+    for number in range(3):
+        store.put(number, payload=b"x" * 10 * INDEX_BYTES)
+    dead = DeadObjectJournal(store, SlotHeaders(B, CountedIds(), newest), is_recovered=False)
+    await dead.fence()
+    store.asked.clear()
+    assert await dead.terms() == {}, "acks have none"
+    assert store.reads() == [0, 1, 2]
+    spoilt = bytearray(store.objects[slot_name(B, 1)])
+    spoilt[index_end(spoilt, slot_name(B, 1)) - 9] ^= 1
+    store.objects[slot_name(B, 1)] = bytes(spoilt)
+    with pytest.raises(JournalDamaged, match="00000001 is not as it was written: its index"):
+        await dead.terms()
+    store.drop(1)
+    with pytest.raises(JournalDamaged, match="00000001 is missing: it was there before"):
+        await dead.terms()
 
 
 @pytest.mark.parametrize("lost", [0, 20, 195, 199])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from seaweedq.errors import Fenced, JournalDamaged, JournalUnavailable, StoreUnavailable
-from seaweedq.journal.interface import DeadJournal, Journal, JournalUnreachable
+from seaweedq.journal.interface import DeadJournal, Journal, JournalUnreachable, Seen
 from seaweedq.journal.memory_journal import MemoryJournal
-from seaweedq.segments.frames import Commit, Frame, FrameKind
+from seaweedq.segments.frames import Commit, Frame, FrameKind, empty_entry_frame
 from tests.support.journal.backends import BACKENDS, BROKER, IN_BACKENDS, Backend
 from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import acks
@@ -359,6 +359,49 @@ async def test_a_removal_says_so_before_the_first_of_it_goes(backend: Backend, i
         backend.die()
     assert not backend.record.recovered
     assert await recovered(backend) == []
+
+
+async def test_a_journal_is_needed_from_its_first_commit_until_it_is_done(backend: Backend) -> None:
+    """And says what its broker had seen of coordination at its newest commit."""
+    assert await backend.writer.needed() == []
+    journal = backend.create()
+    assert await backend.writer.needed() == []
+    for number in range(12):
+        backend.seen = Seen(3, 100 + number)
+        await journal.append(acks(payload(number)))
+        (found,) = await backend.writer.needed()
+        assert (found.broker, found.record.kind, found.unread) == (BROKER, backend.record.kind, "")
+        assert backend.record.kind == "memory" or found.seen == backend.seen
+    journal.release(11)
+    backend.seen = Seen(3, 200)
+    await journal.close()
+    backend.die()
+    backend.home.lock()
+    same = backend.journals(backend.home)
+    (found,) = await same.needed()
+    dead = same.open_dead(BROKER, backend.record)
+    await dead.fence()
+    assert (await same.needed()) == [found], "a fence is of another broker"
+    backend.mark()
+    await dead.remove()
+    await dead.close()
+    assert await same.needed() == []
+
+
+async def test_the_highest_term_of_each_segment_is_told(backend: Backend) -> None:
+    journal = backend.create()
+    for term, segment in [((1, 1), 0), ((1, 3), 0), ((1, 2), 1), ((2, 1), 1), ((1, 9), 1)]:
+        frame = empty_entry_frame("t" if segment else "u", segment, 5, 0, term)
+        await journal.append([*acks(b"x" * 900), frame])
+    many = [empty_entry_frame(f"many-{number:03d}", number, 5, 0, (7, number + 1)) for number in range(500)]
+    await journal.append(many)
+    await journal.close()
+    backend.die()
+    dead = backend.open_dead()
+    await dead.fence()
+    expected = {("u", 0): (1, 3), ("t", 1): (2, 1)}
+    assert await dead.terms() == expected | {(f"many-{n:03d}", n): (7, n + 1) for n in range(500)}
+    await dead.close()
 
 
 async def test_a_removed_journal_can_be_removed_again(backend: Backend) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker
+from seaweedq.journal.interface import Seen
 from seaweedq.journal.object_format import (
     HEADER_BYTES,
     SlotHeader,
@@ -32,6 +33,7 @@ HEADERS = st.builds(
     nonce=st.binary(min_size=16, max_size=16).map(bytes.hex),
     released=st.integers(0, 2**40),
     acknowledged=st.integers(0, 2**40),
+    seen=st.builds(Seen, st.integers(0, 2**31), st.integers(0, 2**62)),
 )
 FRAMES = st.lists(
     st.builds(

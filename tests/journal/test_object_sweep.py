@@ -12,12 +12,15 @@ from seaweedq.coordination.interface import Put
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import StoreUnavailable
+from seaweedq.errors import Fenced, StoreUnavailable
+from seaweedq.journal import object_recovery
 from seaweedq.journal.backends import FileJournals, ObjectJournals
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.object_format import BATCH, SlotHeader, SlotKind, done_name, encode_slot, slot_name
+from seaweedq.journal.interface import NeededJournal, Seen
+from seaweedq.journal.object_format import BATCH, SlotHeader, SlotKind, decode_header, done_name, encode_slot, slot_name
 from seaweedq.journal.object_recovery import KEPT_S
+from seaweedq.storage.generations import Generation, Generations, create_generation
 from seaweedq.storage.memory import MemoryStore
 from tests.support import privates
 from tests.support.journal.sim_disk import CountedIds, acks
@@ -37,9 +40,30 @@ async def done(store: MemoryStore, broker: str, age_s: float) -> None:
     store.ages_s[done_name(broker)] = age_s
 
 
+GENERATION = 3
+
+
+class Knows(Generations):
+    """The store knows no later generation."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+
+    async def check(self) -> None:
+        pass
+
+
 def journals_in(store: MemoryStore) -> ObjectJournals:
     nothing: Any = None
-    return ObjectJournals(nothing, store, nothing, nothing, nothing, nothing)
+    return ObjectJournals(nothing, store, nothing, CountedIds(), nothing, newest, lambda: Seen(GENERATION, 7))
+
+
+async def needed(store: MemoryStore, broker: str, *kinds: SlotKind, generation: int = GENERATION) -> None:
+    """A journal of such slots that is not done, and old."""
+    for number, kind in enumerate(kinds):
+        header = SlotHeader(kind, broker, number, "0" * 32, 0, seen=Seen(generation, 100))
+        assert await store.create(slot_name(broker, number), encode_slot(header, ()))
+        store.ages_s[slot_name(broker, number)] = 9 * KEPT_S
 
 
 async def left(store: MemoryStore) -> list[str]:
@@ -61,7 +85,7 @@ async def swept(store: MemoryStore, *registered: str, living: tuple[str, ...] = 
             await coordination.commit([], [Put(keys.JOURNALS.key(broker), value)])
         for broker in living:
             await coordination.commit([], [Put(keys.BROKERS.key(broker), b"a record of a later version")])
-        await JournalSweep(coordination, journals_in(store)).sweep()
+        await JournalSweep(coordination, journals_in(store), Knows()).sweep()
     finally:
         await coordination.close()
     return await left(store)
@@ -80,12 +104,92 @@ async def test_what_is_not_done_stays_however_old_and_is_named(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Coordination knows nothing of it, so that is of an earlier day; what the journal holds was acknowledged."""
-    await put(store, "needed", 0, 9 * KEPT_S)
-    del store.objects[done_name("needed")]
+    await needed(store, "needed", SlotKind.DATA, SlotKind.DATA, SlotKind.FENCE)
     await put(store, "dead", 0, KEPT_S)
-    assert await swept(store) == ["needed/00000000"]
+    assert await swept(store) == ["needed/00000000", "needed/00000001", "needed/00000002"]
+    assert done_name("needed") not in store.objects
     (record,) = caplog.records
-    assert "_journals/needed/ has 1 slots, and coordination has no key of it" in record.getMessage()
+    assert "_journals/needed/ has 3 slots, and coordination has no key of it" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "kinds", [(SlotKind.FENCE,), (SlotKind.DATA,), (SlotKind.FENCE, SlotKind.DATA), (SlotKind.DATA, SlotKind.FENCE)]
+)
+async def test_a_journal_that_no_rebuild_has_known_is_fenced_and_done(
+    store: MemoryStore, kinds: tuple[SlotKind, ...]
+) -> None:
+    """Its broker has seen the later generation before it acknowledged anything. A week later it goes."""
+    await needed(store, "unknown", *kinds, generation=GENERATION - 1)
+    await swept(store)
+    assert done_name("unknown") in store.objects
+    fences = {name for name, data in store.objects.items() if data and decode_header(data, name).kind is SlotKind.FENCE}
+    assert fences
+    store.ages_s |= dict.fromkeys(store.objects, KEPT_S)
+    assert await swept(store) == []
+    assert not store.objects
+
+
+async def test_an_unknown_journal_that_is_damaged_stays(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    await needed(store, "unknown", SlotKind.DATA, SlotKind.DATA, generation=GENERATION - 1)
+    store.objects[slot_name("unknown", 0)] = b"x"
+    assert await swept(store) == ["unknown/00000000", "unknown/00000001"]
+    assert done_name("unknown") not in store.objects
+    (record,) = caplog.records
+    assert "does not begin as a slot does" in record.getMessage()
+
+
+async def test_a_sweep_of_an_earlier_generation_deletes_nothing(store: MemoryStore) -> None:
+    await put(store, "dead", 0, 9 * KEPT_S)
+    generations = Generations(store)
+    for number in (1, 2):
+        assert await create_generation(store, Generation(number, ""))
+    with pytest.raises(Fenced):
+        await JournalSweep(MemoryCoordination(SystemClock()), journals_in(store), generations).sweep()
+    assert await left(store) == ["dead/00000000"]
+
+
+async def test_needed_are_those_with_data_that_are_not_done(store: MemoryStore) -> None:
+    await needed(store, "fences", SlotKind.FENCE, SlotKind.FENCE)
+    await needed(store, "new", SlotKind.DATA, SlotKind.DATA, SlotKind.FENCE)
+    await needed(store, "old", *[SlotKind.DATA] * 3, generation=1)
+    await needed(store, "damaged", SlotKind.DATA)
+    store.objects[slot_name("damaged", 0)] = b"x"
+    await put(store, "dead", 0, 0)
+    await done(store, "only", 0)
+    assert await store.create("_journals/strange/readme.txt", b"")
+    found = {one.broker: one for one in await journals_in(store).needed()}
+    record = JournalRecord("object", "")
+    assert found.pop("damaged").unread == "_journals/damaged/00000000 does not begin as a slot does"
+    assert found == {
+        "new": NeededJournal("new", record, Seen(GENERATION, 100)),
+        "old": NeededJournal("old", record, Seen(1, 100)),
+    }
+
+
+async def test_needed_are_read_by_pages_and_with_few_requests(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_recovery, "PAGE", 7)
+    for broker in "abc":
+        await needed(store, broker, *[SlotKind.DATA] * 20)
+    asked: list[str] = []
+    store.faults = lambda moment, name: asked.append(moment) if moment.startswith("before") else None
+    assert [one.broker for one in await journals_in(store).needed()] == ["a", "b", "c"]
+    assert asked == ["before list"] * 9 + ["before read"] * 3
+
+
+async def test_needed_follows_a_broker_that_goes_on(store: MemoryStore) -> None:
+    await needed(store, "living", SlotKind.DATA)
+
+    def go_on(moment: str, name: str) -> None:
+        if moment == "before read" and slot_name("living", 0) in store.objects:
+            newer = SlotHeader(SlotKind.DATA, "living", 1, "0" * 32, 1, seen=Seen(GENERATION, 101))
+            store.objects[slot_name("living", 1)] = encode_slot(newer, ())
+            del store.objects[slot_name("living", 0)]
+
+    store.faults = go_on
+    (found,) = await journals_in(store).needed()
+    assert found.seen == Seen(GENERATION, 101)
 
 
 async def test_a_sweep_that_is_cut_off_leaves_done(store: MemoryStore) -> None:
@@ -131,7 +235,7 @@ async def test_a_broker_that_begins_during_the_listing_keeps_its_slots(store: Me
             privates.engine(coordination).commit([], [Put(keys.BROKERS.key("dead"), b"")])  # type: ignore[attr-defined]
 
     store.faults = begin
-    await JournalSweep(coordination, journals_in(store)).sweep()
+    await JournalSweep(coordination, journals_in(store), Knows()).sweep()
     await coordination.close()
     assert await left(store) == ["dead/00000000"]
 

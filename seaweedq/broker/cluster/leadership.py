@@ -76,7 +76,7 @@ class Leadership(Service):
         )
         deletions = Deletions(catalog, deletion.delete, clock)
         late_files = LateFiles(catalog, admin.sweep, clock)
-        journals = JournalSweep(coordination, context.journals)
+        journals = JournalSweep(coordination, context.journals, context.generations)
         return (
             PeriodicTask("ending deletions", deletions.end, DELETIONS_S, clock),
             PeriodicTask("ending an upgrade of the level", self.upgrade.finish, LEVEL_S, clock),

@@ -33,6 +33,7 @@ from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Damaged, SeaweedqError
 from seaweedq.journal.interface import Journals
+from seaweedq.storage.generations import Generations
 from seaweedq.storage.interface import PayloadStore, folders
 
 DELETION_S = 5.0  # the leader continues a deletion that has not ended for so long
@@ -102,14 +103,16 @@ class Deletions:
 
 
 class JournalSweep:
-    """The sweep over all journals."""
+    """The sweep over all journals. It deletes nothing once the store knows a later generation of coordination."""
 
-    def __init__(self, coordination: Coordination, journals: Journals) -> None:
+    def __init__(self, coordination: Coordination, journals: Journals, generations: Generations) -> None:
         self._coordination = coordination
         self._journals = journals
+        self._generations = generations
 
     async def sweep(self) -> None:
-        """Deletes the rest of journals that are done, and that nobody recovers any more."""
+        """Deletes the rest of journals that are done, and that nobody recovers any more. Raises Fenced."""
+        await self._generations.check()
         if removed := await self._journals.sweep(self._known):
             logger.info("removed %d objects of journals of brokers that are long gone", removed)
 

@@ -11,7 +11,7 @@ finish stays in the journal, and a recovery finds it there.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from seaweedq.broker.log.entry_writer import EntryWriter
@@ -198,8 +198,9 @@ class Log:
     """The journal, its group commit, the flusher, the segments that may have something to flush, and the reader of
     files with its cache.
 
-    `valid` says whether this broker may acknowledge. `grown` is told of each segment that got a file, `fenced` of one
-    that another broker has written.
+    `valid` says whether this broker may acknowledge. `check_first` is awaited once, before the first commit is
+    answered, and raises Fenced if coordination has a later history. `grown` is told of each segment that got a file,
+    `fenced` of one that another broker has written.
     """
 
     def __init__(
@@ -212,9 +213,10 @@ class Log:
         clock: Clock,
         grown: Callable[[OpenSegment], None],
         fenced: Callable[[OpenSegment, Fenced], None],
+        check_first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.journal = journal
-        self.commit = GroupCommit(journal, clock, valid)
+        self.commit = GroupCommit(journal, clock, valid, check_first)
         self.flusher = Flusher(entries, grown, fenced, clock)
         self.dirty = DirtySegments()
         self.cache = GroupCache(budget, cache_bytes)

@@ -10,11 +10,16 @@ survive, which is what 503 means).
 The order behind durability: 1. rows join the tails, which pin the commit; 2. all futures are resolved; 3. behind their
 callbacks `committed` rises and `wait_until_idle` ends. So an ack has pinned its commit before the commit can be
 released.
+
+Before all of that the first commit of a life is checked, once (`check_first`): is coordination's history still the
+newest that the store knows? A rebuild of coordination puts its generation into the store first, and lists the journals
+behind that. So it either finds this life's journal, and fences it, or the check finds the generation.
 """
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -24,7 +29,7 @@ from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment, Waiter
 from seaweedq.checks import reach, require
 from seaweedq.clock import Clock, by_outcome
 from seaweedq.concurrency.futures import fail
-from seaweedq.errors import JournalUnavailable, NotReady
+from seaweedq.errors import JournalUnavailable, NotReady, Unavailable
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import mask_of
@@ -32,6 +37,8 @@ from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, newest_us, rows_of_singles
 
 COMMIT_BYTES = 32 * 1024 * 1024
+CHECK_S = 0.2  # between two tries of the first commit's check
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,13 @@ class _Commit:
 class GroupCommit:
     """Gathers, writes, answers. `run` is its loop; everything else may be called at any time on the event loop."""
 
-    def __init__(self, journal: Journal, clock: Clock, may_acknowledge: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        may_acknowledge: Callable[[], bool],
+        check_first: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.committed = -1  # the number of the last commit whose waiters have all been told
         self.commits = 0
         self.messages = self.size_bytes = 0  # made durable
@@ -110,6 +123,7 @@ class GroupCommit:
         self._journal = journal
         self._clock = clock
         self._may_acknowledge = may_acknowledge
+        self._check_first = check_first
         self._requests: deque[tuple[int, Sequence[Append]]] = deque()  # each with its place among all that was added
         self._singles: dict[OpenSegment, _Singles] = {}
         self._others: list[tuple[Frame, asyncio.Future[int]]] = []
@@ -267,6 +281,8 @@ class GroupCommit:
             number = await self._journal.append([*frames, *map(itemgetter(0), taken.others)])
             if before is not None:
                 await _answered(before)
+            if self._check_first is not None:
+                await self._check_history(self._check_first)
         except JournalUnavailable as error:
             self.durations["failed"].add(self._clock.monotonic_s() - began_s)
             for append in taken.appends:
@@ -305,6 +321,19 @@ class GroupCommit:
             for append, frame in zip(taken.appends, frames, strict=True):
                 append.succeed(frame.first_offset)
         self._end(taken.added, number)
+
+    async def _check_history(self, check: Callable[[], Awaitable[None]]) -> None:
+        """Does `check_first`, until the store answers: those who wait have limits of their own. Raises Fenced."""
+        reach("commit.first")
+        while True:
+            try:
+                await check()
+            except Unavailable as error:
+                logger.warning("the first commit waits for the store: %s", error)
+                await asyncio.sleep(CHECK_S)
+            else:
+                self._check_first = None
+                return
 
     def _end(self, added: int, number: int | None = None) -> None:
         """Moves on, but behind the callbacks of the futures that were just resolved.

@@ -13,7 +13,7 @@ from seaweedq.formats import Level
 from seaweedq.journal.backends import FILE, OBJECT, FileJournals, JournalKinds, ObjectJournals
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.interface import Journals, JournalSetup
+from seaweedq.journal.interface import Journals, JournalSetup, SeenNow
 from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
@@ -50,9 +50,9 @@ def journal_setup(
     if settings.journal_kind == OBJECT:
         logger.info("the journal's puts: %s", why)
 
-    def open_journals(store: ObjectStore, level: Level) -> Journals:
-        files = FileJournals(home, disk, ids, settings.journal_file_bytes, level)
-        objects = ObjectJournals(home, store, clock, ids, pace, level)
+    def open_journals(store: ObjectStore, level: Level, seen: SeenNow) -> Journals:
+        files = FileJournals(home, disk, ids, settings.journal_file_bytes, level, seen)
+        objects = ObjectJournals(home, store, clock, ids, pace, level, seen)
         return JournalKinds({FILE: files, OBJECT: objects}, settings.journal_kind)
 
     return JournalSetup(home, open_journals)

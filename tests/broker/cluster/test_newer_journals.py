@@ -23,7 +23,7 @@ from seaweedq.formats import Level, needs_newer
 from seaweedq.journal.backends import JournalKinds, ObjectJournals
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.interface import Journals, JournalSetup
+from seaweedq.journal.interface import Journals, JournalSetup, SeenNow
 from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
@@ -54,10 +54,10 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     ) -> JournalSetup:
         home = HomeFolder(settings.home, disk or Disk(), ids)
 
-        def opened(store: ObjectStore, level: Level) -> Journals:
-            kinds: dict[str, Journals] = {"object": ObjectJournals(home, store, clock, ids, Pace(4), level)}
+        def opened(store: ObjectStore, level: Level, seen: SeenNow) -> Journals:
+            kinds: dict[str, Journals] = {"object": ObjectJournals(home, store, clock, ids, Pace(4), level, seen)}
             if settings.name in names:
-                kinds["later"] = LaterJournals(home, store, clock, ids, Pace(4), level)
+                kinds["later"] = LaterJournals(home, store, clock, ids, Pace(4), level, seen)
             return JournalKinds(kinds, "later" if settings.name in WRITERS else "object")
 
         return JournalSetup(home, opened)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from seaweedq.broker.log import group_commit
 from seaweedq.broker.log.group_commit import Append, GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, Tail
 from seaweedq.checks import InvariantViolated
 from seaweedq.clock import SystemIds
-from seaweedq.errors import Fenced, JournalUnavailable, NotReady
+from seaweedq.errors import Fenced, JournalUnavailable, NotReady, StoreUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_recovery import read_journal
@@ -283,6 +284,72 @@ async def test_a_refused_commit_lets_no_later_one_pass_an_earlier_one() -> None:
         assert await asyncio.gather(first, last) == [[0], [1]]
         await quiet
     assert values(one) == [b"a", b"d"]
+
+
+class Check:
+    """The look for a later history: `errors` are raised in turn, then it finds none."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.gate = asyncio.Event()
+        self.begun = 0
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        await self.gate.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+async def pause() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+async def test_nobody_is_answered_before_the_first_commit_is_checked_once(window: int) -> None:
+    journal, one, check = MemoryJournal(), segment(), Check()
+    journal.window = window
+    async with running(journal, check_first=check) as commit:
+        acks = commit.append_frame(Frame(FrameKind.ACKS, "t", 0, 0, 0, 0, 0, (), 0, b""))
+        await pause()
+        request = give(commit, append(one, b"a"))
+        await pause()
+        assert (acks.done(), request.done(), values(one)) == (False, False, [])
+        assert (len(journal.commits), check.begun) == (1 if window == 1 else 2, 1)
+        check.gate.set()
+        assert (await acks, await request) == (0, [0])
+        await give(commit, append(one, b"b"))
+    assert check.begun == 1
+    assert values(one) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("window", [1, 3])
+async def test_a_first_commit_of_an_earlier_history_is_never_answered(window: int) -> None:
+    journal, one, check = MemoryJournal(), segment(), Check(Fenced("a later generation"))
+    journal.window = window
+    commit = GroupCommit(journal, StillClock(), lambda: True, check)
+    loop = asyncio.create_task(commit.run())
+    requests = [give(commit, append(one, b"a"))]
+    await pause()
+    requests.append(give(commit, append(one, b"b")))
+    await pause()
+    check.gate.set()
+    for request in requests:
+        with pytest.raises((Fenced, NotReady)):
+            await asyncio.wait_for(request, 10)
+    with pytest.raises(Fenced, match="a later generation"):
+        await asyncio.wait_for(loop, 10)
+    assert values(one) == []
+
+
+async def test_a_first_commit_waits_for_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "CHECK_S", 0.0)
+    one, check = segment(), Check(StoreUnavailable("away"), StoreUnavailable("away"))
+    check.gate.set()
+    async with running(MemoryJournal(), check_first=check) as commit:
+        assert await give(commit, append(one, b"a")) == [0]
+    assert check.begun == 3
 
 
 @pytest.mark.parametrize("window", [1, 3])

@@ -295,6 +295,7 @@ def asking(broker: Broker) -> httpx.AsyncClient:
 async def test_reads_that_hang_hold_up_no_publish_no_leader_and_no_stop(tmp_path: Path, store: BlackHole) -> None:
     async with running(tmp_path / "data", store, journal="file", shutdown_s=2) as broker:  # type: ignore[arg-type]
         topic = await make_topic(broker)
+        await publish(broker, topic, "the first commit of a life, which asks the store for a later generation")
         store.hang(20)
         async with asyncio.timeout(WITHIN_S), asking(broker) as http:
             for n in range(20):

@@ -14,8 +14,18 @@ from seaweedq.formats import Level
 from seaweedq.journal.backends import JournalKinds
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals, JournalSetup, JournalUnreachable
+from seaweedq.journal.interface import (
+    Claim,
+    DeadJournal,
+    Journal,
+    Journals,
+    JournalSetup,
+    JournalUnreachable,
+    NeededJournal,
+    SeenNow,
+)
 from seaweedq.segments.frames import Commit, Frame
+from seaweedq.segments.terms import Term
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
 from tests.support.brokers import environments, inside
@@ -96,6 +106,9 @@ class DeadQuorum:
             await claim(found[number].size_bytes)
             yield found[number]
 
+    async def terms(self) -> dict[tuple[str, int], Term]:
+        return {}
+
     async def remove(self) -> None:
         await QuorumJournal(self._peers, self._broker).remove()
 
@@ -121,6 +134,9 @@ class Quorums:
     def open_dead(self, broker: str, record: JournalRecord) -> DeadJournal:
         return DeadQuorum(self._peers, broker)
 
+    async def needed(self) -> list[NeededJournal]:
+        return []
+
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         return 0
 
@@ -135,7 +151,7 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> list[Peer]:
     ) -> JournalSetup:
         home = HomeFolder(settings.home, disk or Disk(), ids)
 
-        def opened(store: ObjectStore, level: Level) -> Journals:
+        def opened(store: ObjectStore, level: Level, seen: SeenNow) -> Journals:
             return JournalKinds({"quorum": Quorums(home, made)}, "quorum")
 
         return JournalSetup(home, opened)

@@ -1,7 +1,7 @@
 """Objects around a group commit, without a broker: a clock that stands still, open segments, appends, messages."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pyarrow as pa
@@ -62,9 +62,11 @@ def values(of: OpenSegment) -> list[bytes]:
 
 
 @asynccontextmanager
-async def running(journal: Journal, valid: list[bool] | None = None) -> AsyncIterator[GroupCommit]:
+async def running(
+    journal: Journal, valid: list[bool] | None = None, check_first: Callable[[], Awaitable[None]] | None = None
+) -> AsyncIterator[GroupCommit]:
     """A group commit over a journal; it may acknowledge as long as `valid` is not [False]."""
-    commit = GroupCommit(journal, StillClock(), lambda: not valid or valid[0])
+    commit = GroupCommit(journal, StillClock(), lambda: not valid or valid[0], check_first)
     loop = asyncio.create_task(commit.run())
     try:
         yield commit

@@ -9,7 +9,7 @@ from tests.support.chaos.fault import Begun
 from tests.support.chaos.process_faults import PLACES, TAKEOVER_PLACES, TURNS, any_one
 from tests.support.chaos.segment_faults import CHANGE_PLACES
 
-STOP_PLACES = ("stop.retire", "stop.remove", "stop.removed")
+STOP_PLACES = ("stop.retire", "stop.remove", "done.put", "done.stored", "stop.removed")
 START_S = 4.0  # on a machine with nothing else to do a broker is ready before
 GONE_S = 30.0
 OVERDUE = "the stop is not complete in time"

@@ -20,7 +20,7 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import file_path, journal_files
 from seaweedq.journal.file_recovery import read_journal
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.interface import DeadJournal, Journal, Journals
+from seaweedq.journal.interface import NOTHING_SEEN, DeadJournal, Journal, Journals
 from seaweedq.journal.memory_journal import MemoryJournal, MemoryJournals
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, list_slots, slot_name
 from seaweedq.journal.object_recovery import read_slots
@@ -60,6 +60,7 @@ class Backend(ABC):
         self.folder = folder
         self.ids = CountedIds()
         self.disk = FailingDisk()
+        self.seen = NOTHING_SEEN
         self._homes: list[HomeFolder] = []
         self.setup(request)
         self.home = self.new_home()  # of the broker that writes
@@ -144,7 +145,7 @@ class InFiles(Backend):
         pass
 
     def journals(self, home: HomeFolder) -> Journals:
-        return FileJournals(home, self.disk, self.ids, FILE_BYTES, newest)
+        return FileJournals(home, self.disk, self.ids, FILE_BYTES, newest, lambda: self.seen)
 
     @property
     def journal_folder(self) -> Path:
@@ -177,7 +178,7 @@ class InObjects(Backend):
         self.store: Any = MemoryStore()
 
     def journals(self, home: HomeFolder) -> Journals:
-        return ObjectJournals(home, self.store, SystemClock(), self.ids, Pace(self.window), newest)
+        return ObjectJournals(home, self.store, SystemClock(), self.ids, Pace(self.window), newest, lambda: self.seen)
 
     async def held(self) -> list[Commit]:
         """What is there once the deletions under way are done."""
