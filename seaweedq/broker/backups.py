@@ -29,6 +29,7 @@ from seaweedq.storage.generations import Generations
 from seaweedq.storage.interface import ObjectStore
 
 T = TypeVar("T")
+Write = tuple[str, bytes | None]
 KEPT = 3  # snapshots of a generation
 PAGE = 1_000
 READS = 16  # changes at a time
@@ -57,17 +58,19 @@ class Backups:
         self._level = level
         self._revisions: dict[int, int] = {}  # of this generation's snapshots that were put or read, by number
 
-    async def put_change(self, revision: int, writes: Sequence[tuple[str, bytes | None]]) -> None:
-        """Puts the change that a transaction made, which may be there already. Raises StoreUnavailable; Fenced if
-        another generation has begun, or another history of coordination has used this revision: then nobody may be told
-        of the change."""
-        kept = tuple(write for write in writes if self._sealer.keeps(write[0]))
+    async def put_change(self, revision: int, writes: Sequence[Write], beside: Sequence[Write] = ()) -> None:
+        """Puts the change that a transaction made, which may be there already; not where a snapshot that this broker
+        knows has it. `beside` has values of other keys that its subject needs, as they are by now. Raises
+        StoreUnavailable; Fenced if another generation has begun, or another history of coordination has used this
+        revision: then nobody may be told of the change."""
+        kept = tuple(write for write in (*writes, *beside) if self._sealer.keeps(write[0]))
         reach("change.put")
-        if kept:
+        if kept and revision > max(self._revisions.values(), default=0):
             change = AdminChange(self._generations.mine.number, revision, kept)
             name = backup.change_name(change.generation, revision)
-            if not await self._store.create(name, backup.encode_change(change, self._sealer, self._level())):
-                await self._check_same(change, name)
+            data = await asyncio.to_thread(backup.encode_change, change, self._sealer, self._level())
+            if not await self._store.create(name, data):
+                await self._check_same(writes, name)
         reach("change.made")
         await self._generations.check()
 
@@ -138,17 +141,19 @@ class Backups:
         await gather_bounded(DELETIONS, self._store.delete, doomed)
         self._revisions = {number: revision for number, revision in self._revisions.items() if number in kept}
 
-    async def _check_same(self, change: AdminChange, name: str) -> None:
-        """Checks that an object has this change. Raises Fenced if it has another one: coordination has given its
+    async def _check_same(self, writes: Sequence[Write], name: str) -> None:
+        """Checks that an object has these writes. Raises Fenced if it has another one: coordination has given its
         revision twice."""
         there = await self._read(backup.decode_change, [], name)
         if there is None:
             raise StoreUnavailable(f"{name} is in the store, and cannot be read")
-        writes = [one for one in change.writes if there.verified or not one[0].startswith(backup.RIGHTS)]
-        if dict(there.writes) != dict(writes):
-            why = f"coordination went back: {name} is in the store already, and has another change"
-            self._generations.end(why)
-            raise Fenced(why)
+        found = dict(there.writes)
+        for key, value in writes:
+            is_shown = there.verified or not key.startswith(backup.RIGHTS)
+            if self.keeps(key) and is_shown and (key not in found or found[key] != value):
+                why = f"coordination went back: {name} is in the store already, and has another change"
+                self._generations.end(why)
+                raise Fenced(why)
 
     async def _newest_snapshot(self, generation: int, damaged: list[str]) -> tuple[State | None, list[str]]:
         """Returns the newest verified snapshot, or else the newest one, and the names of those above that are not

@@ -316,6 +316,7 @@ class Broker:
             context.settings.publish_timeout_s,
             context.quota,
             self.generations.check,
+            context.changes,
         )
         self.log = Log(
             context.journals.create(context.broker),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from seaweedq.broker.access.callers import Callers
+from seaweedq.broker.admin_changes import AdminChanges
 from seaweedq.broker.backups import Backups
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.memory_budget import Budget
@@ -116,6 +117,11 @@ class Context:
     def view(self) -> ClusterView:
         """The topics, the brokers, the membership and the time, for those that need no more."""
         return ClusterView(self.catalog, self.roster, self.membership, self.clock)
+
+    @cached_property
+    def changes(self) -> AdminChanges:
+        """The way of administrative changes into the store."""
+        return AdminChanges(self.coordination, self.backups)
 
     @property
     def broker(self) -> str:

@@ -219,12 +219,14 @@ TOPICS = KeyKind(
     TopicRecord,
     writer="the broker that takes the request; the leader for the last step of a deletion",
     lifetime="until the files of a deleted topic are gone",
+    backup="both",
 )
 SEGMENTS = KeyKind(
     "segments/{topic}/{incarnation:010d}/{segment:010d}",
     SegmentRecord,
     writer="the leader; the owner, to release it and to seal it",
     lifetime="until retention has removed all of a closed segment, or the topic goes",
+    backup="both",
 )
 STARTS = KeyKind(
     "starts/{topic}/{incarnation:010d}/{segment:010d}",
@@ -243,6 +245,7 @@ COUNTERS = KeyKind(
     Counter,
     writer="whoever needs an id, by compare and set",
     lifetime="for ever, also after the topic: an id is never used again",
+    backup="both",
 )
 CREATIONS = KeyKind(
     "creations/{topic}/{first:010d}",
@@ -256,6 +259,7 @@ SUBSCRIPTIONS = KeyKind(
     SubscriptionRecord,
     writer="the broker that takes the request; the dispatcher raises the epoch",
     lifetime="until it is deleted, or the topic goes",
+    backup="both",
 )
 REWINDS = KeyKind(
     "rewinds/{topic}/{incarnation:010d}",
@@ -270,6 +274,7 @@ CURSORS = KeyKind(
     lifetime="as long as its subscription and its segment",
     stored_form=pack_cursor,
     read_form=unpack_cursor,
+    backup="both",
 )
 UPLOADS = KeyKind(
     "uploads/{topic}/{incarnation:010d}/{upload}",
@@ -314,12 +319,14 @@ PRINCIPALS = KeyKind(
     PrincipalRecord,
     writer="the broker that takes the request",
     lifetime="until it is deleted",
+    backup="both",
 )
 TOKENS = KeyKind(
     "tokens/{token}",
     TokenRecord,
     writer="the broker that takes the request; it compares the principal and the token from which it was issued",
     lifetime="until it, its principal or a token from which it came is revoked, or a day after it has expired",
+    backup="both",
 )
 
 CATALOGUE = (

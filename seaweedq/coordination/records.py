@@ -21,7 +21,7 @@ MAX_IN_FLIGHT = 10_000
 
 class PrincipalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A principal: its rights and limits. `uid` is drawn when it is created: tokens name it, so that none counts for
-    another principal that gets the same name later."""
+    another principal that gets the same name later. One whose uid is empty is being deleted, and gives no right."""
 
     uid: str
     grants: tuple[Grant, ...]

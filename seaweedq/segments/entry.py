@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import UNSET, UnsetType
 
 from seaweedq import levels
 from seaweedq.errors import ChainDamaged
@@ -118,7 +119,7 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     `max_timestamp_us` is at least every `_timestamp` up to here; it may be that of a row still in the tail.
     `oldest_upload` is the date (YYYYMMDD) of the oldest upload that a row names, empty if none does. The rows are those
     of the segment's `owner` in its `term` (segments/terms), also where another broker has written them for a recovery;
-    so are all from the offset `since` on.
+    so are all from the offset `since` on. The first entry of a topic has the topic's record, as coordination has it.
     """
 
     cluster: str
@@ -140,6 +141,7 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     term: Term = FIRST_TERM
     owner: str = ""
     since: int = 0
+    topic_record: dict[str, Any] | UnsetType = UNSET
 
     @property
     def tenure(self) -> Tenure:

@@ -153,7 +153,7 @@ class PrincipalServices:
     @classmethod
     def of(cls, parts: Parts) -> Self:
         context, callers = parts.broker.context, parts.broker.callers
-        return cls(Principals(context.coordination, callers.view, context.clock, context.ids))
+        return cls(Principals(context.coordination, callers.view, context.clock, context.ids, context.changes))
 
     def find(self, name: str) -> PrincipalRecord:
         """Returns a principal. Raises PrincipalNotFound."""

@@ -467,6 +467,7 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, cr
     found = services.catalog.topic(topic)
     if not created:
         compare(found, wanted)
+        await services.admin.ensure(found)
     return json_answer(await _answer(services, found, fresh=created), 201 if created else 200)
 
 

@@ -1,27 +1,37 @@
 """The changes of principals and tokens, each one transaction.
 
-A principal or a token ends with its own record: that is removed first, and no token that came of it counts from then
-on, since broker/access/view asks for the whole line. Those tokens are removed behind that; a crash between leaves
-records that never count again, which the next removal of the same principal or token, or nobody, takes away. Each of
-these transactions compares that the principal or token is gone. A token is created in a transaction that compares the
-principal and the token from which it comes: of a creation and a revocation at once, the later one sees the earlier one.
+A principal or a token ends with its own record: no token that came of it counts from then on, since
+broker/access/view asks for the whole line. 1. A record that gives no right takes its place: a principal without a uid,
+which counts as not there, or a token that is over. 2. The store has it as gone (broker/admin_changes), as it has each
+other change before its answer. 3. The record goes. 4. The tokens that came of it go. A crash behind 1 or 2 leaves a
+record that a repeat finds, and one behind 3 records that never count again, which the next removal of the same
+principal or token, or nobody, takes away. Each transaction of 4 compares that the principal or token is gone.
+
+A token is created in a transaction that compares the principal and the token from which it comes: of a creation and a
+revocation at once, the later one sees the earlier one.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
 
 from seaweedq.access.limits import Limits
 from seaweedq.access.rights import CLUSTER, DEFAULT, NEVER_US, Action, Caller, Grant, judge
 from seaweedq.access.tokens import digest_of, draw, id_of
 from seaweedq.broker.access.callers import ADMIN
 from seaweedq.broker.access.view import MAX_DEPTH, AccessView
+from seaweedq.broker.admin_changes import AdminChanges
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
+from seaweedq.coordination.keys import KeyKind
 from seaweedq.coordination.records import PrincipalRecord, TokenRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Forbidden, InvalidRequest, PrincipalNotFound, TokenNotFound, Unavailable
 
+T = TypeVar("T", bound=msgspec.Struct)
 TRIES = 5
 TOGETHER = 100  # records that one transaction removes
 SWEPT = 20  # expired tokens that a creation removes
@@ -56,11 +66,14 @@ class IssuedToken:
 class Principals:
     """Creates, changes and removes principals and tokens."""
 
-    def __init__(self, coordination: Coordination, view: AccessView, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, coordination: Coordination, view: AccessView, clock: Clock, ids: Ids, changes: AdminChanges
+    ) -> None:
         self.view = view
         self._coordination = coordination
         self._clock = clock
         self._ids = ids
+        self._changes = changes
 
     async def put(self, name: str, grants: tuple[Grant, ...], limits: Limits, disabled: bool) -> bool:
         """Creates a principal, or replaces its rights and limits. Returns whether it is new. Raises
@@ -74,22 +87,23 @@ class Principals:
         key = keys.PRINCIPALS.key(name)
         for _ in range(TRIES):
             there = await self._coordination.get(key)
-            if there is None:
-                record = PrincipalRecord(self._ids.nonce(), grants, self._clock.now_us(), disabled, limits)
-                held = Versioned.new(record)
+            before = keys.PRINCIPALS.require(there) if there else None
+            if before and before.record.uid:
+                held, is_new = before.replace(grants=grants, limits=limits, disabled=disabled), False
             else:
-                held = keys.PRINCIPALS.require(there).replace(grants=grants, limits=limits, disabled=disabled)
-            if await self._commit([Compare(key, held.revision)], [Put(key, keys.PRINCIPALS.encode(held))]):
-                return there is None
+                record = PrincipalRecord(self._ids.nonce(), grants, self._clock.now_us(), disabled, limits)
+                held, is_new = before.with_record(record) if before else Versioned.new(record), True
+            put = Put(key, keys.PRINCIPALS.encode(held))
+            if revision := await self._commit([Compare(key, held.revision)], [put]):
+                await self._changes.put(revision, [put])
+                return is_new
         raise _busy()
 
     async def delete(self, name: str) -> None:
         """Removes a principal, and with it all its tokens. Raises PrincipalNotFound, Unavailable."""
         key = keys.PRINCIPALS.key(name)
-        there = await self._coordination.get(key)
-        if there is None:
+        if not await self._end(keys.PRINCIPALS, key, uid=""):
             raise PrincipalNotFound(f"there is no principal {name!r}", principal=name)
-        await self._commit([], [Delete(key)])
         await self._remove(list(self.view.tokens_of(name)), Compare(key, 0))
 
     async def issue(self, caller: Caller, wanted: TokenSpec) -> IssuedToken:
@@ -104,14 +118,15 @@ class Principals:
         expired = [Delete(keys.TOKENS.key(one)) for one in self.view.expired(before_us, SWEPT)]
         for _ in range(TRIES):
             there = await self._coordination.get(keys.PRINCIPALS.key(name))
-            if there is None:
+            principal = keys.PRINCIPALS.require(there) if there else None
+            if there is None or principal is None or not principal.record.uid:
                 raise PrincipalNotFound(f"there is no principal {name!r}", principal=name)
-            principal = keys.PRINCIPALS.require(there)
             compares = [Compare(there.key, there.revision), *await self._parent_there(parent)]
             issued = self._issued(caller, wanted, name, principal.record.uid, parent)
             key = keys.TOKENS.key(issued.id)
             put = Put(key, keys.TOKENS.encode(Versioned.new(issued.record)))
-            if await self._commit([*compares, Compare(key, 0)], [put, *expired]):
+            if revision := await self._commit([*compares, Compare(key, 0)], [put, *expired]):
+                await self._changes.put(revision, [put, *expired], [Put(there.key, there.value)])
                 return issued
         raise _busy()
 
@@ -120,10 +135,10 @@ class Principals:
         came of it. Raises Forbidden, TokenNotFound, Unavailable."""
         self.check_seen(caller, token)
         key = keys.TOKENS.key(token)
-        if await self._coordination.get(key) is None:
+        descendants, known, now_us = self.view.descendants(token), self.view.tokens.get(token), self._clock.now_us()
+        over_us = now_us if known is None or known.expires_us is None else min(now_us, known.expires_us)
+        if not await self._end(keys.TOKENS, key, expires_us=over_us):
             raise TokenNotFound(f"there is no token {token!r}", token=token)
-        descendants = self.view.descendants(token)
-        await self._commit([], [Delete(key)])
         await self._remove(descendants, Compare(key, 0))
 
     def check_seen(self, caller: Caller, token: str) -> None:
@@ -215,6 +230,19 @@ class Principals:
         assert token is not None
         return IssuedToken(token, record, text)
 
+    async def _end(self, kind: KeyKind[T], key: str, **ended: Any) -> bool:
+        """Does steps 1 to 3 of an end. Returns False if there is no such record."""
+        for _ in range(TRIES):
+            there = await self._coordination.get(key)
+            if there is None:
+                return False
+            put = Put(key, kind.encode(kind.require(there).replace(**ended)))
+            if revision := await self._commit([Compare(key, there.revision)], [put]):
+                await self._changes.put(revision, [Delete(key)])
+                await self._commit([Compare(key, revision)], [Delete(key)])  # or another one has its name by now
+                return True
+        raise _busy()
+
     async def _remove(self, tokens: Sequence[str], gone: Compare) -> None:
         """Removes tokens for as long as that of which they came is gone."""
         for at in range(0, len(tokens), TOGETHER):
@@ -222,13 +250,12 @@ class Principals:
             if not await self._commit([gone], some):
                 return  # a principal has the name again: those of the old one count no more, whatever is left
 
-    async def _commit(self, compares: list[Compare], writes: Sequence[Put | Delete]) -> bool:
-        """Writes, and has this broker know it at once. Returns whether the comparisons held."""
+    async def _commit(self, compares: list[Compare], writes: Sequence[Put | Delete]) -> int | None:
+        """Writes, and has this broker know it at once. Returns the revision, None if a comparison did not hold."""
         revision = await self._coordination.commit(compares, writes)
-        if revision is None:
-            return False
-        self.view.take([Change(one.key, one.value if isinstance(one, Put) else None, revision) for one in writes])
-        return True
+        if revision is not None:
+            self.view.take([Change(one.key, one.value if isinstance(one, Put) else None, revision) for one in writes])
+        return revision
 
 
 def _busy() -> Unavailable:

@@ -167,7 +167,7 @@ class AccessView:
             self._by_uid.pop(before.uid, None)
         if change.value is not None:
             found = keys.PRINCIPALS.read(Entry(change.key, change.value, change.revision))
-            if not isinstance(found, Unreadable):
+            if not isinstance(found, Unreadable) and found.record.uid:
                 self.principals[name] = found.record
                 self._by_uid[found.record.uid] = name
         if name != DEFAULT:

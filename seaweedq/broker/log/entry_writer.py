@@ -6,9 +6,11 @@ The flush, recovery, and the creation of a topic (for its empty first file) all 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pyarrow as pa
+from msgspec import UNSET, UnsetType
 
 from seaweedq.checks import reach, require
 from seaweedq.clock import Clock, Ids
@@ -103,6 +105,7 @@ class EntryWriter:
         producers: ProducerTables,
         max_timestamp_us: int,
         seal: Seal | None = None,
+        topic_record: dict[str, Any] | UnsetType = UNSET,
     ) -> None:
         """Encodes rows, each with its first offset, in a thread and appends them, with the producers whose lifetime is
         not over. Raises Fenced, and InvariantViolated unless they are dense and begin at the chain's end."""
@@ -132,6 +135,7 @@ class EntryWriter:
             term=tenure.term,
             owner=tenure.owner,
             since=last.since if last and last.tenure == tenure else name.first_offset,
+            topic_record=topic_record,
         )
         reach("entry.encode")
         data = await asyncio.to_thread(_encode, rows, source.layout, metadata)

@@ -1,8 +1,9 @@
 """Creation, listing, deletion and seeks of subscriptions; at the broker that dispatches one, or would.
 
 Creation writes: 1. the record, `creating`, which names this broker; 2. the cursors, one for each segment; 3. the
-record, `active`. Deletion writes: 1. the record, `deleting`; 2. the cursors are removed; 3. the record is removed. Each
-write compares the result of the one before, so of two brokers only one makes them all. A record that is not active does
+record, `active`. Deletion writes: 1. the record, `deleting`; 2. the cursors are removed; 3. the record is removed.
+Behind 3 of a creation, 1 of a deletion, a change and a seek, the store has it (broker/admin_changes). Each write
+compares the result of the one before, so of two brokers only one makes them all. A record that is not active does
 not count as a subscription; while its broker lives and works on it no other broker touches it. What a dead broker has
 left, or this one after a lost answer, the next creation or deletion removes first, as a deletion that was cut off: a
 cursor that is left of a segment that the next creator does not know would be one too many.
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from seaweedq.broker.admin_changes import AdminChanges
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.read.readable_segments import ReadableSegments
 from seaweedq.broker.subscriptions.assignment import Assignment, changed_meanwhile, key_of
@@ -115,11 +117,13 @@ class SubscriptionAdmin:
         assignment: Assignment,
         dispatcher: Dispatcher,
         starts: Starts,
+        changes: AdminChanges,
     ) -> None:
         self._coordination = coordination
         self._assignment = assignment
         self._dispatcher = dispatcher
         self._starts = starts
+        self._changes = changes
 
     async def find(self, topic: Topic, name: str) -> SubscriptionRecord | None:
         """Returns the record of an active subscription, or None."""
@@ -147,23 +151,32 @@ class SubscriptionAdmin:
 
     async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
         """Creates a subscription, with cursors where `record.start` says. Returns False if it exists already. Raises
-        NotOwner."""
-        if await self.find(topic, name):
+        NotOwner, and StoreUnavailable; it may be there then."""
+        there = await self._assignment.read(topic, name)
+        if there and there.record.state == "active":
+            await self._ensure(topic, name, there)
             return False
         starts = {one.segment: one.to or 0 for one in await self._starts.find(topic, record.start)}
         async with self._dispatcher.changing(topic, name):
             there = await self._assignment.read(topic, name)
             if there and there.record.state == "active":
+                await self._ensure(topic, name, there)
                 return False
             if there:
                 doomed = there.replace(state="deleting")
                 await self._finish(topic, name, await self._assignment.claim(topic, name, doomed, there))
             creating = Versioned.new(record).replace(state="creating")
             held = await self._assignment.claim(topic, name, creating, rewinds=True)
-            await self._make(topic, name, held, starts)
+            made = await self._make(topic, name, held, starts)
+        await self._ensure(topic, name, made)
         return True
 
-    async def _make(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord], starts: dict[int, int]) -> None:
+    async def _ensure(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> None:
+        await self._changes.put_subscription(topic.name, topic.held, name, held)
+
+    async def _make(
+        self, topic: Topic, name: str, held: Versioned[SubscriptionRecord], starts: dict[int, int]
+    ) -> Versioned[SubscriptionRecord]:
         unchanged = [Compare(key_of(topic, name), held.revision)]
         cursors = [
             Put(
@@ -177,14 +190,15 @@ class SubscriptionAdmin:
             if not await self._coordination.commit(unchanged, cursors[start : start + PAGE]):
                 raise changed_meanwhile(topic, name)
         reach("subscribe.record")
-        await self._assignment.write(topic, name, held.replace(state="active"), unchanged)
-        self._dispatcher.forget(
-            topic, name
-        )  # perhaps an earlier one of this name, whose deletion had an unknown outcome
+        made = await self._assignment.write(topic, name, held.replace(state="active"), unchanged)
+        # Perhaps an earlier one of this name is open, whose deletion had an unknown outcome.
+        self._dispatcher.forget(topic, name)
+        return made
 
     async def change(self, topic: Topic, name: str, changes: Mapping[str, Any]) -> None:
         """Changes settings of a subscription that this broker dispatches. Raises SubscriptionNotFound, NotOwner,
-        NoDeadLetters. If the outcome is unknown, the next checkpoint reads the record again."""
+        NoDeadLetters, and StoreUnavailable; they may be changed then. If the outcome is unknown, the next checkpoint
+        reads the record again."""
         subscription = await self._dispatcher.open(topic, name)
         async with self._dispatcher.changing(topic, name), subscription.saving:
             subscription.check()
@@ -202,11 +216,13 @@ class SubscriptionAdmin:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
                 with subscription.changing_to(wanted.record):
                     subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
+            held = subscription.held
         subscription.queue.event()
         self._dispatcher.dying.wake()
+        await self._ensure(topic, name, held)
 
     async def delete(self, topic: Topic, name: str) -> None:
-        """Deletes a subscription with its cursors. Raises SubscriptionNotFound, NotOwner."""
+        """Deletes a subscription with its cursors. Raises SubscriptionNotFound, NotOwner, StoreUnavailable."""
         async with self._dispatcher.changing(topic, name):
             there = await self._assignment.read(topic, name)
             if there is None:
@@ -219,7 +235,7 @@ class SubscriptionAdmin:
             await self._finish(topic, name, held)
 
     async def expire(self, topic: Topic, name: str, there: Versioned[SubscriptionRecord], as_leader: Compare) -> None:
-        """Deletes a subscription that has not changed, of any dispatcher. Raises NotOwner."""
+        """Deletes a subscription that has not changed, of any dispatcher. Raises NotOwner, StoreUnavailable."""
         async with self._dispatcher.changing(topic, name):
             reach("expire.record")
             held = await self._assignment.seize(topic, name, there.replace(state="deleting"), as_leader)
@@ -228,7 +244,8 @@ class SubscriptionAdmin:
             await self._finish(topic, name, held)
 
     async def _finish(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> None:
-        """Removes the cursors, and then the record, of a subscription that is `deleting`."""
+        """Removes the cursors, and then the record, of a subscription that is `deleting`, once the store has that."""
+        await self._changes.put(held.revision, [Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(held))])
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
         unchanged = [Compare(key_of(topic, name), held.revision)]
         pages = [entries[start : start + PAGE] for start in range(0, len(entries), PAGE)]
@@ -253,14 +270,17 @@ def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None
 class Seeking:
     """Seeks subscriptions that this broker dispatches. All of it raises NotOwner, NeedsNewerBroker, Unavailable."""
 
-    def __init__(self, dispatcher: Dispatcher, starts: Starts) -> None:
+    def __init__(self, dispatcher: Dispatcher, starts: Starts, changes: AdminChanges) -> None:
         self._dispatcher = dispatcher
         self._starts = starts
+        self._changes = changes
 
     async def seek(self, topic: Topic, name: str, place: SeekPlace, key: str) -> SeekResult:
         """Goes on elsewhere, as the seek `key`. Raises SegmentNotFound, OffsetOutOfRange, InvalidRequest if the seek of
         this name went to another place, and NotReady."""
         found = await self._seek(topic, name, place, key)
+        held = (await self._dispatcher.open(topic, name)).held
+        await self._changes.put_subscription(topic.name, topic.held, name, held)
         self._dispatcher.check_lease()
         return found
 

@@ -339,8 +339,8 @@ class Subscribing(Service):
         self.dispatcher = Dispatcher(
             view, self.assignment, cursors, readables, log.commit, context.settings.publish_timeout_s
         )
-        self.admin = SubscriptionAdmin(coordination, self.assignment, self.dispatcher, starts)
-        self.seeking = Seeking(self.dispatcher, starts)
+        self.admin = SubscriptionAdmin(coordination, self.assignment, self.dispatcher, starts, context.changes)
+        self.seeking = Seeking(self.dispatcher, starts, context.changes)
         self.handoff = Handoff(self.dispatcher, self.assignment, view.membership, view.clock)
         self.waits = RelayedWaits(self.assignment, view.clock)
         self.reports = WaitReports(view, self.waits, self.assignment, self.dispatcher, context.peers)

@@ -1,15 +1,19 @@
 """Creating, changing and deleting topics: the order of writes, and what a crash between any two of them leaves.
 
 Create: 1. ids are allocated (the counter of the name rises, for good), and a key tied to this broker's lease says that
-they are in use. 2. The first segment gets its zero-row entry, so that an empty topic reads as an empty table. 3. The
-segments' records, under a prefix of this incarnation, in as many transactions as they need. 4. The topic's record, in
-one transaction with the end of that key. Only the last one makes the topic: a crash before it, or a lost race, leaves
-files and records of dead ids, which the leader's sweep removes; a repeated creation takes new ids.
+they are in use. 2. The first segment gets its zero-row entry, so that an empty topic reads as an empty table. It has
+the topic's record: what others publish there before 5 needs no backup of coordination. 3. The segments' records, under
+a prefix of this incarnation, in as many transactions as they need. 4. The topic's record, in one transaction with the
+end of that key. Only this one makes the topic: a crash before it, or a lost race, leaves files and records of dead ids,
+which the leader's sweep removes; a repeated creation takes new ids. 5. The store has the change
+(broker/admin_changes), as behind each change of a configuration; a crash before it leaves a topic whose creation was
+not answered.
 
-Delete: 1. The record says `deleting`: nothing is taken or read any more, PUT answers 409. 2. All owners close the
-topic's segments. 3. Files of its segments go. 4. Records of segments, subscriptions, cursors. 5. The topic's record. A
-crash leaves `deleting`, and the leader goes on at 2. The counter stays, so ids are never used again, and journal frames
-of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing that is removed can be another topic's.
+Delete: 1. The record says `deleting`: nothing is taken or read any more, PUT answers 409. 2. The store has that change.
+3. All owners close the topic's segments. 4. Files of its segments go. 5. Records of segments, subscriptions, cursors.
+6. The topic's record. A crash leaves `deleting`, and the leader goes on at 2. The counter stays, so ids are never used
+again, and journal frames of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing that is
+removed can be another topic's.
 """
 
 import asyncio
@@ -17,8 +21,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
+from seaweedq.broker.admin_changes import AdminChanges
 from seaweedq.broker.log.entry_writer import EntryWriter, Source
 from seaweedq.broker.topics.catalog import Catalog, Topic, layout_of
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
@@ -60,8 +66,10 @@ class TopicAdmin:
         patience_s: float,
         quota: ClusterQuota,
         check_generation: Callable[[], Awaitable[None]],
+        changes: AdminChanges,
     ) -> None:
         self._quota = quota
+        self._changes = changes
         self._catalog = catalog
         self._coordination = coordination
         self._store = store
@@ -75,7 +83,8 @@ class TopicAdmin:
 
     async def create(self, name: str, config: TopicConfig, creator: str | None = None) -> bool:
         """Creates a topic, with its segments spread over the living brokers, for the principal with the uid `creator`.
-        False: another creation was first. Raises TopicBeingDeleted, TooManyTopics, TooManySegments."""
+        False: another creation was first. Raises TopicBeingDeleted, TooManyTopics, TooManySegments, StoreUnavailable;
+        the topic may be there then."""
         async with self._creating.setdefault(name, asyncio.Lock()):
             if await self._refresh(name):
                 self._catalog.topic(name)
@@ -104,10 +113,12 @@ class TopicAdmin:
         mine, term = self._membership.broker, first_term(self._catalog.generation)  # the first one is mine
         source = Source(name, first, ranges[0], layout_of(record), owner=mine, term=term)
         chain = Chain(self._store, name, first)
+        key, value = keys.TOPICS.key(name), keys.TOPICS.encode(Versioned.new(record))
         reach("create.allocated")
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._entries.append(source, chain, [], ProducerTables.empty(first, source.key_range), 0)
+                tables = ProducerTables.empty(first, source.key_range)
+                await self._entries.append(source, chain, [], tables, 0, topic_record=msgspec.json.decode(value))
         except TimeoutError:
             raise chain.failing or StoreUnavailable(
                 f"the store did not confirm the first entry of {chain.folder} in time"
@@ -124,10 +135,10 @@ class TopicAdmin:
             reach("create.segments")
             await self._put_segments(name, first, start, segments[start : start + PAGE])
         reach("create.record")
-        key, value = keys.TOPICS.key(name), keys.TOPICS.encode(Versioned.new(record))
         revision = await self._catalog.commit([Compare(key, 0), creation], [Put(key, value), Delete(creation.key)])
         if revision:
             reach("create.made")
+            await self._changes.put_topic(name, Versioned(record, revision))
             return True
         if not await self._refresh(name):
             raise NotReady("this broker's lease has expired")
@@ -137,16 +148,27 @@ class TopicAdmin:
         return False
 
     async def change(self, topic: Topic, config: TopicConfig) -> bool:
-        """Writes a new configuration. False: the topic was changed concurrently."""
-        return await self._replace(topic, topic.held.replace(config=config))
+        """Writes a new configuration. False: the topic was changed concurrently. Raises StoreUnavailable; it may be
+        written then."""
+        held = topic.held.replace(config=config)
+        revision = await self._replace(topic, held)
+        if revision:
+            await self._changes.put_topic(topic.name, held.stored(revision))
+        return revision is not None
+
+    async def ensure(self, topic: Topic) -> None:
+        """Has the store know a topic as it is, for the answer to a repeat. Raises StoreUnavailable."""
+        await self._changes.put_topic(topic.name, topic.held)
 
     async def begin_delete(self, topic: Topic) -> None:
-        """Does step 1 of deletion."""
+        """Does steps 1 and 2 of deletion. Raises StoreUnavailable."""
         while topic.record.state != "deleting" and self._catalog.get(topic.name) is topic:
             await self._replace(topic, topic.held.replace(state="deleting"))
+        if topic.record.state == "deleting":  # else another broker has ended a deletion
+            await self._changes.put(topic.revision, [Put(keys.TOPICS.key(topic.name), keys.TOPICS.encode(topic.held))])
 
     async def finish_delete(self, topic: Topic) -> None:
-        """Does steps 3 to 5; nothing of the topic may be open any more. Repeatable."""
+        """Does steps 4 to 6; nothing of the topic may be open any more. Repeatable."""
         reach("delete.files")
         incarnation = topic.record.incarnation
         entries, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(topic.name, incarnation))
@@ -239,12 +261,12 @@ class TopicAdmin:
             await self._roster.load()
             raise CoordinationUnavailable(f"the set of brokers changed while topic {name!r} was created; try again")
 
-    async def _replace(self, topic: Topic, held: Versioned[TopicRecord]) -> bool:
+    async def _replace(self, topic: Topic, held: Versioned[TopicRecord]) -> int | None:
         key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(held)
         revision = await self._catalog.commit([Compare(key, held.revision)], [Put(key, value)])
         if revision is None and not await self._refresh(topic.name):
             raise TopicBeingDeleted(f"topic {topic.name!r} was deleted in the meantime", topic=topic.name)
-        return revision is not None
+        return revision
 
     async def _remove_records(self, prefix: str) -> None:
         entries, _ = await read_all(self._coordination, prefix)

@@ -19,6 +19,7 @@ from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.view import View
 from seaweedq.errors import CoordinationUnavailable
 from tests.support import privates
+from tests.support.brokers.sealers import admin_changes
 from tests.support.http.with_tokens import access
 
 ROOT = Caller("admin", "admin-token-file", (EVERYTHING,), NEVER_US)
@@ -61,7 +62,9 @@ class Two:
         self.coordination = Counting(self.time)
         self.here = Callers(self.coordination, self.time, AdminToken(None))
         self.late = Callers(self.coordination, self.time, AdminToken(None))
-        self.changes = Principals(self.coordination, self.here.view, self.time, SystemIds())
+        self.changes = Principals(
+            self.coordination, self.here.view, self.time, SystemIds(), admin_changes(self.coordination)
+        )
 
     async def issue(self, name: str, caller: Caller = ROOT) -> tuple[str, str]:
         """The id and the text of a new token."""
