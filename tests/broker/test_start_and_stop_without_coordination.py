@@ -57,7 +57,7 @@ async def test_a_stop_leaves_an_object_journal_in_order(tmp_path: Path) -> None:
         await publish(broker, topic, "1", "2")
         await broker.stop()
         assert await held(broker).get(f"journals/{broker.id}") is None
-        assert await store.list("_journals/") == []
+        assert await store.list("_journals/") == [f"_journals/{broker.id}/done"]
         broker.lock()
 
 
@@ -79,7 +79,8 @@ async def test_a_stop_waits_for_no_deletions_and_the_next_broker_ends_them(tmp_p
             await two.stop()
         store.slow = False
         await until(lambda: two.id not in inside.roster(one).journals)
-        assert len(await store.list(f"_journals/{two.id}/")) == 1, "the fence"
+        left = await store.list(f"_journals/{two.id}/")
+        assert (len(left), left[-1]) == (2, f"_journals/{two.id}/done"), "the fence"
         assert not [task for task in privates.tasks(two) if not task.done()]
 
 
