@@ -12,13 +12,13 @@
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
-    │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict
+    │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict
     │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters
     │   ├── WrongHost, Unauthenticated
     │   └── Forbidden
     │       └── ForeignOrigin, PeerRefused
     ├── Unavailable               the client may retry after `retry_after_s`
-    │   ├── NotReady, Overloaded, NeedsNewerBroker, PeerTooOld
+    │   ├── NotReady, Restored, Overloaded, NeedsNewerBroker, PeerTooOld
     │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
     │   └── NotOwner, PartlyTaken
     ├── Fenced                    another writer has replaced this one: stop writing, read the state again
@@ -314,6 +314,13 @@ class LevelConflict(BadRequest):
     slug, title = "level-conflict", "The cluster's level cannot change to this"
 
 
+class RebuildConflict(BadRequest):
+    """Coordination cannot be rebuilt now: this broker serves, another rebuild is under way, or a journal that may be
+    needed cannot be read; fields: journals."""
+
+    slug, title = "rebuild-conflict", "Coordination cannot be rebuilt now"
+
+
 class OffsetOutOfRange(BadRequest):
     """The request names an offset beyond the segment's end; fields: offset, end_offset."""
 
@@ -388,6 +395,13 @@ class NotReady(Unavailable):
     """The broker is starting or stopping, or has lost its lease."""
 
     slug, title = "not-ready", "The broker is not ready"
+
+
+class Restored(Unavailable):
+    """Coordination went back, or is empty beside a store that has a cluster: the broker waits for a rebuild; fields:
+    command, and found (reasons) or topic."""
+
+    slug, title = "restored", "Coordination went back"
 
 
 class Overloaded(Unavailable):

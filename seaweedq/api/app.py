@@ -32,6 +32,7 @@ from seaweedq.api.handlers import (
     principals,
     publish,
     pulls,
+    rebuild,
     seek,
     segments,
     subscriptions,
@@ -55,7 +56,7 @@ Out = Outgoing | SocketOutgoing
 # The modules with routes, in the order of use, which is that of the OpenAPI document.
 HANDLERS = (
     *(topics, publish, subscriptions, pulls, acks, subscription_stream, seek, fetch, topic_stream, files),
-    *(uploads, imports, segments, principals, tokens, cluster, pages, internal),
+    *(uploads, imports, segments, principals, tokens, cluster, rebuild, pages, internal),
 )
 
 

@@ -3,8 +3,9 @@
 Its rooms are built on two stages: the choices of the process (ProcessContext), and the context of a member
 (broker/context).
 
-Start: lock → probe → identity → membership → views → recovery of this folder's journals → journal → election → serve.
-The leader (broker/cluster/leader), which may be this broker, does the work left by brokers that are gone.
+Start: lock → probe → look for signs that coordination went back (broker/rebuild) → identity → membership → views →
+recovery of this folder's journals → journal → election → serve. The leader (broker/cluster/leader), which may be this
+broker, does the work left by brokers that are gone.
 
 Stop: 1. segments and subscriptions are handed over, while others live; 2. nothing more is accepted, and waiting
 requests end; 3. imports end with their batch, and the audit sends its rest; 4. the commits under way end, everything is
@@ -17,7 +18,7 @@ that fails is logged, and the next one follows.
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -43,6 +44,10 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.maintenance import Maintenance
 from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.read.reading import Reading
+from seaweedq.broker.rebuild import COMMAND, Look, Waiting
+from seaweedq.broker.rebuild.journals import JournalSearch
+from seaweedq.broker.rebuild.rebuilding import Rebuilding
+from seaweedq.broker.rebuild.signs import Sign, told
 from seaweedq.broker.recovery.journal_recovery import Recovery
 from seaweedq.broker.reshape.reshaping import Reshaping
 from seaweedq.broker.retention.retention import Retaining
@@ -67,10 +72,11 @@ from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import BrokerIdentity, LeaseThread, Membership, StartBackground
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.seen_revisions import SeenRevisions
-from seaweedq.errors import Fenced, NotReady, SeaweedqError
-from seaweedq.journal.interface import JournalSetup
+from seaweedq.errors import Fenced, NotReady, Restored, SeaweedqError, UnfitStore
+from seaweedq.journal.interface import Journals, JournalSetup
 from seaweedq.settings import Settings
 from seaweedq.storage.generations import Generation, Generations
+from seaweedq.storage.identity import known_identity
 from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.probe import probe
 
@@ -153,6 +159,7 @@ class Broker:
         self.accounts = Accounts(clock.monotonic_s())
         self.audit = Audit(mode_of(settings), settings.name, clock)
         self.services: tuple[Service, ...] = ()  # those that run, in the order of their start
+        self.waiting: Waiting | None = None  # of a broker that waits for a rebuild of coordination
         self._context: Context | None = None
         self._following: Following | None = None
         self._maintenance: Maintenance | None = None
@@ -179,15 +186,25 @@ class Broker:
         self.process.journals.home.lock(stop_s if settings.member else 0)
 
     async def start(self) -> None:
-        """Does everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged,
-        Unavailable."""
+        """Does everything from the lock to the first request, or to the wait for a rebuild of coordination. Raises
+        UnfitStore, InvalidRequest, Damaged, Unavailable."""
         process = self.process
         await probe(process.store.payloads, process.ids)
         exempt = process.revoked.exempt_s > 0
         identity = BrokerIdentity.new(
             process.ids, process.settings.name, process.url, process.settings.zone, exempt, process.peer_url
         )
-        context = await self._join(await self._identify(identity), identity)
+        if signs := await self._look().signs():
+            await self._wait(signs, identity)
+            return
+        try:
+            context = await self._join(await self._identify(identity), identity)
+        except UnfitStore as error:
+            if not await self._look().signs():
+                raise
+            logger.warning("a rebuild has begun meanwhile, or a sign has come: looking again: %s", error)
+            self.lost.set()  # the next life waits
+            return
         self._following = Following(context)
         await self._run(self._following)
         await self.recovery.journals.recover_own()
@@ -201,12 +218,64 @@ class Broker:
             process.settings.store_path,
         )
 
+    @property
+    def _named(self) -> str:
+        """The store and coordination, for people."""
+        settings = self.process.settings
+        kept = settings.data_dir if settings.coordination == "embedded" else settings.etcd_prefix
+        return f"store {settings.store_path}, coordination {settings.coordination} ({kept})"
+
+    def _look(self, sealer: Sealer | None = None) -> Look:
+        """Returns the look for signs that coordination went back. Only backups' names are read without a `sealer`."""
+        process = self.process
+        backups = self._backups(sealer or Sealer(process.ids.nonce))
+        return Look(process.coordination, process.store, self._journals(), backups)
+
+    def _backups(self, sealer: Sealer) -> Backups:
+        return Backups(self.process.store, sealer, self.generations, lambda: self.level.written)
+
+    def _journals(self) -> Journals:
+        seen = partial(attrgetter("generations.mine.number", "coordination.seen"), self)
+        return self.process.journals.open(self.process.store, lambda: self.level.written, seen)
+
+    async def _wait(self, signs: Sequence[Sign], identity: BrokerIdentity) -> None:
+        """Begins to wait for a rebuild of coordination, with the keys that backups and the port for brokers need."""
+        process, keyring = self.process, self.keyring
+        found, text = tuple(dict.fromkeys(one.reason for one in signs)), told(signs, self._named)
+        logger.error("%s", text)
+        of_store = await known_identity(process.store)
+        assert of_store is not None, "a store without a cluster shows no sign"
+        keyring.begin(await process.make_keys(keyring.secrets, of_store.cluster), identity.id)
+        if identity.peer_url:
+            await asyncio.to_thread(lambda: keyring.tls)
+        journals = self._journals()
+        rebuilding = Rebuilding(
+            process.coordination,
+            process.store,
+            process.store.payloads,
+            self._backups(self._sealer()),
+            JournalSearch(journals, process.coordination),
+            process.clock,
+            process.ids,
+            process.settings.lease_s,
+            self._named,
+        )
+        look = self._look()
+        place = process.journals.home.id
+
+        async def is_over() -> bool:
+            """Tells whether no sign is left."""
+            return not await look.signs()
+
+        self.waiting = Waiting(
+            process.coordination, journals, rebuilding, place, process.url, found, is_over, self.lost.set
+        )
+        self.readiness.waits = Restored(text, command=COMMAND, found=list(found))
+        await self.waiting.begin()
+
     async def _identify(self, identity: BrokerIdentity) -> str:
         """Checks that store, coordination and the other brokers' secret belong together. Returns the cluster's id."""
-        process, keyring = self.process, self.keyring
-        store, coordination = process.settings.store_path, process.settings.coordination
-        kept = process.settings.data_dir if coordination == "embedded" else process.settings.etcd_prefix
-        named = f"store {store}, coordination {coordination} ({kept})"
+        process, keyring, named = self.process, self.keyring, self._named
         record = await cluster_of(self.coordination, process.store, process.ids, process.clock, named)
         cluster = record.cluster
         self.generations.begin(Generation(record.generation, record.nonce))
@@ -237,7 +306,6 @@ class Broker:
         membership = Membership(
             coordination, clock, identity, settings.lease_s, self._lose, background=process.background, prove=prove
         )
-        seen = partial(attrgetter("generations.mine.number", "coordination.seen"), self)
         limits_of, most = self.callers.view.limits_of, (settings.max_topics, settings.max_segments)
         return Context(
             settings=settings,
@@ -258,9 +326,9 @@ class Broker:
             membership=membership,
             election=Election(coordination, membership),
             entries=EntryWriter(cluster, membership.broker, clock, process.ids, lambda: level.written),
-            journals=process.journals.open(process.store, lambda: level.written, seen),
+            journals=self._journals(),
             generations=self.generations,
-            backups=Backups(process.store, self._sealer(), self.generations, lambda: level.written),
+            backups=self._backups(self._sealer()),
         )
 
     def _sealer(self) -> Sealer:
@@ -410,6 +478,8 @@ class Broker:
         self.begin_stop()
         try:
             clean = await self._flush_all()
+            if self.waiting:
+                await self._step(self.waiting.stop())
             if self._context:
                 await self._leave(self._context, clean)
             await self._step(self.process.peers.close())

@@ -22,7 +22,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import NotReady
+from seaweedq.errors import NotReady, Restored
 from seaweedq.journal.interface import Journals
 from seaweedq.settings import Settings
 from seaweedq.storage.generations import Generations
@@ -45,13 +45,15 @@ def _never() -> bool:
 
 class Readiness:
     """The state of one broker's life, for requests to ask. `has_lease` says whether its lease is valid now: the
-    membership's answer, once there is one."""
+    membership's answer, once there is one. `waits` is the error of a broker that waits for a rebuild of
+    coordination."""
 
     def __init__(self, has_lease: Callable[[], bool] = _never) -> None:
         self.ready = False
         self.leaving = False  # new clients go elsewhere, and an answer ends its connection
         self.draining = False
         self.stopping = False
+        self.waits: Restored | None = None
         self.has_lease = has_lease
 
     def is_stopping(self) -> bool:
@@ -64,18 +66,21 @@ class Readiness:
         return self.ready and not (self.leaving or self.draining or self.stopping) and self.has_lease()
 
     def check_takes_work(self) -> None:
-        """Raises NotReady unless new clients may come."""
+        """Raises NotReady, Restored unless new clients may come."""
         self.check_ready()
         if self.draining or self.leaving:
             raise NotReady("the broker is draining" if self.draining else "the broker stops soon")
 
     def check_joined(self) -> None:
-        """Raises NotReady unless other brokers can talk to this one."""
+        """Raises NotReady, Restored unless other brokers can talk to this one."""
+        if self.waits and not self.stopping:
+            raise self.waits
         if not self.ready or (self.stopping and not self.draining):
             raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
 
     def check_ready(self) -> None:
-        """Raises NotReady while the broker starts, stops or has no lease. One that drains serves to the end."""
+        """Raises NotReady while the broker starts, stops or has no lease, Restored while it waits for a rebuild. One
+        that drains serves to the end."""
         if not self.ready or self.stopping:  # seldom: most requests make no further call
             self.check_joined()
         if not self.has_lease():

@@ -1,4 +1,5 @@
-"""`seaweedq cluster`: shows the brokers with their versions and levels; `cluster level` raises the cluster's level."""
+"""`seaweedq cluster`: shows the brokers with their versions and levels; `cluster level` raises the cluster's level,
+`cluster rebuild` makes a lost coordination anew."""
 
 from typing import Annotated, Any
 
@@ -9,8 +10,22 @@ from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, s
 
 EXAMPLES = "Examples: seaweedq cluster · seaweedq cluster -o json | jq .level · seaweedq cluster level"
 LEVEL = "Examples: seaweedq cluster level · seaweedq cluster level 2"
+REBUILD = (
+    "Examples: seaweedq cluster rebuild --dry-run · seaweedq cluster rebuild · seaweedq cluster rebuild "
+    "--without-journal broker.1f2e"
+)
 WAIT_S = 600.0  # on top of it: some leases, if brokers are to be kept out
-app = typer.Typer(invoke_without_command=True, help="Show the brokers; show and raise the cluster's level.")
+_CHANGES = {
+    "segments_ended": "segments sealed since",
+    "segments_begun": "segments begun since",
+    "segments_closed": "segments closed, whose ends are gone",
+    "uploads_kept": "uploads that count as published",
+    "imports_moved": "imports that go on further behind",
+}
+app = typer.Typer(
+    invoke_without_command=True,
+    help="Show the brokers; show and raise the cluster's level; rebuild coordination.",
+)
 
 _COLUMNS = columns("broker, version, levels, state, segments, url", numbers="segments")
 
@@ -61,22 +76,63 @@ def level(
     say_done(output, f"the cluster has level {answer['level']}", **answer)
 
 
-@app.command(epilog="Example: seaweedq cluster confirm")
-def confirm(
+@app.command(epilog=REBUILD)
+def rebuild(
     context: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")] = False,
+    without_journal: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without-journal",
+            metavar="BROKER",
+            help="Lose what this broker's journal holds, which cannot be read. May be given more than once.",
+            show_default=False,
+        ),
+    ] = None,
+    without_tokens: Annotated[
+        bool, typer.Option("--without-tokens", help="Leave out principals and tokens: the backup may be an old one.")
+    ] = False,
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
-    """Confirm a coordination that was restored from a backup: retention takes and deletes again."""
+    """Rebuild coordination from the store, after it was lost or restored: ask a broker that waits for it."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None
-    url = url or context.parent.params["url"]
-    answer = run(url, call("POST", "/v1/cluster/confirm", repeatable=True))
-    while after := answer.get("next"):
-        typer.echo(f"{answer['left']:,} segments are left to look at", err=True)
-        answer = run(url, call("POST", f"/v1/cluster/confirm?after={after}", repeatable=True))
-    say_done(output, f"confirmed: the newest round of retention is {answer['retention_round']}", **answer)
+    body = {"dry_run": dry_run, "without_journals": without_journal or [], "without_tokens": without_tokens}
+    answer = run(
+        url or context.parent.params["url"],
+        call("POST", "/v1/cluster/rebuild", body, wait_s=WAIT_S, repeatable=True),
+    )
+    lines = rebuild_lines(answer)
+    if output != JSON:
+        for line in lines[:-1]:
+            typer.echo(line, err=True)
+    say_done(output, lines[-1], **answer)
+
+
+def rebuild_lines(answer: dict[str, Any]) -> list[str]:
+    """Returns a rebuild, or the plan of one, in words; the last line says what was done."""
+    kind, state = answer["source"], (answer[f"state_{name}"] for name in ("generation", "number", "revision"))
+    taken = (
+        "nothing: all comes from the store"
+        if kind == "nothing"
+        else f"{kind}, generation {{}}, number {{}}, revision {{}}"
+    )
+    lines = [f"state: {taken.format(*state)}"]
+    lines += [f"journal of {broker}: is replayed" for broker in answer["journals"]]
+    lines += [f"journal of {broker}: CANNOT BE READ: {why}" for broker, why in answer["hindering"].items()]
+    lines += [f"backup {name}: damaged, not used" for name in answer["damaged"]]
+    lines += [f"backup {name}: of another secret, gives no rights" for name in answer["unverified"]]
+    for one in answer["topics"]:
+        parts = [f"{one[name]:,} {text}" for name, text in _CHANGES.items() if one[name]]
+        lines.append(f"topic {one['topic']}: {', '.join([*parts, *one['damage']])}")
+    lines += [f"may be lost: {one}" for one in answer["may_be_lost"]]
+    if answer["generation"]:
+        done = f"rebuilt: coordination is of generation {answer['generation']}, with {answer['keys']:,} keys"
+    else:
+        done = f"nothing was changed; a rebuild would write {answer['keys']:,} keys"
+    return [*lines, done]
 
 
 def level_lines(facts: dict[str, Any]) -> list[str]:

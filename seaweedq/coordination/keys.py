@@ -36,6 +36,7 @@ from seaweedq.coordination.records import (
     TombstoneRecord,
     TopicRecord,
     UploadRecord,
+    WaitingRecord,
 )
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned, unknown_in
 
@@ -214,6 +215,13 @@ JOURNALS = KeyKind(
     writer="the broker itself, before it takes its first message",
     lifetime="no lease: until the journal of a broker that is gone was recovered, and its content has gone",
 )
+WAITING = KeyKind(
+    "waiting/{place}",
+    WaitingRecord,
+    writer="a broker that waits for a rebuild of coordination; `place` is the id of its home folder",
+    lifetime="its lease: as long as that broker waits",
+    backup="neither",
+)
 TOPICS = KeyKind(
     "topics/{topic}",
     TopicRecord,
@@ -231,7 +239,7 @@ SEGMENTS = KeyKind(
 STARTS = KeyKind(
     "starts/{topic}/{incarnation:010d}/{segment:010d}",
     StartRecord,
-    writer="the leader, when retention takes the first files of a segment; the broker that takes a confirmation",
+    writer="the leader, when retention takes the first files of a segment; a rebuild",
     lifetime="as long as its segment",
 )
 TOMBSTONES = KeyKind(
@@ -297,13 +305,13 @@ GROWTH = KeyKind(
 RETENTION = KeyKind(
     "retention",
     Counter,
-    writer="the leader, before each round of retention; whoever confirms a restored coordination",
+    writer="the leader, before each round of retention; a rebuild",
     lifetime="for ever",
 )
 SNAPSHOTS = KeyKind(
     "snapshots",
     Counter,
-    writer="the leader, before it puts a snapshot of coordination into the store",
+    writer="the leader, before it puts a snapshot of coordination into the store; a rebuild",
     lifetime="for ever",
     backup="neither",
 )
@@ -336,6 +344,7 @@ CATALOGUE = (
     REVOCATIONS,
     LEADER,
     JOURNALS,
+    WAITING,
     TOPICS,
     SEGMENTS,
     STARTS,

@@ -54,7 +54,11 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A broker that joins must read `level`; forms are written at `written`, which follows it. `draft` is the draft number
     of the forms (levels.DRAFT). `generation` is the number of this history of coordination, and `nonce` tells it from
-    another one of that number (storage/generations). Brokers join only while `state` is `serving`.
+    another one of that number (storage/generations).
+
+    Brokers join, and serve, in the `state` serving alone. One that is `restored` went back, as `found` says. While it
+    is `rebuilding` or `replacing` the rebuild of the generation `rebuild` is under way, or was broken off: of one that
+    is `rebuilding` no other key has changed, so `generation` is that of its content still.
     """
 
     cluster: str
@@ -64,7 +68,9 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     draft: int = 0
     generation: int = 1
     nonce: str = ""
-    state: Literal["serving", "restored", "rebuilding"] = "serving"
+    state: Literal["serving", "restored", "rebuilding", "replacing"] = "serving"
+    found: str = ""
+    rebuild: int = 0
 
     @staticmethod
     def new(cluster: str, level: int, nonce: str = "") -> "ClusterRecord":
@@ -143,6 +149,22 @@ class JournalRecord(msgspec.Struct, frozen=True):
     highest: int = 1
     needs_newer: bool = False
     left: tuple[str, ...] | None = None
+
+
+class ReportedJournal(msgspec.Struct, frozen=True):
+    """A journal that is needed, and the highest term of each segment in it: topic, segment, generation, number."""
+
+    broker: str
+    record: JournalRecord
+    terms: tuple[tuple[str, int, int, int], ...] = ()
+
+
+class WaitingRecord(msgspec.Struct, frozen=True):
+    """A broker at `url` that waits for a rebuild of coordination, and the needed journals of its home folder, of which
+    it holds the lock."""
+
+    url: str
+    journals: tuple[ReportedJournal, ...] = ()
 
 
 class SecretRecord(msgspec.Struct, frozen=True):
@@ -347,7 +369,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     `backoff_s` are the delays after the first, second, ... failed delivery. With `expires_after_s`, somebody used it at
     `used_us` or later (broker/retention/subscription_expiry). `creator` is the principal that created it, or has named
     its `dead_letter_topic` since, and `creator_uid` the `uid` of that one: its dead letters go out with the rights of
-    that one, and not of another that got the name later. The admin has no uid.
+    that one, and not of another that got the name later. The admin has no uid. `generation` is that of coordination in
+    which a change of dispatcher has raised the epoch last.
     """
 
     mode: Literal["ordered", "shared", "keyed"]
@@ -368,6 +391,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     used_us: int = 0
     creator: str | None = None
     creator_uid: str | None = None
+    generation: int = 1
 
     @property
     def is_seeking(self) -> bool:

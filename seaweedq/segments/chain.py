@@ -155,6 +155,7 @@ class Chain:
     """The entries of a segment, as far as this process knows them. `end` is the offset of the next row.
 
     `failing` is the last error of the put in flight; None if it has not failed. `start` is the first entry that counts.
+    `first` is the first of these that `open` has found.
     A `sealed` chain has ended: its last entry has a seal, which retention may have taken since.
     `facts` are of the entries that were appended or opened here.
     """
@@ -162,6 +163,7 @@ class Chain:
     def __init__(self, store: ObjectStore, topic: str, segment: int, sleep: Sleep = asyncio.sleep) -> None:
         self.folder = segment_folder(topic, segment)
         self.last: EntryMetadata | None = None
+        self.first: EntryName | None = None
         self.sealed = False
         self.start = BEGINNING
         self.failing: StoreUnavailable | None = None
@@ -203,10 +205,11 @@ class Chain:
         listed, more = await self._page(self._place(self.start))
         page = [each.name for each in listed]
         name = await self._find_last(page, is_all=more is None)
+        self.first = page[0] if page else name
         if name is None and self.start.sequence:  # retention keeps the newest entry
             raise ChainDamaged(
                 f"{self.folder} has no entries, though it begins with entry {self.start}: restore them; where "
-                "coordination was restored from a backup, `seaweedq cluster confirm` mends it",
+                "coordination was restored from a backup, `seaweedq cluster rebuild` mends it",
                 name=self.folder,
             )
         self._names = None

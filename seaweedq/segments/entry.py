@@ -191,6 +191,12 @@ def segment_folder(topic: str, segment: int) -> str:
     return f"topics/{topic}/segment={segment}/"
 
 
+def segment_in(folder: str) -> int | None:
+    """Returns the segment whose folder this is; None if it is somebody else's."""
+    _, _, number = folder.rstrip("/").rpartition("/segment=")
+    return int(number) if number.isascii() and number.isdecimal() else None
+
+
 def encode_entry(batches: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
     """Encodes an entry as a Parquet file, aligned to a memory page. `batches` are dense
     (first offset, rows); none make a file without rows."""

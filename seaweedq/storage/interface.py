@@ -22,7 +22,7 @@ Data = bytes | bytearray | memoryview
 # S3's codes, in the field `code` of StoreUnavailable: for the bucket, and for a create that is not supported.
 NO_BUCKET, UNSUPPORTED = "NoSuchBucket", "NotImplemented"
 TEMPORARY = "_tmp/"
-_LAST = "~"  # sorts behind every name that this program gives
+LAST = "~"  # sorts behind every name that this program gives
 FIRST_S, SURE_S = 0.05, 0.8
 
 
@@ -209,11 +209,11 @@ async def folders(store: ObjectStore, prefix: str) -> AsyncIterator[str]:
     while names := await store.list(prefix, after, 1):
         child, slash, _ = names[0].removeprefix(prefix).partition("/")
         folder = f"{prefix}{child}/"
-        if not slash or after.startswith(folder):  # an object, or a name behind _LAST in a folder that is done
+        if not slash or after.startswith(folder):  # an object, or a name behind LAST in a folder that is done
             after = names[0]
         else:
             yield folder
-            after = folder + _LAST
+            after = folder + LAST
 
 
 class Pauses:

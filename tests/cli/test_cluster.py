@@ -76,18 +76,6 @@ def test_a_level_never_falls(broker_process: Callable[..., BrokerProcess], tmp_p
     assert f"\nlevel {HIGHEST + 1}\n" in run("cluster", "--url", later.url)
 
 
-@pytest.mark.process
-def test_a_confirmation_of_many_segments_shows_progress(
-    real_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = [{"left": 2310, "next": "flights/17"}]
-    really = cluster.run
-    monkeypatch.setattr(cluster, "run", lambda url, steps: first.pop() if first else really(url, steps))
-    shown = run("cluster", "confirm", "--url", real_broker.url)
-    assert shown.splitlines()[0] == "2,310 segments are left to look at"
-    assert shown.splitlines()[1].startswith("confirmed: the newest round of retention is ")
-
-
 def refused(level: int, broker: BrokerProcess) -> str:
     """Why a broker does not raise the level to this one."""
     ended = CliRunner().invoke(app, ["cluster", "level", str(level), "--url", broker.url])

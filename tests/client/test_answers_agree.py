@@ -63,7 +63,7 @@ PLAIN = {
     ("post", TOPIC + "/uploads/{upload}/complete"),
     ("get", "/v1/cluster"),
     ("post", "/v1/cluster/level"),
-    ("post", "/v1/cluster/confirm"),
+    ("post", "/v1/cluster/rebuild"),
     ("get", "/"),
     ("get", "/v1/whoami"),
     ("get", "/v1/principals"),

@@ -35,6 +35,7 @@ from seaweedq.coordination.keys import (
     TOPICS,
     UPLOADS,
     URL_SECRET,
+    WAITING,
     KeyKind,
     is_in_snapshots,
 )
@@ -119,6 +120,22 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     CLUSTER: ([], st.builds(records.ClusterRecord, cluster=st.text())),
     LEADER: ([], st.builds(records.LeaderRecord, broker=NAMES)),
     JOURNALS: ([NAMES], st.builds(records.JournalRecord, kind=st.sampled_from(["file", "object"]), place=st.text())),
+    WAITING: (
+        [NAMES],
+        st.builds(
+            records.WaitingRecord,
+            url=st.text(),
+            journals=st.lists(
+                st.builds(
+                    records.ReportedJournal,
+                    broker=NAMES,
+                    record=st.builds(records.JournalRecord, kind=st.just("file"), place=st.text(), path=st.text()),
+                    terms=st.lists(st.tuples(NAMES, NUMBERS, COUNTS, COUNTS), max_size=2).map(tuple),
+                ),
+                max_size=2,
+            ).map(tuple),
+        ),
+    ),
     TOPICS: (
         [NAMES],
         st.builds(
@@ -315,7 +332,7 @@ def test_an_unreadable_value_needs_a_newer_broker(value: bytes) -> None:
 
 def test_snapshots_have_all_kinds_but_leased_ones_and_a_few() -> None:
     left_out = {kind.name for kind in CATALOGUE if not is_in_snapshots(kind.pattern)}
-    assert left_out == {"brokers", "suspicions", "leader", "creations", "url-secret", "snapshots"}
+    assert left_out == {"brokers", "suspicions", "leader", "creations", "url-secret", "snapshots", "waiting"}
     assert is_in_snapshots("a-kind-of-a-later-version/x")
     assert is_in_snapshots("topics/url-secret")
     assert {kind.name for kind in CATALOGUE if kind.backup in ("changes", "neither")} == left_out

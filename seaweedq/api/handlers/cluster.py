@@ -1,6 +1,5 @@
-"""Health and metrics of a broker; the cluster: its state, its level, the confirmation of a restored coordination."""
+"""Health and metrics of a broker; the cluster: its state, its level."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Self
@@ -9,18 +8,16 @@ from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.rights import Action
-from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.internal import Internal
-from seaweedq.api.parameters import DIGITS, RequestDep, json_answer, query
+from seaweedq.api.parameters import DIGITS, json_answer
 from seaweedq.api.routes import OF_BODIES, OPEN, Router
 from seaweedq.api.services import Parts, PartsDep, body, given
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.retention import BEGINNING, Place, RestoredCoordinationRepair
 from seaweedq.broker.rpc import BrokerStatus
 from seaweedq.broker.topics import find_orphaned_topics
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.records import BrokerRecord
-from seaweedq.errors import InvalidRequest, LevelConflict, Unavailable
+from seaweedq.errors import LevelConflict, Unavailable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATUS_S = 2.0
@@ -247,69 +244,6 @@ async def raise_level(
     can join no more."""
     to = None if wanted.level is UNSET else wanted.level
     return json_answer(LevelAnswer((await services.broker.leadership.upgrade.upgrade(to)).level))
-
-
-_AFTER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,126})/([0-9]{1,10})")
-_NEXT = "flights/17"
-
-
-class ConfirmAnswer(Struct, omit_defaults=True):
-    """The number of the newest round of retention, in the store and in coordination. Where segments are left to look
-    at, their number, and `next`, what they come `after`, are in its place."""
-
-    retention_round: int | UnsetType = UNSET
-    left: int | UnsetType = UNSET
-    next: str | UnsetType = UNSET
-
-
-@dataclass(frozen=True)
-class ConfirmServices:
-    """The services of this route."""
-
-    restored: RestoredCoordinationRepair
-    reader: RequestReader
-
-    @classmethod
-    def of(cls, parts: Parts) -> Self:
-        return cls(parts.broker.retaining.restored, parts.reader)
-
-
-ConfirmDep = Annotated[ConfirmServices, given(ConfirmServices)]
-
-
-def _place(text: str) -> Place:
-    match = _AFTER.fullmatch(text)
-    if not match:
-        detail = f"after is {text[:80]!r}; it must be a topic and a segment, such as {_NEXT!r}"
-        raise InvalidRequest(detail, field="after", value=text[:80])
-    return match[1], int(match[2])
-
-
-@router.route(
-    "POST",
-    "/v1/cluster/confirm",
-    Action.CLUSTER,
-    "confirmRestore",
-    "Confirm a restored coordination",
-    answers={200: ConfirmAnswer},
-    refuses=(*OF_BODIES,),
-    shows={"retention_round": 17},
-)
-async def confirm(
-    services: ConfirmDep,
-    request: RequestDep,
-    after: Annotated[
-        Place | None,
-        query("after", "`next` of the answer before", {"type": "string", "pattern": f"^{_AFTER.pattern}$"}, _place),
-    ],
-) -> Response:
-    """Confirms that coordination, which was restored, is the one to go by: retention takes and deletes again. Looks at
-    1,000 segments, and says where the next request goes on."""
-    await services.reader.nothing(request)
-    step = await services.restored.confirm(BEGINNING if after is None else after)
-    if step.last is None:
-        return json_answer(ConfirmAnswer(step.round if step.round is not None else UNSET))
-    return json_answer(ConfirmAnswer(left=step.left, next="{}/{}".format(*step.last)))
 
 
 @router.route(

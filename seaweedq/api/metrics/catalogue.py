@@ -15,6 +15,12 @@ from seaweedq.broker.broker import Broker
 
 VERSION = version("seaweedq")
 READY = gauge("seaweedq_ready", "1 while /readyz says 200", watch="0")
+RESTORED = gauge(
+    "seaweedq_restored",
+    "1 for each sign by which this broker found that coordination went back, while it waits for a rebuild",
+    "found",
+    watch="any: [what to do](../operate/operations.md#coordination-was-lost)",
+)
 BUILD = gauge("seaweedq_build_info", "1, with the version of the program", "version")
 RESPONSES = counter(
     "seaweedq_http_responses_total",
@@ -67,7 +73,7 @@ OPEN_FILES = gauge(
 )
 MAX_FILES = gauge("process_max_fds", "Maximum number of open file descriptors.")
 
-OF_REQUESTS = (READY, BUILD, RESPONSES, REQUEST_DURATION, CONNECTIONS)
+OF_REQUESTS = (READY, RESTORED, BUILD, RESPONSES, REQUEST_DURATION, CONNECTIONS)
 OF_STRANGERS = (REFUSALS, THROTTLED, AUDITED, LOST)
 OF_PROCESS: tuple[Family, ...] = (CPU, RESIDENT, VIRTUAL, STARTED, OPEN_FILES, MAX_FILES)
 OF_A_READY_BROKER = (
@@ -107,6 +113,7 @@ GROUPS: Mapping[str, Sequence[Family]] = {
 def metrics_of(broker: Broker, traffic: Traffic, connections: Connections, refusals: Refusals) -> Iterator[Metric]:
     """Yields all metrics of a broker, which are few before it is ready."""
     yield READY.of(broker.readiness.can_take_work)
+    yield RESTORED.by(dict.fromkeys(broker.waiting.found if broker.waiting else (), 1))
     yield BUILD.by({VERSION: 1})
     answered = traffic.responses.items()
     yield RESPONSES.each(((method, route, str(status)), count) for (method, route, status), count in answered)

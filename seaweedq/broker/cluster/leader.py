@@ -28,6 +28,7 @@ from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.cluster.balancing import Rebalancer
 from seaweedq.broker.cluster.periodic_tasks import PeriodicTask
 from seaweedq.broker.context import ClusterView
+from seaweedq.broker.rebuild import LeaderLook
 from seaweedq.broker.recovery.journal_recovery import ANSWER_S, JournalRecovery
 from seaweedq.broker.recovery.replay import RemainingSegments
 from seaweedq.broker.rpc.client import Peers
@@ -150,7 +151,9 @@ class Leader:
         recoveries: Recoveries,
         rebalancer: Rebalancer,
         tasks: Sequence[PeriodicTask],
+        look: LeaderLook,
     ) -> None:
+        self._look = look
         self._catalog = view.catalog
         self._roster = view.roster
         self._coordination = coordination
@@ -182,7 +185,9 @@ class Leader:
             await self.stop()
 
     async def round(self) -> None:
-        """Looks at everything once, and does the next step of each."""
+        """Looks at everything once, and does the next step of each; nothing if coordination went back."""
+        if not await self._look.is_clear():
+            return
         await self._recover()
         await self._assign_unassigned()
         for task in self._tasks:

@@ -11,6 +11,7 @@ from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, Late
 from seaweedq.broker.cluster.snapshots import Snapshots
 from seaweedq.broker.context import Context
 from seaweedq.broker.load import Load
+from seaweedq.broker.rebuild import LeaderLook, Look
 from seaweedq.broker.recovery.journal_recovery import Recovery
 from seaweedq.broker.reshape.planning import Planner
 from seaweedq.broker.retention.retention import Retaining
@@ -51,7 +52,14 @@ class Leadership(Service):
         self.snapshots = Snapshots(context)
         recoveries = Recoveries(recovery.journals, context.roster, context.peers, coordination, context.broker)
         tasks = self._periodic_tasks(context, admin, deletion, retaining)
-        self.leader = Leader(view, coordination, election, recoveries, self.rebalancer, tasks)
+        look = LeaderLook(
+            Look(coordination, context.store, context.journals, context.backups),
+            coordination,
+            context.journals,
+            context.roster,
+            election.leader_compare,
+        )
+        self.leader = Leader(view, coordination, election, recoveries, self.rebalancer, tasks, look)
 
     async def run(self) -> Tasks:
         """Stands for election. A broker that leads at once does its first round before it serves."""

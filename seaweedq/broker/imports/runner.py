@@ -2,7 +2,8 @@
 
 Order of writes: `checking` (by the broker that was asked), the check, `running`, then in turns batches and the number
 of durable rows, then `done`. A batch is repeated under its own sequences until all of it is durable, and none begins
-before: the rows below `rows_done` are there, and a repeat takes only those above it that are not.
+before: the rows below `rows_done` are there, and a repeat takes only those above it that are not. If tables know later
+batches than the record, it is that of an earlier day: the import goes on with the newest batch that they know.
 
 The reader gets the file as an open descriptor, and needs no access to the store. A store of files gives its own file,
 which never changes. An object from elsewhere is copied to a file without a name in the data folder, a few chunks at a
@@ -151,7 +152,13 @@ class ImportRunner:
             while not is_over(work.now) and not stopping.is_set():
                 try:
                     await self._once(work)
-                except (FileRefused, InvalidImport, SequenceOutOfOrder) as error:
+                except SequenceOutOfOrder as error:
+                    if (reached := _reached(work.now, error)) > work.now.rows_done:
+                        logger.warning("import %s goes on behind row %d", where.upload_id, reached)
+                        await self._save(work, msgspec.structs.replace(work.now, rows_done=reached))
+                    else:
+                        await self._fail(work, _problem(error))
+                except (FileRefused, InvalidImport) as error:
                     await self._fail(work, _problem(error))
                 except ReaderDied as error:
                     deaths = deaths + 1 if at == work.now.rows_done else 1
@@ -355,6 +362,12 @@ async def _pause(work: _Import, seconds: float) -> None:
             await work.stopping.wait()
     if work.stopping.is_set():
         raise BrokerStopping
+
+
+def _reached(record: ImportRecord, error: SequenceOutOfOrder) -> int:
+    """Returns the first row of the batch that has the newest sequence which a producer table knows: all before it are
+    durable. A record that was brought back from a backup says less (broker/rebuild)."""
+    return int(error.fields.get("newest", 0)) // record.batch_rows * record.batch_rows
 
 
 async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:

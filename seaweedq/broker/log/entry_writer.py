@@ -59,7 +59,7 @@ async def known_producers(
     Raises ChainDamaged, NeedsNewerBroker.
 
     Retention leaves a predecessor its seal until each successor has an entry. So only behind a coordination that was
-    restored (broker/retention/rounds) one without files `is_gone`, and its tables with it.
+    rebuilt (broker/rebuild/lineage) one without files `is_gone`, and its tables with it.
     """
     if chain.last:
         return _tables(chain, chain.last, source.segment)

@@ -25,7 +25,6 @@ from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.broker.service import Service
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.segment_index import Routing
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline, Timeouts
@@ -247,14 +246,12 @@ class Publishing(Service):
 
     def __init__(self, context: Context, log: Log) -> None:
         catalog, timeout_s = context.catalog, context.settings.publish_timeout_s
-        self.restored = RestoredCoordination(context.coordination, context.store, context.clock)
         self.ownership = Ownership(
             catalog,
             context.store,
             context.membership,
             context.budget,
             log.dirty,
-            self.restored,
             context.entries,
             timeout_s,
         )

@@ -22,7 +22,6 @@ from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.ownership import names
-from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.segment_index import Records
 from seaweedq.checks import reach
 from seaweedq.concurrency.deadline import Deadline
@@ -45,12 +44,9 @@ Stage = Literal["under way", "done", "undone"]
 class Planner:
     """Plans at any broker; safety does not depend on the planner, or on its knowledge of the segments."""
 
-    def __init__(
-        self, catalog: Catalog, coordination: Coordination, quota: ClusterQuota, restored: RestoredCoordination
-    ) -> None:
+    def __init__(self, catalog: Catalog, coordination: Coordination, quota: ClusterQuota) -> None:
         self._catalog = catalog
         self._quota = quota
-        self._restored = restored
         self._coordination = coordination
 
     async def plan(
@@ -69,7 +65,6 @@ class Planner:
         owners have the segments, TooManySegments, NeedsNewerBroker, CoordinationUnavailable: then the plan may have
         been written.
         """
-        await self._restored.check_ids(topic.name)
         for _ in range(TRIES):
             if intent := await self._plan(topic, segments, points, owners, compares):
                 return intent

@@ -3,10 +3,5 @@
 from seaweedq.broker.retention.files import Preview as Preview
 from seaweedq.broker.retention.files import TopicFiles as TopicFiles
 from seaweedq.broker.retention.retention import Retention as Retention
-from seaweedq.broker.retention.rounds import BEGINNING as BEGINNING
 from seaweedq.broker.retention.rounds import REASONS as REASONS
-from seaweedq.broker.retention.rounds import Place as Place
-from seaweedq.broker.retention.rounds import (
-    RestoredCoordinationRepair as RestoredCoordinationRepair,
-)
 from seaweedq.broker.retention.topic_deletion import TopicDeletion as TopicDeletion

@@ -34,7 +34,7 @@ from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles, due
 from seaweedq.broker.retention.files import EmptyEntries, TopicFiles
 from seaweedq.broker.retention.payloads import RetainedPayloads
-from seaweedq.broker.retention.rounds import MAX_SKEW_US, MissingSegments, RestoredCoordinationRepair, Rounds
+from seaweedq.broker.retention.rounds import MAX_SKEW_US, Rounds
 from seaweedq.broker.retention.segment_removal import SegmentRemoval
 from seaweedq.broker.retention.subscription_expiry import SubscriptionExpiry
 from seaweedq.broker.service import Service
@@ -275,7 +275,7 @@ def _one_of_many(topic: Topic) -> Iterator[None]:
 
 class Retaining(Service):
     """The `retention` of topics and the `expiry` of subscriptions, which the leader has done now and then (no task here
-    does it); the `empty_entries` that it asks owners for; the confirmation of a coordination that was `restored`."""
+    does it); the `empty_entries` that it asks owners for."""
 
     def __init__(
         self, context: Context, log: Log, publishing: Publishing, reading: Reading, subscribing: Subscribing
@@ -294,5 +294,3 @@ class Retaining(Service):
         scans = Scans(catalog, self.files, reading.positions)
         self.retention = Retention(view, rounds, scans, self.files, payloads, removal, settings.retention_grace_s)
         self.expiry = SubscriptionExpiry(catalog, coordination, subscribing.admin, rounds, clock, settings.checkpoint_s)
-        missing = MissingSegments(catalog, ownership, reading.readables, context.entries, store)
-        self.restored = RestoredCoordinationRepair(catalog, store, rounds, missing, clock)

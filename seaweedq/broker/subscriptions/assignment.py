@@ -17,13 +17,17 @@ is `left`. Then all its acks are in the
 cursors, which are read after the transaction; the new epoch keeps a replay that runs again from adding anything. A
 living dispatcher releases a subscription by itself: all its acks are in the cursors before the record names nobody.
 
+Each take-over raises the epoch by one. The first one in a generation of coordination raises it by GAP: a state that was
+brought back (broker/rebuild) may lack take-overs, whose epochs must not come again. It is behind the replay, since acks
+are replayed for the epoch that the record has.
+
 A creation and a seek take acks back. Their first transaction also changes the topic's key of rewinds, which retention
 compares when it raises a start over messages that all have acked: either the raise is first, and they begin at the
 start or above, or they are first, and the raise fails. One transaction has both, so no crash comes between.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from seaweedq.balancer.placement import Host, successor_of
 from seaweedq.broker.subscriptions.cursor import broken_by_subscription
@@ -38,15 +42,20 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SubscriptionNotFound
 
 KNOWN = 100_000  # dispatchers that are remembered
+GAP = 1_000_000  # epochs: more than a subscription has in a generation
 
 logger = logging.getLogger(__name__)
 
 
 class Assignment:
-    """Finds, takes and releases the records of subscriptions for one broker."""
+    """Finds, takes and releases the records of subscriptions for one broker, which is of a `generation` of
+    coordination."""
 
-    def __init__(self, coordination: Coordination, roster: Roster, membership: Membership) -> None:
+    def __init__(
+        self, coordination: Coordination, roster: Roster, membership: Membership, generation: Callable[[], int]
+    ) -> None:
         self._coordination = coordination
+        self._generation = generation
         self._roster = roster
         self._membership = membership
         self._known: dict[tuple[Topic, str], str] = {}
@@ -101,7 +110,10 @@ class Assignment:
             raise SubscriptionNotFound(
                 f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
             )
-        return await self.claim(topic, name, there.replace(epoch=there.record.epoch + 1), there)
+        generation = self._generation()
+        step = GAP if there.record.generation < generation else 1
+        taken = there.replace(epoch=there.record.epoch + step, generation=max(generation, there.record.generation))
+        return await self.claim(topic, name, taken, there)
 
     async def claim(
         self,

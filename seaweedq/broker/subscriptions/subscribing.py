@@ -335,7 +335,8 @@ class Subscribing(Service):
         readables = reading.readables
         cursors = CursorStore(coordination, view.catalog.end_of)
         starts = Starts(readables, reading.positions, view.catalog)
-        self.assignment = Assignment(coordination, view.roster, view.membership)
+        catalog = view.catalog
+        self.assignment = Assignment(coordination, view.roster, view.membership, lambda: catalog.generation)
         self.dispatcher = Dispatcher(
             view, self.assignment, cursors, readables, log.commit, context.settings.publish_timeout_s
         )

@@ -33,7 +33,6 @@ from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producer
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import DirtySegments, OpenSegment
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.segment_index import GAP, Routing
 from seaweedq.checks import reach
 from seaweedq.coordination.interface import Compare
@@ -41,7 +40,7 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import Intent, SegmentRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Unreadable
-from seaweedq.errors import ChainDamaged, Fenced, NotOwner, StoreUnavailable
+from seaweedq.errors import ChainDamaged, Fenced, NotOwner, Restored, StoreUnavailable
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import SealedIntent
 from seaweedq.segments.producers import ProducerTables
@@ -155,7 +154,6 @@ class Ownership:
         membership: Membership,
         budget: Budget,
         dirty: DirtySegments,
-        restored: RestoredCoordination,
         entries: EntryWriter,
         patience_s: float,
     ) -> None:
@@ -167,7 +165,6 @@ class Ownership:
         self._membership = membership
         self._budget = budget
         self._dirty = dirty
-        self._restored = restored
         self._late_seals: dict[tuple[Topic, int], SealedIntent] = {}
         self._places = asyncio.Semaphore(OPENINGS)
         self._openings: dict[tuple[Topic, int], asyncio.Task[OpenSegment | None]] = {}
@@ -297,8 +294,13 @@ class Ownership:
             if self._catalog.is_emptied(topic, number):
                 raise NotOwner(f"retention has just taken all of segment {number} of {topic.name!r}; try again")
             raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
-        if record.state == "open" and chain.last is None:
-            await self.check_empty(topic, number)
+        if record.state == "open" and chain.last is None and number == topic.record.incarnation:
+            raise Restored(
+                f"topic {topic.name!r} waits: {chain.folder} is of its first segment, and has no file, so coordination "
+                "went back; start the brokers again, and `seaweedq cluster rebuild`",
+                command="seaweedq cluster rebuild",
+                topic=topic.name,
+            )
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:
@@ -332,11 +334,6 @@ class Ownership:
             except Fenced:
                 logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
                 await chain.open()
-
-    async def check_empty(self, topic: Topic, number: int) -> None:
-        """Checks that an open segment without files never had any. Raises ChainDamaged, Unavailable."""
-        known = self._catalog.records(topic).keys() | self._catalog.unreadable_of(topic).keys()
-        await self._restored.check_empty(topic.name, number, known)
 
     def _opened(
         self, topic: Topic, source: Source, chain: Chain, producers: ProducerTables, record: SegmentRecord

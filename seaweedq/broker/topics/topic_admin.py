@@ -39,7 +39,7 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import segment_folder
+from seaweedq.segments.entry import segment_folder, segment_in
 from seaweedq.segments.keyrange import tile
 from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.terms import first_term
@@ -194,7 +194,7 @@ class TopicAdmin:
 
     async def sweep(self, only: Collection[str] | None = None) -> int:
         """Removes the leftovers of interrupted creations and deletions: files and segment records of dead ids, of all
-        names or of `only` some.
+        names or of `only` some. It goes by what is there: a rebuild leaves a million ids that nothing ever had.
 
         An id is dead if it is below its counter, no creation has it, and the topic neither has it nor has promised it
         to a successor; read in that order: an intent is written in the transaction that takes its ids. Nothing is known
@@ -214,15 +214,16 @@ class TopicAdmin:
                 continue
             topic, below = self._catalog.get(name), counter.record.next
             records, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(name))
-            dead = dead_ids(self._catalog.segments(topic) if topic else {}, below)
-            if dead and not checked:
+            live = live_ids(self._catalog.segments(topic) if topic else {})
+            if below > len(live) and not checked:
                 await self._check_generation()
                 checked = True
-            await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in dead])
-            if dead:
-                doomed = {segment_folder(name, segment) for segment in dead}
+            ids = {record.key: keys.SEGMENTS.parse(record.key)[2] for record in records}
+            await self._delete_keys([key for key, number in ids.items() if number < below and number not in live])
+            if below > len(live):
                 async for folder in folders(self._store, f"topics/{name}/"):
-                    if folder in doomed:
+                    number = segment_in(folder)
+                    if number is not None and number < below and number not in live:
                         removed += await self.remove_files(folder)
         return removed
 
@@ -278,7 +279,7 @@ class TopicAdmin:
             await self._catalog.commit([], [Delete(key) for key in page])
 
 
-def dead_ids(live: Mapping[int, SegmentRecord], below: int) -> set[int]:
-    """Returns the ids below a counter that no segment has, or will have."""
-    promised = {s.id for record in live.values() if record.intent for s in record.intent.successors}
-    return {number for number in range(below) if number not in live and number not in promised}
+def live_ids(known: Mapping[int, SegmentRecord]) -> set[int]:
+    """Returns the ids that a segment has, or will have."""
+    promised = {s.id for record in known.values() if record.intent for s in record.intent.successors}
+    return promised | known.keys()

@@ -22,6 +22,7 @@ import typer
 from seaweedq.broker.broker import Broker, ProcessContext
 from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import ReaderProcess
+from seaweedq.broker.rebuild import COMMAND
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.cli.server.backends import open_coordination, open_store
 from seaweedq.cli.server.credentials import certificate_of, cluster_secret, draw_admin_token, trust_of
@@ -221,7 +222,12 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
 
 
 def greet(settings: Settings, broker: Broker) -> None:
-    """Prints the address of a broker that is ready, and commands to paste."""
+    """Prints the address of a broker that is ready, and commands to paste; of one that waits for a rebuild of
+    coordination, that it does."""
+    if broker.waiting:
+        typer.echo(f"seaweedq waits for a rebuild of coordination at {broker.process.url}, store {settings.store_path}")
+        typer.echo(f"  {COMMAND} --dry-run --url {broker.process.url}")
+        return
     typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {settings.store_path}")
     for line in server_lines(settings, broker.process.url, "events"):
         typer.echo(f"  {line}")

@@ -26,7 +26,7 @@ BROKERS, PRINCIPALS, SEGMENTS, TOKENS = 3, 4, 6, 1
 CHANGING = {
     *(("DELETE", path) for path in (TOPIC, SUBSCRIPTION, "/v1/principals/{principal}", "/v1/tokens/{token}")),
     *(("POST", f"{TOPIC}/segments/{{segment}}/{verb}") for verb in ("split", "merge", "roll", "move")),
-    *(("POST", path) for path in ("/v1/cluster/level", "/v1/cluster/confirm", "/v1/tokens", f"{TOPIC}/uploads")),
+    *(("POST", path) for path in ("/v1/cluster/level", "/v1/cluster/rebuild", "/v1/tokens", f"{TOPIC}/uploads")),
     ("PUT", "/v1/principals/{principal}"),
 }
 ASKED = [

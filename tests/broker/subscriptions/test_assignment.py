@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.assignment import GAP, Assignment
 from seaweedq.broker.subscriptions.leases import Asker, Leases
 from seaweedq.broker.subscriptions.open_subscriptions import CursorStore, TakeOver
 from seaweedq.broker.subscriptions.policy import PullLimits
@@ -63,6 +63,7 @@ class World:
         self.topic = Topic.from_record("t", Versioned(TopicRecord(1, "active", TopicConfig(), 1), 1))
         self.roster = Roster(self.coordination)
         self.members: dict[str, Membership] = {}
+        self.generation = 1
 
     async def join(self, name: str) -> Assignment:
         """A broker that lives, with a journal."""
@@ -73,7 +74,7 @@ class World:
         await member.start()
         await self.journal(name, recovered=False)
         await self.roster.load()
-        return Assignment(self.coordination, self.roster, member)
+        return Assignment(self.coordination, self.roster, member, lambda: self.generation)
 
     async def journal(self, name: str, recovered: bool) -> None:
         """What is said of a broker's journal."""
@@ -123,6 +124,18 @@ async def test_nobody_takes_over_from_a_living_one_or_an_unrecovered_journal(wor
     await world.journal("a", recovered=True)
     taken = await b.acquire(world.topic, "s")
     assert (taken.record.dispatcher, taken.record.epoch) == (world.members["b"].broker, held.record.epoch + 1)
+
+
+async def test_the_first_take_over_in_a_generation_leaves_a_million_epochs_out(world: World) -> None:
+    """Coordination may have forgotten take-overs: none of their epochs comes again."""
+    a, b = await world.join("a"), await world.join("b")
+    held = await a.claim(world.topic, "s", Versioned.new(RECORD))
+    await a.release(world.topic, "s", held)
+    world.generation = 2
+    taken = await b.acquire(world.topic, "s")
+    assert (taken.record.epoch, taken.record.generation) == (held.record.epoch + GAP, 2)
+    await b.release(world.topic, "s", taken)
+    assert (await a.acquire(world.topic, "s")).record.epoch == taken.record.epoch + 1
 
 
 async def test_of_many_that_take_over_at_once_one_does(world: World) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
@@ -19,8 +20,9 @@ from seaweedq.broker.log import reader as read
 from seaweedq.broker.topics import topic_admin as topics
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig
 from seaweedq.errors import StoreUnavailable, TopicBeingDeleted
+from seaweedq.segments.keyrange import KEY_SPACE
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
 from tests.support import privates
@@ -86,9 +88,7 @@ async def test_a_creation_opens_no_segment(tmp_path: Path) -> None:
         assert listed == ["_generations"], "no other one has begun behind the change"
         shown = (await http.get("/v1/topics/t")).json()
         assert shown == answer.json()
-        assert Counter(listed) == {"_generations": 1, "topics": 200, "_retention": 1}, (
-            "one for each, none for their sizes, and one look whether coordination was restored"
-        )
+        assert Counter(listed) == {"_generations": 1, "topics": 200}, "one for each, none for their sizes"
 
 
 @pytest.mark.brokers
@@ -246,4 +246,7 @@ async def test_the_sweep_removes_nothing_of_successors_to_be(tmp_path: Path, mon
 
 
 def test_an_id_that_nobody_has_or_is_to_have_is_dead() -> None:
-    assert topics.dead_ids({}, 3) == {0, 1, 2}
+    assert topics.live_ids({}) == set()
+    intent = Intent(7, "planned", (1,), (Successor(7, 0, 5), Successor(8, 5, KEY_SPACE)))
+    record = SegmentRecord(0, KEY_SPACE, "open", (), (), None, None, 1, intent=intent)
+    assert topics.live_ids({1: record, 2: replace(record, intent=None)}) == {1, 2, 7, 8}

@@ -37,6 +37,7 @@ ONCE = {
     keys.REVOCATIONS,
     keys.TOMBSTONES,
     keys.TOKENS,
+    keys.WAITING,
 }  # nobody writes in the place of one
 ALONE = {keys.BROKERS, keys.CLUSTER, keys.GROWTH, keys.STARTS, keys.RETENTION}  # their writers are tested alone below
 FREE = {"scaling", "schema", "attempts", "start", "fields"}  # members without a form

@@ -32,7 +32,6 @@ from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.reshape.segment_mover import SegmentMover
 from seaweedq.broker.retention.files import EmptyEntries
 from seaweedq.broker.retention.retention import Retention
-from seaweedq.broker.retention.rounds import RestoredCoordinationRepair
 from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.rpc.peer_keyring import PeerKeyring
 from seaweedq.broker.streams.streaming import SubscriptionStreams
@@ -169,10 +168,6 @@ def empty_entries(broker: Broker) -> EmptyEntries:
 
 def requested_recoveries(broker: Broker) -> RequestedRecoveries:
     return broker.recovery.requested
-
-
-def restored(broker: Broker) -> RestoredCoordinationRepair:
-    return broker.retaining.restored
 
 
 def retention(broker: Broker) -> Retention:

@@ -109,13 +109,15 @@ async def tombstone_whole(world: World) -> None:
 
 
 async def retention_broken(world: World) -> None:
-    """No round of retention begins, and nobody confirms."""
-    await world.refuses("POST", "/v1/cluster/confirm")
+    """No round of retention begins."""
+    for one in world.living:
+        with pytest.raises(NeedsNewerBroker):
+            await inside.retention(one).rounds.begin()
 
 
 async def retention_whole(world: World) -> None:
-    async with world.http() as http:
-        assert await world.ask(http, "POST", "/v1/cluster/confirm", 200) == {"retention_round": 0}
+    (leader,) = [one for one in world.living if inside.election(one).is_leader]
+    assert await inside.retention(leader).rounds.begin() is not None
 
 
 async def snapshots_there(world: World) -> None:

@@ -1,0 +1,90 @@
+"""The journals of which a rebuild may need something: it finds, fences and reads them, so that nothing is acknowledged
+that it does not know.
+
+They are those of the store's folders, those of this process's home folder, those of the home folders of other waiting
+brokers, which hold the locks of these and report what is there, and those that keys name: a broker that has joined and
+not journaled yet has a key and no folder. A journal that cannot be read hinders the rebuild, until the operator says
+that it may be lost.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from seaweedq.broker.rebuild.plan import FoundJournal, Journals, Place
+from seaweedq.concurrency.futures import gather_bounded
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Coordination, read_all
+from seaweedq.coordination.records import JournalRecord, ReportedJournal
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import JournalDamaged, JournalUnavailable, NeedsNewerBroker
+from seaweedq.journal.interface import Journals as Backend
+from seaweedq.journal.interface import JournalUnreachable
+from seaweedq.segments.terms import Term
+
+AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class FoundJournals:
+    """The journals that may be needed, and those that hinder a rebuild, with the reason."""
+
+    journals: Journals
+    hindered: Mapping[str, str] = field(default_factory=dict)
+
+
+async def read_own(backend: Backend, place: str) -> tuple[ReportedJournal, ...]:
+    """Returns the needed journals of this process's home folder, whose id is `place`: its lock is held, so they are
+    fenced. Raises JournalUnavailable, JournalDamaged."""
+    found = []
+    for one in await backend.needed():
+        if one.record.place == place and backend.is_exclusive(one.record):
+            terms = await _terms(backend, one.broker, one.record)
+            found.append(ReportedJournal(one.broker, one.record, tuple((*at, *term) for at, term in terms.items())))
+    return tuple(found)
+
+
+async def _terms(backend: Backend, broker: str, record: JournalRecord) -> dict[Place, Term]:
+    dead = backend.open_dead(broker, record)
+    try:
+        await dead.fence()
+        return await dead.terms()
+    finally:
+        await dead.close()
+
+
+class JournalSearch:
+    """Searches for one rebuild."""
+
+    def __init__(self, backend: Backend, coordination: Coordination) -> None:
+        self._backend = backend
+        self._coordination = coordination
+
+    async def search(self, known: Mapping[str, JournalRecord], without: Set[str], fence: bool) -> FoundJournals:
+        """Finds the journals, given those that keys name. They are fenced and read unless nothing may be written.
+        Raises StoreUnavailable, CoordinationUnavailable."""
+        listed = {one.broker: one.record for one in await self._backend.needed()}
+        reported = await self._reported()
+        records = {broker: record for broker, record in known.items() if not record.recovered}
+        records = {**listed, **records, **{broker: one.record for broker, one in reported.items()}}
+        records |= {broker: known[broker] for broker in listed.keys() & known.keys()}
+        needed: dict[str, FoundJournal] = {}
+        hindered: dict[str, str] = {}
+
+        async def read(broker: str) -> None:
+            if broker in reported:
+                terms = {(topic, segment): (g, n) for topic, segment, g, n in reported[broker].terms}
+                needed[broker] = FoundJournal(records[broker], terms)
+                return
+            try:
+                found = await _terms(self._backend, broker, records[broker]) if fence else {}
+                needed[broker] = FoundJournal(records[broker], found)
+            except (JournalUnreachable, JournalDamaged, JournalUnavailable, NeedsNewerBroker) as error:
+                hindered[broker] = str(error)
+
+        await gather_bounded(AT_ONCE, read, sorted(records.keys() - without))
+        return FoundJournals(Journals(needed, left_out=without), hindered)
+
+    async def _reported(self) -> dict[str, ReportedJournal]:
+        entries, _ = await read_all(self._coordination, keys.WAITING.prefix())
+        found = [keys.WAITING.read(entry) for entry in entries]
+        return {one.broker: one for held in found if isinstance(held, Versioned) for one in held.record.journals}

@@ -1,0 +1,145 @@
+"""The look for signs that coordination went back: what is read, in which order.
+
+All numbers are in coordination before they are in the store, so the store is read first: then nothing that others do
+meanwhile looks like a sign. A journal has a key before it has a folder, and says that it is done before its key goes.
+So one is without a key only if it is needed in a listing before the keys were read, and in one behind.
+
+A life looks before it writes anything (broker/broker). A new leader looks again before it gives anything away, behind
+fences of all journals of the dead that have keys: else a late slot would land behind the look. It writes what it has
+found into the cluster's key, so that nobody serves.
+"""
+
+import logging
+from collections.abc import Callable
+
+from seaweedq.broker.backups import Backups
+from seaweedq.broker.rebuild.signs import CoordinationFacts, SeenJournal, Sign, StoreFacts, find_signs
+from seaweedq.checks import reach
+from seaweedq.concurrency.futures import gather_bounded
+from seaweedq.coordination import keys
+from seaweedq.coordination.cluster_level import read_cluster
+from seaweedq.coordination.interface import Compare, Coordination, Put, read_all
+from seaweedq.coordination.keys import KeyKind
+from seaweedq.coordination.records import ClusterRecord, Counter, JournalRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import JournalDamaged, JournalUnavailable, NeedsNewerBroker
+from seaweedq.journal.interface import Journals, JournalUnreachable
+from seaweedq.storage.generations import newest_generation
+from seaweedq.storage.identity import known_identity, newest_round
+from seaweedq.storage.interface import ObjectStore
+
+FENCES = 8
+UNKNOWN = 2**63
+logger = logging.getLogger(__name__)
+
+
+class Look:
+    """Looks at coordination, the store and the journals of one process."""
+
+    def __init__(self, coordination: Coordination, store: ObjectStore, journals: Journals, backups: Backups) -> None:
+        self._coordination = coordination
+        self._store = store
+        self._journals = journals
+        self._backups = backups
+
+    async def signs(self) -> list[Sign]:
+        """Returns the signs. There are none if the store is new, or of another cluster than coordination: joining
+        judges that. Raises StoreUnavailable, CoordinationUnavailable, LevelMismatch, NeedsNewerBroker, Damaged."""
+        identity = await known_identity(self._store)
+        there = await self._coordination.get(keys.CLUSTER.key())
+        cluster = read_cluster(there).record if there else None
+        if identity is None or (cluster and (cluster.store, cluster.cluster) != (identity.store, identity.cluster)):
+            return []
+        if cluster is None:
+            return list(find_signs(StoreFacts(), CoordinationFacts(None), {}))
+        facts = await self._facts(cluster)
+        journals = await self._needed()
+        read, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
+        known = {keys.JOURNALS.parse(entry.key)[0] for entry in read}
+        if journals.keys() - known:
+            again = await self._needed()
+            journals = {broker: seen for broker, seen in journals.items() if broker in known or broker in again}
+        snapshot, rounds = await self._number(keys.SNAPSHOTS), await self._number(keys.RETENTION)
+        page = await self._coordination.range(keys.CLUSTER.key(), limit=1)
+        return list(find_signs(facts, CoordinationFacts(cluster, snapshot, rounds, page.revision, known), journals))
+
+    async def _facts(self, cluster: ClusterRecord) -> StoreFacts:
+        newest = await newest_generation(self._store)
+        snapshot = await self._backups.newest_number(cluster.generation) or 0
+        change = await self._backups.newest_change(cluster.generation) or 0
+        number, nonce = (newest.number, newest.nonce) if newest else (0, "")
+        return StoreFacts(number, nonce, snapshot, change, await newest_round(self._store))
+
+    async def _needed(self) -> dict[str, SeenJournal]:
+        found = await self._journals.needed()
+        return {one.broker: SeenJournal(*one.seen, bool(one.unread)) for one in found}
+
+    async def _number(self, kind: KeyKind[Counter]) -> int:
+        """Returns a number; one above all if it cannot be read by this broker, which is no sign."""
+        there = await self._coordination.get(kind.key())
+        found = kind.read(there) if there else None
+        return found.record.next if isinstance(found, Versioned) else UNKNOWN if found else 0
+
+
+class LeaderLook:
+    """The look of each new leader. `leading` returns the comparison that holds while this broker leads."""
+
+    def __init__(
+        self,
+        look: Look,
+        coordination: Coordination,
+        journals: Journals,
+        roster: Roster,
+        leading: Callable[[], Compare],
+    ) -> None:
+        self._look = look
+        self._coordination = coordination
+        self._journals = journals
+        self._roster = roster
+        self._leading = leading
+        self._seen: Compare | None = None
+
+    async def is_clear(self) -> bool:
+        """Looks once in each term of leadership. Returns False if there is a sign, which ends all lives. Raises
+        Fenced, Unavailable."""
+        leading = self._leading()
+        if leading == self._seen:
+            return True
+        await gather_bounded(FENCES, self._fence, self._dead())
+        reach("leader.look")
+        signs = await self._look.signs()
+        if signs:
+            await self._record(leading, signs)
+            return False
+        self._seen = leading
+        return True
+
+    def _dead(self) -> list[tuple[str, JournalRecord]]:
+        found = {broker: held.record for broker, held in self._roster.journals.items()}
+        return [(b, r) for b, r in found.items() if not r.recovered and not self._roster.alive(b)]
+
+    async def _fence(self, one: tuple[str, JournalRecord]) -> None:
+        broker, record = one
+        if not await self._roster.gone(broker):
+            return
+        dead = self._journals.open_dead(broker, record)
+        try:
+            await dead.fence()
+        except (JournalUnreachable, JournalUnavailable, JournalDamaged, NeedsNewerBroker) as error:
+            logger.info("the journal of %s shows no sign of a return, as it cannot be read: %s", broker, error)
+        finally:
+            await dead.close()
+
+    async def _record(self, leading: Compare, signs: list[Sign]) -> None:
+        """Writes that coordination went back, unless something has been written meanwhile: the next round looks
+        again."""
+        found = "; ".join(one.text for one in signs)
+        logger.error("coordination went back, so no broker serves any more: %s", found)
+        there = await self._coordination.get(keys.CLUSTER.key())
+        if there is None:
+            return
+        held = read_cluster(there)
+        if held.record.state == "serving":
+            put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(held.replace(state="restored", found=found)))
+            await self._coordination.commit([leading, Compare(put.key, held.revision)], [put])

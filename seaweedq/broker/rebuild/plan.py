@@ -1,0 +1,399 @@
+"""The decisions of a rebuild, from what was found: which state is taken, and the keys of coordination that follow from
+it and from the store. Pure.
+
+One whole state is taken, never a mixture: what a later state says of one topic may rest on what it says of another. All
+else follows from the store, which is never older: segments and starts from chains (lineage), owners from the frames of
+journals. A number that may have been given out since is never given out again: counters rise by GAP, epochs as much
+once acks were replayed (broker/subscriptions/assignment). Nothing counts as unused that a message may name.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from seaweedq.broker.rebuild.lineage import Chains, KnownSegments, Lineage, trace
+from seaweedq.coordination import keys
+from seaweedq.coordination.backup import State
+from seaweedq.coordination.interface import Entry
+from seaweedq.coordination.records import Counter, CursorRecord, JournalRecord, SegmentRecord, TopicRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.segments.terms import Tenure, Term
+
+T = TypeVar("T", bound=msgspec.Struct)
+Place = tuple[str, int]  # a topic and a segment
+Source = Literal["snapshot", "coordination", "nothing"]
+GAP = 1_000_000
+NOT_TAKEN = (
+    *(keys.CLUSTER, keys.BROKERS, keys.LEADER, keys.SUSPICIONS, keys.REVOCATIONS, keys.WAITING, keys.CREATIONS),
+)
+UNTOUCHED = (keys.URL_SECRET,)  # no backup has it; it stays as it is
+
+
+@dataclass(frozen=True)
+class OwnState:
+    """What coordination itself has. It is not `whole` if a rebuild was broken off that has written to it."""
+
+    state: State
+    is_whole: bool
+
+
+def choose(own: OwnState | None, stored: State | None) -> tuple[Source, State]:
+    """Returns the state to take: coordination's own if it is of the generation of the store's newest state, lacks
+    nothing of that, and is whole; else that one. `own` is None if coordination is empty."""
+    if own and own.is_whole and (stored is None or _reaches(own.state, stored)):
+        return "coordination", own.state
+    if stored is not None:
+        return "snapshot", stored
+    return "nothing", State(1, 0, 0, {})
+
+
+def _reaches(own: State, stored: State) -> bool:
+    return own.generation == stored.generation and own.number >= stored.number and own.revision >= stored.revision
+
+
+@dataclass(frozen=True)
+class FoundJournal:
+    """A journal of which something may be needed: its record, and the highest term of each segment in its frames."""
+
+    record: JournalRecord
+    terms: Mapping[Place, Term] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Journals:
+    """The journals that were found, by broker, all of them fenced: those that are `needed`, those that say that they
+    are `done`, and those that are left out because the operator says so."""
+
+    needed: Mapping[str, FoundJournal] = field(default_factory=dict)
+    done: Set[str] = frozenset()
+    left_out: Set[str] = frozenset()
+
+    def owners(self) -> dict[Place, Tenure]:
+        """Returns the highest term of each segment, and the broker that has it: the last one that acknowledged a
+        message of it."""
+        found: dict[Place, Tenure] = {}
+        for broker, journal in self.needed.items():
+            for place, term in journal.terms.items():
+                found[place] = max(found.get(place, Tenure(term, broker)), Tenure(term, broker))
+        return found
+
+
+class StateView:
+    """The records of a state's keys by kind and parts, without those that are never taken. `unreadable` are the topics
+    of which a record cannot be read: all of theirs stays as it is."""
+
+    def __init__(self, taken: Mapping[str, bytes]) -> None:
+        self.keys = {key: value for key, value in taken.items() if not any(k.matches(key) for k in NOT_TAKEN)}
+        self.unreadable: set[str] = set()
+        self._records: dict[str, dict[tuple[Any, ...], Versioned[Any]]] = {kind.name: {} for kind in keys.CATALOGUE}
+        for key, value in self.keys.items():
+            self._add(key, value)
+
+    def _add(self, key: str, value: bytes) -> None:
+        kind = next((kind for kind in keys.CATALOGUE if kind.matches(key)), None)
+        if kind is None:
+            return
+        found = kind.read(Entry(key, value, 1))
+        if isinstance(found, Versioned):
+            self._records[kind.name][kind.parse(key)] = found
+        elif "topic" in found.fields:
+            self.unreadable.add(found.fields["topic"])
+
+    def of(self, kind: keys.KeyKind[T]) -> Mapping[tuple[Any, ...], Versioned[T]]:
+        """Returns the records of a kind by the parts of their keys."""
+        return self._records[kind.name]
+
+    def topics(self) -> dict[str, TopicRecord]:
+        """Returns the active topics of which all can be read."""
+        found = {name: held.record for (name,), held in self.of(keys.TOPICS).items()}
+        return {n: r for n, r in found.items() if r.state == "active" and n not in self.unreadable}
+
+    def segments(self) -> dict[str, KnownSegments]:
+        """Returns the segments of the topics."""
+        topics = self.topics()
+        records: dict[str, dict[int, SegmentRecord]] = {name: {} for name in topics}
+        starts: dict[str, dict[int, Any]] = {name: {} for name in topics}
+        delivered: dict[str, dict[int, int]] = {name: {} for name in topics}
+        removed: dict[str, set[int]] = {name: set() for name in topics}
+
+        def mine(parts: tuple[Any, ...]) -> bool:
+            return parts[0] in topics and topics[parts[0]].incarnation == parts[1]
+
+        for parts, held in self.of(keys.SEGMENTS).items():
+            if mine(parts):
+                records[parts[0]][parts[2]] = held.record
+        for parts, start in self.of(keys.STARTS).items():
+            if mine(parts):
+                starts[parts[0]][parts[2]] = start.record
+        for parts, cursor in self.of(keys.CURSORS).items():
+            if mine(parts):
+                place, number = delivered[parts[0]], parts[3]
+                place[number] = max(place.get(number, 0), cursor.record.delivered_to)
+        for parts in self.of(keys.TOMBSTONES):
+            if mine(parts):
+                removed[parts[0]].add(parts[2])
+        return {
+            name: KnownSegments(records[name], starts[name], delivered[name], frozenset(removed[name]))
+            for name in topics
+        }
+
+    def put(self, kind: keys.KeyKind[T], parts: tuple[Any, ...], record: T) -> None:
+        """Replaces a record, and keeps the members of the stored one that nobody here knows."""
+        there = self.of(kind).get(parts)
+        held = there.with_record(record) if there else Versioned.new(record)
+        if there is None or there.record != record:
+            self.keys[kind.key(*parts)] = kind.encode(held)
+        self._records[kind.name][parts] = held
+
+    def drop(self, kind: keys.KeyKind[Any], parts: tuple[Any, ...]) -> None:
+        """Removes a record."""
+        self._records[kind.name].pop(parts, None)
+        self.keys.pop(kind.key(*parts), None)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the store has beside the state: the topics by name that a first entry tells and no record, the chains of
+    each topic, the journals, the open uploads (by the parts of their keys) whose objects exist, the newest round of
+    retention. `folders` are the names of all topics that have a folder, with their highest segment. The chains of those
+    that are `damaged` cannot be read."""
+
+    chains: Mapping[str, Chains]
+    journals: Journals = Journals()
+    topics: Mapping[str, TopicRecord] = field(default_factory=dict)
+    uploads: Set[tuple[str, int, str]] = frozenset()
+    round: int = 0
+    folders: Mapping[str, int] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TopicPlan:
+    """What changes of one topic: segments that were sealed since the state, that began since, and that are closed
+    because their ends are gone; uploads that count as published now; imports that go on further behind; subscriptions
+    whose acks since the state may be lost; and why it cannot go on."""
+
+    ended: int = 0
+    begun: int = 0
+    closed: int = 0
+    uploads: int = 0
+    imports: int = 0
+    subscriptions: int = 0
+    damage: tuple[str, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything of the topic is not as it was in the state."""
+        return any((self.ended, self.begun, self.closed, self.uploads, self.imports, self.damage))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The keys that coordination gets, but for that of the cluster; and what changes, by topic."""
+
+    keys: Mapping[str, bytes]
+    topics: Mapping[str, TopicPlan]
+    journals: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def wanted(view: StateView, found: Found, now_us: int) -> dict[str, frozenset[int]]:
+    """Returns the segments of which the chain's end must be read before the plan can be made, by topic."""
+    traced = _trace_all(view, found, now_us)
+    return {name: one.wanted for name, one in traced.items() if one.wanted}
+
+
+def plan(view: StateView, found: Found, now_us: int, without_tokens: bool = False) -> Plan:
+    """Returns the plan. The view is that of the state, which this changes; all wanted chains were read."""
+    for name, topic in found.topics.items():
+        if (name,) not in view.of(keys.TOPICS):
+            view.put(keys.TOPICS, (name,), topic)
+    lineages = _trace_all(view, found, now_us)
+    assert not any(one.wanted for one in lineages.values()), "a chain was not read"
+    if without_tokens:
+        _drop_all(view, keys.PRINCIPALS)
+        _drop_all(view, keys.TOKENS)
+    _put_segments(view, lineages, found)
+    _raise_counters(view, found)
+    uploads = _keep_uploads(view, found)
+    imports = _go_on_with_imports(view, found)
+    if found.journals.left_out:
+        _lower_cursors(view, found)
+    _put_journals(view, found.journals)
+    view.put(keys.RETENTION, (), Counter(max(found.round, _next(view, keys.RETENTION))))
+    subscriptions = _count(view.of(keys.SUBSCRIPTIONS), view)
+    topics = {
+        name: TopicPlan(
+            len(one.ended),
+            len(one.begun),
+            len(one.closed),
+            uploads.get(name, 0),
+            imports.get(name, 0),
+            subscriptions.get(name, 0),
+            one.damage,
+        )
+        for name, one in lineages.items()
+    }
+    topics |= {name: TopicPlan(damage=(why,)) for name, why in found.damaged.items()}
+    needed, left_out = found.journals.needed, found.journals.left_out
+    return Plan(view.keys, topics, tuple(sorted(needed)), tuple(sorted(left_out)))
+
+
+def _trace_all(view: StateView, found: Found, now_us: int) -> dict[str, Lineage]:
+    known, topics = view.segments(), {**found.topics, **view.topics()}
+    nothing = KnownSegments({})
+    return {
+        name: trace(topic, known.get(name, nothing), found.chains.get(name, Chains()), now_us)
+        for name, topic in topics.items()
+        if name not in found.damaged
+    }
+
+
+def _put_segments(view: StateView, lineages: Mapping[str, Lineage], found: Found) -> None:
+    """Puts segments and starts. An open segment is the dead broker's that has its highest term in a journal, so that
+    nobody gets it before that journal was replayed. It is nobody's if there is none, or a later owner is known: rows of
+    an owner before that one are in the chain. No term falls."""
+    topics, owners = view.topics(), found.journals.owners()
+    for name, lineage in lineages.items():
+        incarnation, ends = topics[name].incarnation, found.chains[name].ends
+        for number, record in lineage.records.items():
+            if record.state == "open":
+                end = ends.get(number)
+                nobody = Tenure(max(record.term, end.term if end else record.term), "")
+                last = max(owners.get((name, number), nobody), nobody)
+                record = replace(record, owner=last.owner or None, term=last.term)
+            view.put(keys.SEGMENTS, (name, incarnation, number), record)
+        for number, start in lineage.starts.items():
+            view.put(keys.STARTS, (name, incarnation, number), start)
+
+
+def _raise_counters(view: StateView, found: Found) -> None:
+    """Raises the counter of each name to the highest id that anything names, and GAP."""
+    highest: dict[str, int] = {}
+
+    def see(name: str, *ids: int) -> None:
+        highest[name] = max(highest.get(name, 0), *ids)
+
+    for (name,), counter in view.of(keys.COUNTERS).items():
+        see(name, counter.record.next)
+    for (name,), topic in view.of(keys.TOPICS).items():
+        see(name, topic.record.incarnation + topic.record.config.initial_segments)
+    for (name, _, number), held in view.of(keys.SEGMENTS).items():
+        see(name, number, *(one.id for one in (held.record.intent.successors if held.record.intent else ())))
+    for name, _, number in view.of(keys.TOMBSTONES):
+        see(name, number)
+    for name, number in found.folders.items():
+        see(name, number)
+    for journal in found.journals.needed.values():
+        for name, number in journal.terms:
+            see(name, number)
+    for name, number in highest.items():
+        view.put(keys.COUNTERS, (name,), Counter(number + GAP))
+
+
+def _keep_uploads(view: StateView, found: Found) -> dict[str, int]:
+    """Has open uploads with an object, and those that an import has read, count as published: a message may name them
+    since. Returns their number by topic."""
+    kept: dict[str, int] = {}
+    for parts, held in list(view.of(keys.UPLOADS).items()):
+        state = held.record.state
+        if state == "imported" or (state == "open" and parts in found.uploads):
+            view.put(keys.UPLOADS, parts, replace(held.record, state="published"))
+            kept[parts[0]] = kept.get(parts[0], 0) + 1
+    return kept
+
+
+def _go_on_with_imports(view: StateView, found: Found) -> dict[str, int]:
+    """Has running imports go on from the batch of the highest sequence that a producer table knows: none begins before
+    all of the one before is durable. Returns their number by topic."""
+    moved: dict[str, int] = {}
+    for parts, held in list(view.of(keys.IMPORTS).items()):
+        name, _, upload = parts
+        if held.record.state != "running":
+            continue
+        ends = (end for end in found.chains.get(name, Chains()).ends.values() if end)
+        reached = max((end.imports.get(upload, 0) for end in ends), default=0)
+        if reached > held.record.rows_done:
+            view.put(keys.IMPORTS, parts, replace(held.record, rows_done=reached))
+            moved[name] = moved.get(name, 0) + 1
+    return moved
+
+
+def _lower_cursors(view: StateView, found: Found) -> None:
+    """Lowers the cursors of open segments to the ends of their chains: rows that only a journal had which is left out
+    are gone, and others get their offsets. Rows that another journal has are delivered again."""
+    for parts, held in list(view.of(keys.CURSORS).items()):
+        name, incarnation, _, number = parts
+        segment = view.of(keys.SEGMENTS).get((name, incarnation, number))
+        if segment is None or segment.record.state != "open":
+            continue
+        end = found.chains.get(name, Chains()).ends.get(number)
+        lowered = _lowered(held.record, end.end if end else 0)
+        if lowered != held.record:
+            view.put(keys.CURSORS, parts, lowered)
+
+
+def _lowered(cursor: CursorRecord, end: int) -> CursorRecord:
+    if cursor.delivered_to <= end and cursor.acked_to <= end:
+        return cursor
+    return replace(
+        cursor,
+        acked_to=min(cursor.acked_to, end),
+        delivered_to=min(cursor.delivered_to, end),
+        sought_below=min(cursor.sought_below, end),
+        acked=tuple((low, min(high, end)) for low, high in cursor.acked if low < end),
+        attempts={offset: count for offset, count in cursor.attempts.items() if int(offset) < end},
+        held=(),
+    )
+
+
+def _put_journals(view: StateView, journals: Journals) -> None:
+    """Gives each needed journal a key. Those that are done, or are left out, keep the key that they have until the
+    leader has removed what is left."""
+    for broker in journals.needed:
+        there = view.of(keys.JOURNALS).get((broker,))
+        record = journals.needed[broker].record
+        if there is None:
+            view.put(keys.JOURNALS, (broker,), record)
+        elif there.record.recovered:
+            view.put(keys.JOURNALS, (broker,), replace(there.record, recovered=False))
+    for (broker,), held in list(view.of(keys.JOURNALS).items()):
+        if broker in journals.left_out:
+            view.drop(keys.JOURNALS, (broker,))
+        elif broker not in journals.needed:
+            view.put(keys.JOURNALS, (broker,), replace(held.record, recovered=True))
+
+
+def _next(view: StateView, kind: keys.KeyKind[Counter]) -> int:
+    there = view.of(kind).get(())
+    return there.record.next if there else 0
+
+
+def _drop_all(view: StateView, kind: keys.KeyKind[Any]) -> None:
+    for parts in list(view.of(kind)):
+        view.drop(kind, parts)
+
+
+def _count(records: Iterable[tuple[Any, ...]], view: StateView) -> dict[str, int]:
+    topics, counted = view.topics(), dict[str, int]()
+    for name, incarnation, *_ in records:
+        if name in topics and topics[name].incarnation == incarnation:
+            counted[name] = counted.get(name, 0) + 1
+    return counted
+
+
+def losses(made: Plan) -> list[str]:
+    """Returns what may be lost behind the state that was taken, topic by topic, for people. A message that was
+    acknowledged is not, but for those of journals that are left out."""
+    found = [f"journal of {broker}: the messages and acks that it holds" for broker in made.left_out]
+    for name, topic in sorted(made.topics.items()):
+        found += [f"topic {name}: it waits: {why}" for why in topic.damage]
+        if topic.subscriptions:
+            found.append(
+                f"topic {name}: acks, attempts and leases of {topic.subscriptions} subscriptions since the state: "
+                "those messages come again"
+            )
+    return [*found, "uploads that were begun since the state, and links that were given out"]

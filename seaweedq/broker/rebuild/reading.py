@@ -1,0 +1,163 @@
+"""The readings of a rebuild from the store: which topics and segments have folders, the ends of chains, the objects of
+open uploads. It writes nothing.
+
+An open segment costs a listing and the reads of its last entry's footer, one that is sealed in the state nothing. The
+folders of a topic are listed only if retention takes its files: else no seal can be missing, and all later segments are
+found by the seals before them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from seaweedq.broker.rebuild.lineage import ChainEnd, Chains
+from seaweedq.broker.rebuild.plan import Found, Place, StateView, wanted
+from seaweedq.concurrency.futures import gather_bounded
+from seaweedq.coordination import keys
+from seaweedq.coordination.records import Intent, StartRecord, Successor
+from seaweedq.errors import ChainDamaged
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import EntryMetadata, EntryName, segment_in
+from seaweedq.segments.producers import IMPORT, ProducerTables
+from seaweedq.storage.interface import LAST, ObjectStore, PayloadStore, by_parts, folders
+
+READS = 48  # segments, topics or uploads at a time
+TOPICS = "topics/"
+NO_START = StartRecord(0, 0)
+
+
+class StoreReader:
+    """Reads the store for one rebuild."""
+
+    def __init__(self, store: ObjectStore, payloads: PayloadStore) -> None:
+        self._store = store
+        self._payloads = payloads
+
+    async def read(self, view: StateView, found: Found, now_us: int) -> Found:
+        """Returns the findings with the chains of all topics, as far as a plan needs them, and the uploads that have an
+        object. Raises StoreUnavailable, NeedsNewerBroker."""
+        topics = view.topics()
+        late = await self._unknown(sorted(topics))
+        taken = [name for name, topic in topics.items() if topic.config.retention.takes]
+        names = [*late, *taken]
+        listed = dict(zip(names, await gather_bounded(READS, self._segments, names), strict=True))
+        chains = {name: Chains(listed.get(name, frozenset())) for name in topics}
+        highest = {name: max(numbers, default=0) for name, numbers in listed.items()}
+        found = replace(found, chains=chains, folders=highest, uploads=await self._uploads(view))
+        while places := [(n, number) for n, numbers in wanted(view, found, now_us).items() for number in numbers]:
+            found = await self._read_ends(view, found, places)
+        return found
+
+    async def _unknown(self, known: list[str]) -> list[str]:
+        """Returns the topics that have a folder and are not known. The store is asked for what is behind each known
+        one, many at a time."""
+
+        async def between(place: tuple[str, str | None]) -> list[str]:
+            before, end = place
+            after, names = f"{TOPICS}{before}/{LAST}" if before else "", []
+            while page := await self._store.list(TOPICS, after, 1):
+                name, slash, _ = page[0].removeprefix(TOPICS).partition("/")
+                if name == end:
+                    break
+                if slash and name not in known_names:
+                    names.append(name)
+                after = f"{TOPICS}{name}/{LAST}" if slash else page[0]
+            return names
+
+        known_names = frozenset(known)
+        in_order = sorted(known, key=by_parts)
+        places = list(zip(["", *in_order], [*in_order, None], strict=True))
+        return sorted({name for names in await gather_bounded(READS, between, places) for name in names})
+
+    async def _segments(self, topic: str) -> frozenset[int]:
+        found = [segment_in(folder) async for folder in folders(self._store, f"{TOPICS}{topic}/")]
+        return frozenset(number for number in found if number is not None)
+
+    async def _read_ends(self, view: StateView, found: Found, places: list[Place]) -> Found:
+        known = view.segments()
+
+        async def end(place: Place) -> ChainEnd | ChainDamaged | None:
+            topic, number = place
+            starts: Mapping[int, StartRecord] = known[topic].starts if topic in known else {}
+            try:
+                return await read_end(self._store, topic, number, starts.get(number, NO_START))
+            except ChainDamaged as error:
+                return error
+
+        ends: dict[str, dict[int, ChainEnd | None]] = {}
+        damaged = dict(found.damaged)
+        for (topic, number), one in zip(places, await gather_bounded(READS, end, places), strict=True):
+            if isinstance(one, ChainDamaged):
+                damaged[topic] = one.detail
+            else:
+                ends.setdefault(topic, {})[number] = one
+        chains = {
+            name: Chains(one.folders, {**one.ends, **ends[name]}) if name in ends else one
+            for name, one in found.chains.items()
+        }
+        return replace(found, chains=chains, damaged=damaged)
+
+    async def _uploads(self, view: StateView) -> frozenset[tuple[str, int, str]]:
+        """Returns the uploads that are open in the state, and whose object exists."""
+        uploads = [
+            (parts, held.record.name) for parts, held in view.of(keys.UPLOADS).items() if held.record.state == "open"
+        ]
+
+        async def exists(one: tuple[tuple[str, int, str], str]) -> bool:
+            try:
+                await self._payloads.size(one[1])
+            except FileNotFoundError:
+                return False
+            return True
+
+        there = await gather_bounded(READS, exists, uploads)
+        return frozenset(parts for (parts, _), yes in zip(uploads, there, strict=True) if yes)
+
+
+async def read_end(store: ObjectStore, topic: str, number: int, start: StartRecord) -> ChainEnd | None:
+    """Returns the end of a segment's chain, None if it has no file behind its start. Raises ChainDamaged,
+    StoreUnavailable, NeedsNewerBroker."""
+    chain = Chain(store, topic, number)
+    chain.raise_start(EntryName(start.sequence, start.offset))
+    try:
+        await chain.open()
+    except ChainDamaged:
+        if await chain.first_from(start.sequence) is None:
+            return None
+        raise
+    last = chain.last
+    if last is None or chain.first is None:
+        return None
+    try:
+        tables = ProducerTables.decode(last.producers, number)
+    except ValueError as error:
+        raise ChainDamaged(f"the last entry of {chain.folder}: {error}", name=chain.folder) from error
+    return ChainEnd(
+        chain.first,
+        last.low,
+        last.high,
+        last.next_offset,
+        last.appended_us,
+        _intent_of(last),
+        tables,
+        _imports_of(tables),
+        last.term,
+    )
+
+
+def _intent_of(last: EntryMetadata) -> Intent | None:
+    """Returns the intent of an entry's seal, as its segments' records had it."""
+    if last.seal is None:
+        return None
+    sealed = last.seal.intent
+    successors = tuple(Successor(one.id, one.low, one.high) for one in sealed.successors)
+    return Intent(sealed.id, "committed", sealed.segments, successors)
+
+
+def _imports_of(tables: ProducerTables) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in tables.parts:
+        for producer, known in part.producers.items():
+            if producer.startswith(IMPORT) and known.requests:
+                upload = producer.removeprefix(IMPORT)
+                found[upload] = max(found.get(upload, 0), known.requests[-1].low)
+    return found

@@ -1,0 +1,153 @@
+"""Brokers publish, coordination goes back or is lost, and is rebuilt: all that was acknowledged is there, in order."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.checks import using
+from seaweedq.storage.generations import Generation, create_generation, newest_number
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.in_process import Held
+from tests.support.brokers.reshaped import at, make, replace
+from tests.support.brokers.returned import CopiedCoordination, ReturnedWorld, returned
+
+pytestmark = pytest.mark.brokers
+
+
+@pytest.mark.parametrize("journal", ["object", "file"])
+async def test_an_emptied_coordination_is_rebuilt(tmp_path: Path, journal: str) -> None:
+    async with returned(tmp_path, journal=journal) as world:
+        together = world.together
+        first = together.brokers[0]
+        await make(first, 3)
+        await world.publish(first, 30)
+        await world.snapshot()
+        await replace(together, [0], 2)
+        await world.publish(together.brokers[1], 30)
+        dead = await world.crash_all()
+        waiting = await world.bring_back(CopiedCoordination(), dead)
+        assert all(broker.waiting for broker in waiting)
+        async with at(together, waiting[0]) as http:
+            ready = await http.get("/readyz")
+            assert (ready.status_code, ready.json()["type"]) == (503, "/problems/restored")
+            assert (await http.get("/healthz")).status_code == 200
+        report = await world.rebuild(waiting[0])
+        assert report["generation"] == 2
+        again = await ask(world, waiting[1])
+        assert (again.status_code, again.json()["type"]) == (409, "/problems/rebuild-conflict")
+        alive = await world.go_on(waiting)
+        await world.publish(alive[2], 30)
+        assert await world.delivered(alive[1]) == world.acked
+
+
+async def lost(world: ReturnedWorld, coordination: Held | None = None) -> list[Broker]:
+    """A topic with messages, some of them behind a split that no snapshot has; coordination is lost, or goes back. The
+    brokers wait."""
+    first = world.together.brokers[0]
+    await make(first, 2)
+    await world.publish(first, 6)
+    await world.snapshot()
+    copy = await world.copy() if coordination is None else coordination
+    await replace(world.together, [0], 2)
+    await world.publish(first, 6)
+    dead = await world.crash_all()
+    return await world.bring_back(copy, dead)
+
+
+async def test_a_coordination_that_went_back_is_rebuilt_from_the_newest_state(tmp_path: Path) -> None:
+    """The copy knows the snapshot, and lacks the split: the journal of the broker is as it was."""
+    async with returned(tmp_path, 1, journal="object") as world:
+        first = world.together.brokers[0]
+        await make(first, 2)
+        copy = await world.copy()
+        await world.publish(first, 6)
+        await world.snapshot()
+        await replace(world.together, [0], 2)
+        await world.publish(first, 6)
+        waiting = await world.bring_back(copy, await world.crash_all())
+        assert waiting[0].waiting
+        assert "snapshot" in waiting[0].waiting.found
+        plan = await world.rebuild(waiting[0], dry_run=True)
+        assert (plan["generation"], plan["source"]) == (0, "snapshot")
+        assert plan["topics"] == [
+            {
+                "topic": "t",
+                "segments_ended": 1,
+                "segments_begun": 2,
+                "segments_closed": 0,
+                "uploads_kept": 0,
+                "imports_moved": 0,
+                "damage": [],
+            }
+        ]
+        assert await newest_number(world.together.store) == 1
+        assert (await world.rebuild(waiting[0]))["generation"] == 2
+        alive = await world.go_on(waiting)
+        assert await world.delivered(alive[0]) == world.acked
+
+
+POINTS = ("generation", "announced", "saved", "replacing", "page", "replaced", "backed", "done")
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_rebuild_that_is_killed_anywhere_is_run_again(tmp_path: Path, point: str) -> None:
+    def points(place: str) -> None:
+        if place == f"rebuild.{point}":
+            raise RuntimeError("killed here")
+
+    async with returned(tmp_path, 1, journal="object") as world:
+        waiting = await lost(world, CopiedCoordination())
+        with using(points), pytest.raises(AssertionError, match="500"):
+            await world.rebuild(waiting[0])
+        if point != "done":  # its answer alone is lost
+            assert (await world.rebuild(waiting[0]))["generation"] == 3
+        alive = await world.go_on(waiting)
+        await world.publish(alive[0], 3)
+        assert await world.delivered(alive[0]) == world.acked
+
+
+async def test_of_two_rebuilds_at_once_the_later_one_is_done(tmp_path: Path) -> None:
+    async with returned(tmp_path, 2, journal="object") as world:
+        waiting = await lost(world, CopiedCoordination())
+        found = await asyncio.gather(*(ask(world, broker) for broker in waiting))
+        assert sorted(answer.status_code for answer in found) in ([200, 200], [200, 409])
+        alive = await world.go_on(waiting)
+        assert await world.delivered(alive[0]) == world.acked
+
+
+async def ask(world: ReturnedWorld, broker: Broker) -> httpx.Response:
+    async with at(world.together, broker) as http:
+        return await http.post("/v1/cluster/rebuild", json={})
+
+
+async def test_a_start_beside_a_rebuild_is_followed_by_a_wait(tmp_path: Path) -> None:
+    """Its look has found nothing, and then the rebuild creates its generation."""
+
+    class Created(MemoryStore):
+        async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+            if name == "_cluster.json" and self.armed == 1:
+                await create_generation(self, Generation(2, "n" * 32))
+            self.armed -= name == "_cluster.json"
+            return await super().read(name, start, end)
+
+        armed = -1
+
+    store = Created()
+    async with returned(tmp_path, 1, store=store) as world:
+        await world.together.crash(world.together.brokers[0])
+        store.armed = 2
+        (life,) = await world.bring_back(world.together.coordination, [*world.together.brokers])
+        assert life.lost.is_set()
+        assert not life.waiting
+        waiting = await world.next_life(life)
+        assert waiting.waiting
+        assert waiting.waiting.found == ("generation",)
+
+
+async def test_a_broker_that_serves_rebuilds_nothing(tmp_path: Path) -> None:
+    async with returned(tmp_path, 1) as world:
+        answer = await ask(world, world.together.brokers[0])
+        assert (answer.status_code, answer.json()["type"]) == (409, "/problems/rebuild-conflict")

@@ -1,0 +1,161 @@
+"""Brokers that notice that coordination went back serve nothing, change nothing, and go on by themselves."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.rebuild.signs import COMMAND
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Delete, Put
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.storage.identity import mark_round
+from tests.support.brokers import inside
+from tests.support.brokers.in_process_cluster import InLoop, until
+from tests.support.brokers.reshaped import at, make
+from tests.support.brokers.returned import CopiedCoordination, ReturnedWorld, returned
+
+pytestmark = pytest.mark.brokers
+
+
+async def emptied(world: ReturnedWorld) -> Broker:
+    """A broker that waits, beside a store with a topic."""
+    await make(world.together.brokers[0])
+    (waiting,) = await world.bring_back(CopiedCoordination(), await world.crash_all())
+    return waiting
+
+
+async def statuses(together: InLoop, broker: Broker) -> dict[str, int]:
+    asked = {
+        ("GET", "/healthz"): None,
+        ("GET", "/metrics"): None,
+        ("GET", "/readyz"): None,
+        ("GET", "/v1/cluster"): None,
+        ("GET", "/v1/topics"): None,
+        ("PUT", "/v1/topics/u"): {},
+        ("POST", "/v1/topics/t/messages"): {"value": 1},
+        ("POST", "/v1/topics/t/subscriptions/s/pull"): {},
+    }
+    found = {}
+    async with at(together, broker) as http:
+        for (method, path), body in asked.items():
+            answer = await http.request(method, path, **({} if body is None else {"json": body}))
+            found[f"{method} {path}"] = answer.status_code
+            if answer.status_code == 503:
+                problem = answer.json()
+                assert (problem["type"], problem["command"]) == ("/problems/restored", COMMAND)
+    return found
+
+
+async def test_a_broker_that_waits_serves_health_alone_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with returned(tmp_path, 1) as world:
+        with caplog.at_level(logging.ERROR):
+            waiting = await emptied(world)
+        lines = [one.getMessage() for one in caplog.records if COMMAND in one.getMessage()]
+        assert len(lines) == 1
+        assert "coordination is empty" in lines[0]
+        found = await statuses(world.together, waiting)
+        assert {path for path, status in found.items() if status == 200} == {"GET /healthz", "GET /metrics"}
+        assert set(found.values()) == {200, 503}
+        async with at(world.together, waiting) as http:
+            metrics = (await http.get("/metrics")).text
+        assert 'seaweedq_restored{found="empty"} 1.0' in metrics
+        assert "seaweedq_ready 0.0" in metrics
+
+
+async def test_a_broker_that_waits_writes_nothing_but_what_is_leased(tmp_path: Path) -> None:
+    async with returned(tmp_path, 1) as world:
+        waiting = await emptied(world)
+        before = await world.together.store.list("")
+        await world.rebuild(waiting, dry_run=True)
+        page = await world.together.coordination.range("")
+        assert [entry.key for entry in page.entries if not entry.lease] == []
+        assert await world.together.store.list("") == before
+
+
+async def test_it_goes_on_by_itself_once_the_setting_is_right(tmp_path: Path) -> None:
+    """Another coordination was named: the right one shows no sign."""
+    async with returned(tmp_path, 1) as world:
+        first, right = world.together.brokers[0], world.together.coordination
+        await make(first)
+        await world.publish(first, 3)
+        (waiting,) = await world.bring_back(CopiedCoordination(), await world.crash_all())
+        wrong = world.together.coordination
+        world.together.unlisten(waiting)
+        await waiting.stop()
+        await right.leases.revoke(inside.membership(first).lease)
+        (alive,) = await world.bring_back(right, [waiting])
+        assert not alive.waiting
+        assert await world.delivered(alive) == world.acked
+        await wrong.close()
+
+
+async def a_round(world: ReturnedWorld, copy: CopiedCoordination) -> None:
+    await mark_round(world.together.store, 9)
+
+
+async def a_strange_journal(world: ReturnedWorld, copy: CopiedCoordination) -> None:
+    """That of a broker that coordination has forgotten: it is needed, as this broker's own is."""
+    broker = world.together.brokers[0].id
+    await copy.commit([], [Delete(keys.JOURNALS.key(broker))])
+
+
+@pytest.mark.parametrize(("sign", "found"), [(a_round, "round"), (a_strange_journal, "journal")])
+async def test_a_start_finds_a_sign_before_it_writes(tmp_path: Path, sign: Any, found: str) -> None:
+    async with returned(tmp_path, 1, journal="object") as world:
+        first = world.together.brokers[0]
+        await make(first)
+        await world.publish(first, 2)
+        dead = await world.crash_all()
+        copy = await world.copy()
+        await sign(world, copy)
+        revision = (await copy.range("")).revision
+        (waiting,) = await world.bring_back(copy, dead)
+        assert waiting.waiting
+        assert waiting.waiting.found == (found,)
+        page = await copy.range("")
+        assert {entry.key.split("/")[0] for entry in page.entries if entry.revision > revision} == {"waiting"}
+        assert (await world.rebuild(waiting))["generation"] == 2
+        assert await world.delivered((await world.go_on([waiting]))[0]) == world.acked
+
+
+async def test_a_new_leader_that_finds_a_sign_ends_all_lives(tmp_path: Path) -> None:
+    """The leader has died, and a round is there that coordination has forgotten."""
+    async with returned(tmp_path, 2) as world:
+        together = world.together
+        await make(together.brokers[0])
+        (leader,) = [one for one in together.brokers if inside.election(one).is_leader]
+        (other,) = [one for one in together.brokers if one is not leader]
+        await mark_round(together.store, 9)
+        await together.crash(leader)
+        await until(lambda: other.lost.is_set())
+        there = await together.coordination.get(keys.CLUSTER.key())
+        assert there is not None
+        record = keys.CLUSTER.require(there).record
+        assert (record.state, record.found) == ("restored", "the store has round 9 of retention, coordination knows 0")
+        assert not other.readiness.can_take_work
+
+
+async def test_a_journal_elsewhere_hinders_a_rebuild_until_it_may_be_lost(tmp_path: Path) -> None:
+    async with returned(tmp_path, 1) as world:
+        first = world.together.brokers[0]
+        await make(first)
+        await world.publish(first, 2)
+        gone = JournalRecord("file", "a folder elsewhere", "/nowhere")
+        put = Put(keys.JOURNALS.key("b9.gone"), keys.JOURNALS.encode(Versioned.new(gone)))
+        await world.together.coordination.commit([], [put])
+        await world.snapshot()
+        (waiting,) = await world.bring_back(CopiedCoordination(), await world.crash_all())
+        async with at(world.together, waiting) as http:
+            answer = await http.post("/v1/cluster/rebuild", json={})
+            assert (answer.status_code, answer.json()["journals"]) == (409, ["b9.gone"])
+            assert "--without-journal b9.gone" in answer.json()["detail"]
+        report = await world.rebuild(waiting, without_journals=["b9.gone"])
+        assert report["left_out"] == ["b9.gone"]
+        assert "journal of b9.gone: the messages and acks that it holds" in report["may_be_lost"]
+        assert await world.delivered((await world.go_on([waiting]))[0]) == world.acked
