@@ -7,8 +7,8 @@ whichever broker it comes: it is that of the revision which the record has by th
 
 Nobody waits for the object of another change, since each has the whole of its subject as it is now: a topic's record
 with its counter and the records of its segments; a subscription's with its cursors, and with the topic, unless this
-broker has put that; a token's with its principal. Values that are newer than the revision are no harm: they are those
-that a later snapshot has.
+broker has put that; a token's with its principal. What is beside the record is read behind the transaction: older
+values would take back changes of between. Newer ones are no harm: they are those that a later snapshot has.
 
 What is deleted says so first, in 1: a topic or subscription is `deleting`, a principal loses its uid, a token is over.
 Its files, cursors and records go behind 3. So the store has it as deleted before anybody can find that it is not there,
@@ -47,18 +47,19 @@ class AdminChanges:
     async def put_topic(self, name: str, held: Versioned[TopicRecord]) -> None:
         """Puts the object of a topic's record, as `held`."""
         if held.revision not in self._known:
-            await self.put(held.revision, [_topic(name, held)], await self._of_topic(name, held))
+            put = Put(keys.TOPICS.key(name), keys.TOPICS.encode(held))
+            await self.put(held.revision, [put], await self._of_topic(name, held))
 
     async def put_subscription(
         self, topic: str, held_topic: Versioned[TopicRecord], name: str, held: Versioned[SubscriptionRecord]
     ) -> None:
-        """Puts the object of a subscription's record, as `held`."""
+        """Puts the object of a subscription's record, as `held`. The topic's record may be behind."""
         if held.revision in self._known:
             return
         place = topic, held_topic.record.incarnation, name
         beside = await self._below(keys.CURSORS.prefix(*place))
-        if held_topic.revision not in self._known:
-            beside += [_topic(topic, held_topic), *await self._of_topic(topic, held_topic)]
+        if held_topic.revision not in self._known and (there := await self._coordination.get(keys.TOPICS.key(topic))):
+            beside += [Put(there.key, there.value), *await self._of_topic(topic, held_topic)]
         put = Put(keys.SUBSCRIPTIONS.key(*place), keys.SUBSCRIPTIONS.encode(held))
         await self.put(held.revision, [put], beside)
         self._add(held_topic.revision)
@@ -75,7 +76,3 @@ class AdminChanges:
         self._known[revision] = None
         if len(self._known) > KNOWN:
             del self._known[next(iter(self._known))]
-
-
-def _topic(name: str, held: Versioned[TopicRecord]) -> Put:
-    return Put(keys.TOPICS.key(name), keys.TOPICS.encode(held))

@@ -19,7 +19,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.checks import using
 from seaweedq.coordination import keys
 from seaweedq.coordination.backup import BACKUPS_FOLDER, State, changes_folder
-from seaweedq.coordination.interface import read_all
+from seaweedq.coordination.interface import Entry, Put, read_all
 from seaweedq.coordination.keys import KeyKind
 from seaweedq.errors import StoreUnavailable
 from seaweedq.segments.chain import Chain
@@ -318,6 +318,24 @@ async def test_what_is_made_below_a_change_without_an_object_brings_it(tmp_path:
             assert not await in_store(broker) or name == "principal"
             assert await ask(broker, below) == 201
             await assert_whole(broker)
+
+
+@pytest.mark.parametrize("after", ["topic's config", "topic's end"])
+async def test_a_subscriptions_change_takes_none_of_its_topic_back(tmp_path: Path, after: str) -> None:
+    """It comes from a broker that has not yet seen what another one has changed."""
+    async with alone(tmp_path) as broker:
+        for name in ("topic", "subscription"):
+            await ask(broker, name)
+        before, key = inside.topic(broker, "t").held, keys.SUBSCRIPTIONS.key("t", 0, "s")
+        there = await held(broker).get(key)
+        assert there
+        await ask(broker, after)
+        late = keys.SUBSCRIPTIONS.require(there).stored(await held(broker).commit([], [Put("later", b"")]) or 0)
+        await AdminChanges(held(broker), broker.context.backups).put_subscription("t", before, "s", late)
+        found = keys.TOPICS.require(Entry("topics/t", (await in_store(broker))["topics/t"], 1)).record
+        assert (found.state, found.config.flush.max_age_s) == (
+            ("deleting", None) if after == "topic's end" else ("active", 9)
+        )
 
 
 def test_changes_have_these_kinds() -> None:
