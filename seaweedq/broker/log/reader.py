@@ -50,7 +50,11 @@ class Group:
 
 
 class GroupCache:
-    """Decoded row groups, counted in the budget. The least recently used ones go first."""
+    """Decoded row groups, counted in the budget. The least recently used ones go first.
+
+    The newest one stays, also if it alone passes the limit: else each read of it would decode it anew, beside the
+    copies that other reads hold.
+    """
 
     def __init__(self, budget: Budget, limit_bytes: int) -> None:
         self._budget = budget
@@ -65,13 +69,12 @@ class GroupCache:
         return group
 
     def put(self, key: tuple[str, int, int], group: Group) -> None:
-        """Keeps a group, unless it alone would pass the limit."""
-        size = group.rows.nbytes
-        if size > self._limit or key in self._groups:
+        """Keeps a group in place of as many others as the limit demands."""
+        if key in self._groups:
             return
         self._groups[key] = group
-        self._budget.cached += size
-        while self._budget.cached > self._limit:
+        self._budget.cached += group.rows.nbytes
+        while self._budget.cached > self._limit and len(self._groups) > 1:
             self._evict()
 
     def shrink(self) -> None:

@@ -1,5 +1,7 @@
-"""The search for a time in a chain: few requests to the store, however many files there are."""
+"""The search for a time in a chain: few requests to the store, however many files there are. Reads of groups that are
+larger than the cache: each is decoded once, for all its readers."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 from typing import BinaryIO, cast
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seaweedq.broker.log import reader as readers
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
@@ -108,3 +111,35 @@ async def test_a_time_in_ten_thousand_files_takes_forty_requests(file: int) -> N
     before = store.requests
     assert await reader.find(opened(chain), time_of(FILES * ROWS) + 1) == FILES * ROWS
     assert store.requests - before <= 20  # the names are known
+
+
+@pytest.mark.parametrize("limit", [0, 100_000, 1 << 20])
+async def test_a_group_larger_than_the_cache_is_decoded_once_for_all_its_readers(limit: int) -> None:
+    chain, budget = Chain(MadeStore(), "t", 0), Budget(1 << 30)
+    await chain.open()
+    segment, reader = opened(chain), Reader(GroupCache(budget, limit), SystemClock())
+
+    async def listen() -> None:
+        for offset in range(0, ROWS, 10):
+            ((first, rows),) = await reader.read(segment, offset, 10, 1 << 20)
+            assert (first, rows.num_rows) == (offset, 10)
+
+    with patch.object(readers, "load", wraps=readers.load) as load:
+        for _ in range(5):
+            await asyncio.gather(*(listen() for _ in range(10)))
+    assert load.call_count == 1
+    assert ROWS * 2_000 < budget.cached < ROWS * 2_200
+
+
+async def test_the_newest_group_alone_may_pass_the_limit_of_the_cache() -> None:
+    chain, budget = Chain(MadeStore(), "t", 0), Budget(1 << 30)
+    await chain.open()
+    cache = GroupCache(budget, 100_000)
+    segment, reader = opened(chain), Reader(cache, SystemClock())
+    for number in range(3):
+        await reader.read(segment, number * ROWS, 1, 1 << 20)
+        assert budget.cached < ROWS * 2_200
+    assert cache.get((chain.folder, 1, 0)) is None
+    assert cache.get((chain.folder, 2, 0)) is not None
+    cache.shrink()
+    assert budget.cached == 0
