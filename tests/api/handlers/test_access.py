@@ -16,6 +16,7 @@ from seaweedq.coordination.interface import Put
 from seaweedq.errors import Forbidden, InvalidRequest
 from tests.support import privates
 from tests.support.brokers import inside
+from tests.support.brokers.deaf import deaf
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, ByHost, Http, access, id_of
 
@@ -292,6 +293,7 @@ async def test_a_topic_just_created_elsewhere_needs_no_right_to_create(tmp_path:
         await http.principal("p", [{"actions": ["publish"], "topics": ["*"]}])
         token = await http.token(principal="p")
         catalog = inside.catalog(http.together.brokers[0])
+        await deaf(http.together.brokers[0])
         requests = (("messages", {"value": 1}, 200), ("uploads", {"size": 1, "content_type": "text/plain"}, 201))
         for number, (path, content, status) in enumerate(requests):
             assert await http.status("PUT", f"/v1/topics/t{number}", http.admin, 1, json={}) == 201
