@@ -3,6 +3,10 @@
 Rows that can be read are durable and stay readable: offsets below the tail's start are in the chain. The tail may be
 flushed between two awaits, so each step looks anew where its offset stands now.
 
+Row groups that are being decoded at a time take no more than the cache may, or DECODING_BYTES: else as many as there
+are threads would be in memory beside it. Since a read may hang in the store, one that has waited ROOM_S for the others
+goes ahead.
+
 A read ends with what it has after READ_S: many small files on a slow store would take it longer than its caller
 waits, each time anew.
 """
@@ -10,10 +14,10 @@ waits, each time anew.
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +29,15 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment, Tail, time_of
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.futures import mark_retrieved
+from seaweedq.concurrency.futures import Signal, mark_retrieved
 from seaweedq.errors import ChainDamaged, OffsetOutOfRange
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryName, read_rows
 from seaweedq.segments.layout import TIMESTAMP, TIMESTAMP_FIELD, Layout
 
 SCAN_BYTES = 64 * 1024 * 1024
-READ_S = 1.0
+DECODING_BYTES = 64 * 1024 * 1024
+READ_S, ROOM_S = 1.0, 5.0
 Pieces = list[tuple[int, pa.RecordBatch]]
 
 
@@ -60,6 +65,22 @@ class GroupCache:
         self._budget = budget
         self._limit = limit_bytes
         self._groups: OrderedDict[tuple[str, int, int], Group] = OrderedDict()
+        self._decoding = 0  # bytes
+        self._ended = Signal()  # a decoding
+
+    @asynccontextmanager
+    async def decoding(self, size: int, clock: Clock) -> AsyncIterator[None]:
+        """Waits until a group of `size` bytes may be decoded beside the others; one alone always may."""
+        if not self._has_room(size):
+            async for _ in Deadline(clock, ROOM_S).attempts(self._ended):
+                if self._has_room(size):
+                    break
+        self._decoding += size
+        try:
+            yield
+        finally:
+            self._decoding -= size
+            self._ended.wake()
 
     def get(self, key: tuple[str, int, int]) -> Group | None:
         """Returns a group by (folder, sequence, number in its entry), if it is cached."""
@@ -81,6 +102,9 @@ class GroupCache:
         """Drops everything, since the memory is needed."""
         while self._groups:
             self._evict()
+
+    def _has_room(self, size: int) -> bool:
+        return not self._decoding or self._decoding + size <= max(self._limit, DECODING_BYTES)
 
     def _evict(self) -> None:
         _, group = self._groups.popitem(last=False)
@@ -208,8 +232,13 @@ class Reader:
 
     async def _load(self, segment: OpenSegment, name: EntryName, key: tuple[str, int, int]) -> Group:
         try:
-            group = await segment.chain.read(load, segment.chain, name, key[2], segment.layout)
-            self._cache.put(key, group)
+            number, read = key[2], segment.chain.read
+            file, parquet, _ = await read(segment.chain.entry, name)
+            metadata = parquet.metadata
+            size = metadata.row_group(number).total_byte_size if number < metadata.num_row_groups else 0
+            async with self._cache.decoding(size, self._clock):
+                group = await read(load, file, parquet, segment.chain, name, number, segment.layout)
+                self._cache.put(key, group)
             if group.first == name.first_offset and group.rows.num_rows:
                 segment.chain.record_arrival(name, time_of(group.rows, 0))
             return group
@@ -231,9 +260,9 @@ def _readable(segment: OpenSegment, offset: int | None) -> Iterator[None]:
         raise
 
 
-def load(chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:
-    """Decodes one row group; all but an entry's last have ROW_GROUP_ROWS rows. Blocks: call it in a thread."""
-    file, parquet, _ = chain.entry(name)
+def load(file: BinaryIO, parquet: pq.ParquetFile, chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:
+    """Decodes one row group of an opened entry, and closes the entry; all row groups but its last have ROW_GROUP_ROWS
+    rows. Blocks: call it in a thread."""
     with file, parquet:
         try:
             return Group(name.first_offset + number * ROW_GROUP_ROWS, read_rows(parquet, number, layout))

@@ -3,8 +3,10 @@ larger than the cache: each is decoded once, for all its readers."""
 
 import asyncio
 import random
+import threading
+import time
 from collections.abc import Sequence
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -143,3 +145,53 @@ async def test_the_newest_group_alone_may_pass_the_limit_of_the_cache() -> None:
     assert cache.get((chain.folder, 2, 0)) is not None
     cache.shrink()
     assert budget.cached == 0
+
+
+@pytest.mark.parametrize(("limit", "most"), [(0, 1), (700_000, 2)])
+async def test_groups_that_are_decoded_at_a_time_take_no_more_than_the_cache_may(limit: int, most: int) -> None:
+    """Each takes 300 kB. More of them than fit wait."""
+    chain = Chain(MadeStore(), "t", 0)
+    await chain.open()
+    segment, reader = opened(chain), Reader(GroupCache(Budget(1 << 30), limit), SystemClock())
+    running, highest, lock = 0, 0, threading.Lock()
+
+    def counted(*arguments: Any) -> readers.Group:
+        nonlocal running, highest
+        with lock:
+            running += 1
+            highest = max(highest, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        return load(*arguments)
+
+    load = readers.load
+    with patch.object(readers, "DECODING_BYTES", 1000), patch.object(readers, "load", counted):
+        found = await asyncio.gather(*(reader.read(segment, number * ROWS, 1, 1 << 20) for number in range(12)))
+    assert [pieces[0][0] for pieces in found] == [number * ROWS for number in range(12)]
+    assert highest == most
+
+
+async def test_a_decoding_that_hangs_holds_others_up_for_a_moment() -> None:
+    chain = Chain(MadeStore(), "t", 0)
+    await chain.open()
+    segment, reader = opened(chain), Reader(GroupCache(Budget(1 << 30), 0), SystemClock())
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def stuck(*arguments: Any) -> readers.Group:
+        hangs.set()
+        goes_on.wait(60)
+        return load(*arguments)
+
+    load = readers.load
+    with patch.object(readers, "DECODING_BYTES", 1000), patch.object(readers, "ROOM_S", 0.1):
+        with patch.object(readers, "load", stuck):
+            first = asyncio.create_task(reader.read(segment, 0, 1, 1 << 20))
+            await asyncio.to_thread(hangs.wait, 60)
+        try:
+            ((offset, _),) = await asyncio.wait_for(reader.read(segment, ROWS, 1, 1 << 20), 30)
+            assert offset == ROWS
+            assert not first.done()
+        finally:
+            goes_on.set()
+        assert await first
