@@ -63,8 +63,12 @@ class JournalSearch:
         """Finds the journals, given those that keys name. They are fenced and read unless nothing may be written.
         Raises StoreUnavailable, CoordinationUnavailable."""
         listed = {one.broker: one.record for one in await self._backend.needed()}
-        reported = await self._reported()
-        records = {broker: record for broker, record in known.items() if not record.recovered}
+        reported, places = await self._reported()
+        records = {
+            broker: record
+            for broker, record in known.items()
+            if not record.recovered and (broker in reported or record.place not in places)  # else it is done and gone
+        }
         records = {**listed, **records, **{broker: one.record for broker, one in reported.items()}}
         records |= {broker: known[broker] for broker in listed.keys() & known.keys()}
         needed: dict[str, FoundJournal] = {}
@@ -84,7 +88,11 @@ class JournalSearch:
         await gather_bounded(AT_ONCE, read, sorted(records.keys() - without))
         return FoundJournals(Journals(needed, left_out=without), hindered)
 
-    async def _reported(self) -> dict[str, ReportedJournal]:
+    async def _reported(self) -> tuple[dict[str, ReportedJournal], Set[str]]:
+        """Returns the journals that waiting brokers report, and the ids of the folders of which they report all."""
         entries, _ = await read_all(self._coordination, keys.WAITING.prefix())
-        found = [keys.WAITING.read(entry) for entry in entries]
-        return {one.broker: one for held in found if isinstance(held, Versioned) for one in held.record.journals}
+        held = [keys.WAITING.read(entry) for entry in entries]
+        places = {
+            keys.WAITING.parse(e.key)[0] for e, one in zip(entries, held, strict=True) if isinstance(one, Versioned)
+        }
+        return {one.broker: one for of in held if isinstance(of, Versioned) for one in of.record.journals}, places

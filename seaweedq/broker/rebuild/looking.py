@@ -10,7 +10,7 @@ found into the cluster's key, so that nobody serves.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from seaweedq.broker.backups import Backups
 from seaweedq.broker.rebuild.signs import CoordinationFacts, SeenJournal, Sign, StoreFacts, find_signs
@@ -25,6 +25,7 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalDamaged, JournalUnavailable, NeedsNewerBroker
 from seaweedq.journal.interface import Journals, JournalUnreachable
+from seaweedq.segments.terms import Term
 from seaweedq.storage.generations import newest_generation
 from seaweedq.storage.identity import known_identity, newest_round
 from seaweedq.storage.interface import ObjectStore
@@ -106,11 +107,16 @@ class LeaderLook:
         leading = self._leading()
         if leading == self._seen:
             return True
-        await gather_bounded(FENCES, self._fence, self._dead())
+        stated: dict[str, Mapping[tuple[str, int], Term]] = {}
+
+        async def fence(one: tuple[str, JournalRecord]) -> None:
+            stated[one[0]] = await self._fence(*one)
+
+        await gather_bounded(FENCES, fence, self._dead())
         reach("leader.look")
-        signs = await self._look.signs()
+        signs = [*await self._look.signs(), *await self._forgotten(stated)]
         if signs:
-            await self._record(leading, signs)
+            await record_signs(self._coordination, leading, signs)
             return False
         self._seen = leading
         return True
@@ -119,27 +125,57 @@ class LeaderLook:
         found = {broker: held.record for broker, held in self._roster.journals.items()}
         return [(b, r) for b, r in found.items() if not r.recovered and not self._roster.alive(b)]
 
-    async def _fence(self, one: tuple[str, JournalRecord]) -> None:
-        broker, record = one
+    async def _fence(self, broker: str, record: JournalRecord) -> Mapping[tuple[str, int], Term]:
+        """Fences a journal. Returns the highest term that it states of each segment."""
         if not await self._roster.gone(broker):
-            return
+            return {}
         dead = self._journals.open_dead(broker, record)
         try:
             await dead.fence()
+            return await dead.terms()
         except (JournalUnreachable, JournalUnavailable, JournalDamaged, NeedsNewerBroker) as error:
             logger.info("the journal of %s shows no sign of a return, as it cannot be read: %s", broker, error)
+            return {}
         finally:
             await dead.close()
 
-    async def _record(self, leading: Compare, signs: list[Sign]) -> None:
-        """Writes that coordination went back, unless something has been written meanwhile: the next round looks
-        again."""
-        found = "; ".join(one.text for one in signs)
-        logger.error("coordination went back, so no broker serves any more: %s", found)
-        there = await self._coordination.get(keys.CLUSTER.key())
-        if there is None:
-            return
-        held = read_cluster(there)
-        if held.record.state == "serving":
-            put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(held.replace(state="restored", found=found)))
-            await self._coordination.commit([leading, Compare(put.key, held.revision)], [put])
+    async def _forgotten(self, stated: Mapping[str, Mapping[tuple[str, int], Term]]) -> list[Sign]:
+        """Returns a sign for each term of a journal that coordination has not given to its broker. The revisions in
+        journals do not show that for long: what happens behind a return raises coordination's own."""
+        signs = []
+        for broker, terms in stated.items():
+            for (name, number), term in terms.items():
+                if not await self._gave(broker, name, number, term):
+                    text = f"a journal has rows of segment {number} of {name} in the term {term[0]}-{term[1]}"
+                    signs.append(Sign("term", f"{text}, which coordination has not given to {broker}"))
+        return signs
+
+    async def _gave(self, broker: str, name: str, number: int, term: Term) -> bool:
+        there = await self._coordination.get(keys.TOPICS.key(name))
+        topic = keys.TOPICS.read(there) if there else None
+        if not isinstance(topic, Versioned):
+            return True  # it was deleted; or a newer broker's, which knows
+        found = await self._coordination.get(keys.SEGMENTS.key(name, topic.record.incarnation, number))
+        if found is None:  # retention has removed it, or it was never made
+            counter = await self._coordination.get(keys.COUNTERS.key(name))
+            read = keys.COUNTERS.read(counter) if counter else None
+            return isinstance(read, Versioned) and number < read.record.next
+        held = keys.SEGMENTS.read(found)
+        if not isinstance(held, Versioned):
+            return True
+        segment = held.record
+        return term < segment.term or (term == segment.term and segment.owner in (broker, None))
+
+
+async def record_signs(coordination: Coordination, holds: Compare, signs: Sequence[Sign]) -> None:
+    """Writes that coordination went back, which ends all lives, as long as `holds` does. Does nothing if something has
+    been written meanwhile: who has found the signs finds them again. Raises Unavailable."""
+    found = "; ".join(one.text for one in signs)
+    logger.error("coordination went back, so no broker serves any more: %s", found)
+    there = await coordination.get(keys.CLUSTER.key())
+    if there is None:
+        return
+    held = read_cluster(there)
+    if held.record.state == "serving":
+        put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(held.replace(state="restored", found=found)))
+        await coordination.commit([holds, Compare(put.key, held.revision)], [put])

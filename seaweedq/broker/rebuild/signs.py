@@ -18,7 +18,20 @@ from seaweedq.coordination.records import ClusterRecord
 
 COMMAND = "seaweedq cluster rebuild"
 NAMED = 5  # journals in a text
-Reason = Literal["empty", "rebuilding", "generation", "snapshot", "change", "round", "journal", "revision", "restored"]
+Reason = Literal[
+    "empty",
+    "rebuilding",
+    "generation",
+    "snapshot",
+    "change",
+    "round",
+    "journal",
+    "revision",
+    "segment",
+    "term",
+    "term",
+    "restored",
+]
 
 
 @dataclass(frozen=True)

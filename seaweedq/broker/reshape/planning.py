@@ -16,6 +16,7 @@ from typing import Literal
 
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.rebuild import Sign, record_signs
 from seaweedq.broker.reshape import intents
 from seaweedq.broker.rpc.client import Peers, ask_while
 from seaweedq.broker.rpc.messages import GiveCall
@@ -30,7 +31,8 @@ from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import Counter, Intent, SegmentRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentConflict, Unavailable
-from seaweedq.segments.entry import SealedIntent
+from seaweedq.segments.entry import SealedIntent, segment_folder
+from seaweedq.storage.interface import ObjectStore
 
 TRIES = 5
 ENTRIES = 10_000
@@ -44,8 +46,9 @@ Stage = Literal["under way", "done", "undone"]
 class Planner:
     """Plans at any broker; safety does not depend on the planner, or on its knowledge of the segments."""
 
-    def __init__(self, catalog: Catalog, coordination: Coordination, quota: ClusterQuota) -> None:
+    def __init__(self, catalog: Catalog, coordination: Coordination, store: ObjectStore, quota: ClusterQuota) -> None:
         self._catalog = catalog
+        self._store = store
         self._quota = quota
         self._coordination = coordination
 
@@ -104,7 +107,9 @@ class Planner:
 
     async def resume(self, topic: Topic, sealed: SealedIntent, owner: Compare) -> None:
         """Commits an intent again that a seal names and no record: coordination has gone back to before it. `owner`
-        must hold. Raises SegmentConflict if it cannot be carried out any more, NeedsNewerBroker, Unavailable."""
+        must hold. A successor that has files was opened then, so messages are there that coordination knows nothing of:
+        in that case nothing is committed, and no broker serves any more, until a rebuild. Raises SegmentConflict if it
+        cannot be carried out any more, NeedsNewerBroker, Unavailable."""
         await self._catalog.reload_segments(topic)
         self._catalog.check(topic)
         self._catalog.check_whole(topic)
@@ -112,6 +117,11 @@ class Planner:
         known = [records[number].record for number in sealed.segments if number in records]
         if any(names(record.intent, sealed) or ids.intersection(record.successors) for record in known):
             return  # this broker's view was behind
+        for one in sealed.successors:
+            if await self._store.list(folder := segment_folder(topic.name, one.id), limit=1):
+                sign = Sign("segment", f"{folder} has files, and coordination has no such segment")
+                await record_signs(self._coordination, owner, [sign])
+                return
         compares, writes = intents.resume(topic, records, sealed)
         path = keys.COUNTERS.key(topic.name)
         there = await self._coordination.get(path)

@@ -81,7 +81,7 @@ class Reshaping(Service):
     def __init__(self, context: Context, log: Log, publishing: Publishing, load: Load) -> None:
         catalog, roster, clock = context.catalog, context.roster, context.clock
         timeout_s, ownership = context.settings.publish_timeout_s, publishing.ownership
-        self.planner = Planner(catalog, context.coordination, context.quota)
+        self.planner = Planner(catalog, context.coordination, context.store, context.quota)
         self.roller = Roller(catalog, self.planner)
         self.mover = SegmentMover(catalog, roster, ownership, log.commit, log.flusher, timeout_s)
         sealer = Sealer(catalog, ownership, log.commit, log.flusher, clock)

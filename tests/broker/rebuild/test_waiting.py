@@ -1,5 +1,6 @@
 """Brokers that notice that coordination went back serve nothing, change nothing, and go on by themselves."""
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.rebuild.signs import COMMAND
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.records import ClusterRecord, JournalRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.storage.identity import mark_round
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, until
-from tests.support.brokers.reshaped import at, make
+from tests.support.brokers.reshaped import at, make, replace
 from tests.support.brokers.returned import CopiedCoordination, ReturnedWorld, returned
 
 pytestmark = pytest.mark.brokers
@@ -139,6 +140,90 @@ async def test_a_new_leader_that_finds_a_sign_ends_all_lives(tmp_path: Path) -> 
         record = keys.CLUSTER.require(there).record
         assert (record.state, record.found) == ("restored", "the store has round 9 of retention, coordination knows 0")
         assert not other.readiness.can_take_work
+
+
+async def found_restored(world: ReturnedWorld) -> str:
+    """What a broker that lives has written into the cluster's key."""
+    coordination = world.together.coordination
+
+    async def record() -> ClusterRecord:
+        there = await coordination.get(keys.CLUSTER.key())
+        assert there is not None
+        return keys.CLUSTER.require(there).record
+
+    for _ in range(400):
+        if (await record()).state == "restored":
+            return (await record()).found
+        await asyncio.sleep(0.05)
+    raise AssertionError("nobody notices")
+
+
+async def test_a_new_leader_finds_a_term_that_was_forgotten(tmp_path: Path) -> None:
+    """A segment has moved since, and coordination has a later revision again: its own by then."""
+    async with returned(tmp_path, 2, journal="object") as world:
+        first, other = world.together.brokers
+        await make(first)
+        await world.publish(first, 2)
+        (owner,) = [one for one in (first, other) if inside.topic(one, "t").opened]
+        (taker,) = {first, other} - {owner}
+        copy = await world.copy()
+        assert await inside.mover(owner).move(inside.topic(owner, "t"), 0, taker.id)
+        await world.publish(taker, 6)
+        dead = await world.crash_all()
+        while (await copy.range("")).revision <= (await world.together.coordination.range("")).revision:
+            await copy.commit([], [Put("passed", b"")])
+            await copy.commit([], [Delete("passed")])
+        alive = await world.bring_back(copy, dead[:1])
+        assert f"rows of segment 0 of t in the term 1-2, which coordination has not given to {taker.id}" in (
+            await found_restored(world)
+        )
+        waiting = [await world.next_life(alive[0])]
+        await world.rebuild(waiting[0])
+        (back,) = await world.go_on(waiting)
+        assert await world.delivered(back) == world.acked
+
+
+async def test_a_seal_whose_successors_have_files_ends_all_lives(tmp_path: Path) -> None:
+    """Brokers that stop in order leave no journal, and so no sign: an owner finds the seal of before."""
+    async with returned(tmp_path, 1, journal="object") as world:
+        (first,) = world.together.brokers
+        await make(first)
+        await world.publish(first, 4)
+        copy = await world.copy()
+        await replace(world.together, [0], 2)
+        await world.publish(first, 6)
+        world.together.unlisten(first)
+        await first.stop()
+        alive = await world.bring_back(copy, [first])
+        assert not alive[0].waiting
+        async with at(world.together, alive[0]) as http:
+            answer = await http.post("/v1/topics/t/messages", json={"value": 1})
+        assert answer.status_code == 503
+        found = await found_restored(world)
+        assert found.startswith(("topics/t/segment=1/ has files", "topics/t/segment=2/ has files"))
+        waiting = [await world.next_life(alive[0])]
+        await world.rebuild(waiting[0])
+        (back,) = await world.go_on(waiting)
+        assert await world.delivered(back) == world.acked
+
+
+async def test_a_journal_that_was_done_since_hinders_no_rebuild(tmp_path: Path) -> None:
+    """The other broker has stopped in order since the copy, which has a key of its journal. It waits, on its folder."""
+    async with returned(tmp_path, 2, journal="file") as world:
+        first, other = world.together.brokers
+        await make(first)
+        await world.publish(first, 4)
+        copy = await world.copy()
+        world.together.unlisten(other)
+        await other.stop()
+        await world.publish(first, 4)
+        await world.together.vanish(first)
+        await mark_round(world.together.store, 9)
+        waiting = await world.bring_back(copy, [first, other])
+        assert all(broker.waiting for broker in waiting)
+        assert (await world.rebuild(waiting[0]))["generation"] == 2
+        alive = await world.go_on(waiting)
+        assert await world.delivered(alive[0]) == world.acked
 
 
 async def test_a_journal_elsewhere_hinders_a_rebuild_until_it_may_be_lost(tmp_path: Path) -> None:
