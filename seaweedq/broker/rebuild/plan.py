@@ -148,6 +148,11 @@ class StateView:
             self.keys[kind.key(*parts)] = kind.encode(held)
         self._records[kind.name][parts] = held
 
+    def put_topic(self, name: str, held: Versioned[TopicRecord]) -> None:
+        """Adds a topic, also in the place of one that is being deleted."""
+        self.keys[keys.TOPICS.key(name)] = keys.TOPICS.encode(held)
+        self._records[keys.TOPICS.name][(name,)] = held
+
     def drop(self, kind: keys.KeyKind[Any], parts: tuple[Any, ...]) -> None:
         """Removes a record."""
         self._records[kind.name].pop(parts, None)
@@ -156,14 +161,14 @@ class StateView:
 
 @dataclass(frozen=True)
 class Found:
-    """What the store has beside the state: the topics by name that a first entry tells and no record, the chains of
-    each topic, the journals, the open uploads (by the parts of their keys) whose objects exist, the newest round of
+    """What the store has beside the state: the topics by name that a first entry tells and no active record, the chains
+    of each topic, the journals, the open uploads (by the parts of their keys) whose objects exist, the newest round of
     retention. `folders` are the names of all topics that have a folder, with their highest segment. The chains of those
     that are `damaged` cannot be read."""
 
     chains: Mapping[str, Chains]
     journals: Journals = Journals()
-    topics: Mapping[str, TopicRecord] = field(default_factory=dict)
+    topics: Mapping[str, Versioned[TopicRecord]] = field(default_factory=dict)
     uploads: Set[tuple[str, int, str]] = frozenset()
     round: int = 0
     folders: Mapping[str, int] = field(default_factory=dict)
@@ -209,8 +214,7 @@ def wanted(view: StateView, found: Found, now_us: int) -> dict[str, frozenset[in
 def plan(view: StateView, found: Found, now_us: int, without_tokens: bool = False) -> Plan:
     """Returns the plan. The view is that of the state, which this changes; all wanted chains were read."""
     for name, topic in found.topics.items():
-        if (name,) not in view.of(keys.TOPICS):
-            view.put(keys.TOPICS, (name,), topic)
+        view.put_topic(name, topic)
     lineages = _trace_all(view, found, now_us)
     assert not any(one.wanted for one in lineages.values()), "a chain was not read"
     if without_tokens:
@@ -243,10 +247,12 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: bool = Fals
 
 
 def _trace_all(view: StateView, found: Found, now_us: int) -> dict[str, Lineage]:
-    known, topics = view.segments(), {**found.topics, **view.topics()}
-    nothing = KnownSegments({})
+    """Traces all topics. One that only a first entry tells has all of its first segments, whichever records there are:
+    the state may be of amid its creation."""
+    topics = {**{name: held.record for name, held in found.topics.items()}, **view.topics()}
+    known = {**view.segments(), **dict.fromkeys(found.topics, KnownSegments({}))}
     return {
-        name: trace(topic, known.get(name, nothing), found.chains.get(name, Chains()), now_us)
+        name: trace(topic, known[name], found.chains.get(name, Chains()), now_us)
         for name, topic in topics.items()
         if name not in found.damaged
     }

@@ -4,16 +4,24 @@ open uploads. It writes nothing.
 An open segment costs a listing and the reads of its last entry's footer, one that is sealed in the state nothing. The
 folders of a topic are listed only if retention takes its files: else no seal can be missing, and all later segments are
 found by the seals before them.
+
+A topic whose creation never reached a backup has its record in the first entry of its first segment. A creation that
+was cut off leaves such an entry as well, and nobody was told of it. So the topic counts only if a frame, a later file
+or a subscription names it, and if the state has given out no id behind its first ones: else it was deleted since.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
+
 from seaweedq.broker.rebuild.lineage import ChainEnd, Chains
 from seaweedq.broker.rebuild.plan import Found, Place, StateView, wanted
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.records import Intent, StartRecord, Successor
+from seaweedq.coordination.interface import Entry
+from seaweedq.coordination.records import Intent, StartRecord, Successor, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, EntryName, segment_in
@@ -22,6 +30,7 @@ from seaweedq.storage.interface import LAST, ObjectStore, PayloadStore, by_parts
 
 READS = 48  # segments, topics or uploads at a time
 TOPICS = "topics/"
+FIRST = EntryName(0, 0)
 NO_START = StartRecord(0, 0)
 
 
@@ -40,9 +49,11 @@ class StoreReader:
         taken = [name for name, topic in topics.items() if topic.config.retention.takes]
         names = [*late, *taken]
         listed = dict(zip(names, await gather_bounded(READS, self._segments, names), strict=True))
-        chains = {name: Chains(listed.get(name, frozenset())) for name in topics}
         highest = {name: max(numbers, default=0) for name, numbers in listed.items()}
-        found = replace(found, chains=chains, folders=highest, uploads=await self._uploads(view))
+        found = replace(found, folders=highest, uploads=await self._uploads(view))
+        found = await self._find_topics(view, found, {name: listed[name] for name in late})
+        chains = {name: Chains(listed.get(name, frozenset())) for name in topics}
+        found = replace(found, chains={**found.chains, **chains})
         while places := [(n, number) for n, numbers in wanted(view, found, now_us).items() for number in numbers]:
             found = await self._read_ends(view, found, places)
         return found
@@ -67,6 +78,63 @@ class StoreReader:
         in_order = sorted(known, key=by_parts)
         places = list(zip(["", *in_order], [*in_order, None], strict=True))
         return sorted({name for names in await gather_bounded(READS, between, places) for name in names})
+
+    async def _find_topics(self, view: StateView, found: Found, listed: Mapping[str, frozenset[int]]) -> Found:
+        """Adds the topics that first entries tell, of names that have folders and no active record."""
+        ending = {name: held.record.incarnation for (name,), held in view.of(keys.TOPICS).items()}
+        places = [
+            (name, number)
+            for name, numbers in listed.items()
+            for number in numbers
+            if name not in view.unreadable and number > ending.get(name, -1)
+        ]
+        roots: dict[str, dict[int, Versioned[TopicRecord]]] = {}
+        damaged = dict(found.damaged)
+        for (name, number), record in zip(places, await gather_bounded(READS, self._record_at, places), strict=True):
+            if isinstance(record, str):
+                damaged[name] = record
+            elif record is not None:
+                roots.setdefault(name, {})[number] = record
+        framed = {place for journal in found.journals.needed.values() for place in journal.terms}
+        subscribed = {(name, incarnation) for name, incarnation, _ in view.of(keys.SUBSCRIPTIONS)}
+
+        async def is_named(name: str, number: int, record: TopicRecord) -> bool:
+            counter = view.of(keys.COUNTERS).get((name,))
+            first = range(number, number + record.config.initial_segments)
+            if counter and counter.record.next > first.stop:
+                return False
+            mine = [one for one in first if one == number or one not in roots[name]]
+            if (name, number) in subscribed or any((name, one) in framed for one in mine):
+                return True
+            if any(one in listed[name] for one in mine[1:]):
+                return True
+            return await Chain(self._store, name, number).first_from(FIRST.sequence + 1) is not None
+
+        topics, chains = dict(found.topics), dict(found.chains)
+        for name, created in roots.items():
+            for number in sorted(created, reverse=True):
+                if await is_named(name, number, created[number].record):
+                    topics[name] = created[number]
+                    chains[name] = Chains(listed[name] - (created.keys() - {number}))
+                    break
+        return replace(found, topics=topics, chains=chains, damaged=damaged)
+
+    async def _record_at(self, place: Place) -> Versioned[TopicRecord] | str | None:
+        """Returns the topic's record in the first entry of a segment, None if there is none; why it cannot be read."""
+        topic, number = place
+        chain = Chain(self._store, topic, number)
+        if await chain.first_from(FIRST.sequence) != FIRST:
+            return None
+        try:
+            stated = (await chain.read(chain.metadata, FIRST)).topic_record
+        except ChainDamaged as error:
+            return error.detail
+        if not isinstance(stated, dict):
+            return None
+        read = keys.TOPICS.read(Entry(keys.TOPICS.key(topic), msgspec.json.encode(stated), 0))
+        if not isinstance(read, Versioned):
+            return f"the record in the first entry of {chain.folder}: {read.why}"
+        return read if read.record.incarnation == number else None
 
     async def _segments(self, topic: str) -> frozenset[int]:
         found = [segment_in(folder) async for folder in folders(self._store, f"{TOPICS}{topic}/")]

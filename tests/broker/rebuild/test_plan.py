@@ -267,7 +267,7 @@ def test_tokens_are_left_out_if_so_asked() -> None:
 
 
 def test_a_topic_that_only_its_first_entry_names_is_there() -> None:
-    made = planned({}, topics={"t": TOPIC})
+    made = planned({}, topics={"t": Versioned.new(TOPIC)})
     assert at(made, keys.TOPICS, "t") == TOPIC
     assert at(made, keys.SEGMENTS, "t", 3, 3) == replace(OPEN, owner=None)
 

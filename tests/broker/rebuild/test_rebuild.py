@@ -147,6 +147,29 @@ async def test_a_start_beside_a_rebuild_is_followed_by_a_wait(tmp_path: Path) ->
         assert waiting.waiting.found == ("generation",)
 
 
+@pytest.mark.parametrize("count", [0, 6])
+async def test_a_topic_that_no_backup_has_comes_back(tmp_path: Path, count: int) -> None:
+    def points(place: str) -> None:
+        if place == "change.put":
+            raise RuntimeError("killed here")
+
+    async with returned(tmp_path, 1, journal="object") as world:
+        first = world.together.brokers[0]
+        await world.snapshot()
+        with using(points), pytest.raises(RuntimeError):
+            await make(first, 2)
+        await world.publish(first, count)
+        waiting = await world.bring_back(CopiedCoordination(), await world.crash_all())
+        await world.rebuild(waiting[0])
+        (alive,) = await world.go_on(waiting)
+        if count:
+            await world.publish(alive, 3)
+            assert await world.delivered(alive) == world.acked
+        else:
+            async with at(world.together, alive) as http:
+                assert (await http.get("/v1/topics/t")).status_code == 404
+
+
 async def test_a_broker_that_serves_rebuilds_nothing(tmp_path: Path) -> None:
     async with returned(tmp_path, 1) as world:
         answer = await ask(world, world.together.brokers[0])

@@ -1,0 +1,74 @@
+"""What a rebuild reads from the store beside the state."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from seaweedq.broker.rebuild.plan import Found, FoundJournal, Journals, StateView
+from seaweedq.broker.rebuild.reading import StoreReader
+from seaweedq.coordination import keys
+from seaweedq.coordination.records import Counter, JournalRecord, SubscriptionRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
+from tests.support.brokers.in_process import make_topic, running
+
+FRAME = Journals({"x": FoundJournal(JournalRecord("object", ""), {("t", 1): (1, 1)})})
+COUNTER = (keys.COUNTERS, ("t",))
+ENDING = TopicRecord(0, "deleting", TopicConfig(), 1)
+SUBSCRIPTION = (keys.SUBSCRIPTIONS, ("t", 0, "s"), SubscriptionRecord("shared", "earliest", 30, 0, None, 7, 9))
+
+
+async def created(folder: Path, store: MemoryStore) -> TopicRecord:
+    async with running(folder, store) as broker:
+        return (await make_topic(broker, "t", 2)).record
+
+
+async def read(store: MemoryStore, *records: Any, **found: Any) -> Found:
+    state = {kind.key(*parts): kind.encode(Versioned.new(record)) for kind, parts, record in records}
+    return await StoreReader(store, store).read(StateView(state), Found({}, **found), 1)
+
+
+@pytest.mark.parametrize(
+    ("records", "journals", "is_there"),
+    [
+        ((), Journals(), False),  # a creation that was cut off looks like this
+        ((), FRAME, True),
+        ((SUBSCRIPTION,), Journals(), True),
+        (((*COUNTER, Counter(2)),), FRAME, True),  # the state is of amid its creation
+        (((*COUNTER, Counter(3)),), FRAME, False),  # it was deleted before the state
+        (((keys.TOPICS, ("t",), ENDING),), FRAME, False),
+        (((keys.TOPICS, ("t",), replace(ENDING, state="later")),), FRAME, False),
+    ],
+)
+async def test_a_topic_that_its_first_entry_tells(
+    tmp_path: Path, records: tuple[Any, ...], journals: Journals, is_there: bool
+) -> None:
+    record = await created(tmp_path, store := MemoryStore())
+    found = await read(store, *records, journals=journals)
+    assert {name: held.record for name, held in found.topics.items()} == ({"t": record} if is_there else {})
+    assert not found.damaged
+
+
+async def test_a_topic_that_was_made_again_while_the_state_has_its_end(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with running(tmp_path, store) as broker:
+        ended = await make_topic(broker, "t", 1)
+        await inside.topic_admin(broker).begin_delete(ended)
+        ending = ended.record
+        while inside.catalog(broker).get("t"):
+            await inside.topic_admin(broker).finish_delete(ended)
+        record = (await make_topic(broker, "t", 2)).record
+    assert record.incarnation == 1
+    found = await read(store, (keys.TOPICS, ("t",), ending), (*COUNTER, Counter(1)), journals=FRAME)
+    assert found.topics["t"].record == record
+
+
+async def test_a_first_entry_that_is_damaged_is_said(tmp_path: Path) -> None:
+    await created(tmp_path, store := MemoryStore())
+    (name,) = [one for one in store.objects if one.startswith("topics/t/segment=0/")]
+    store.objects[name] = store.objects[name][:-9]
+    found = await read(store, journals=FRAME)
+    assert name in found.damaged["t"]
