@@ -399,7 +399,7 @@ def losses(made: Plan) -> list[str]:
         found += [f"topic {name}: it waits: {why}" for why in topic.damage]
         if topic.subscriptions:
             found.append(
-                f"topic {name}: acks, attempts and leases of {topic.subscriptions} subscriptions since the state: "
-                "those messages come again"
+                f"topic {name}: acks, attempts and leases since the state, of {topic.subscriptions} "
+                f"subscription{'s'[: topic.subscriptions - 1]}: those messages come again"
             )
     return [*found, "uploads that were begun since the state, and links that were given out"]
