@@ -44,7 +44,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.maintenance import Maintenance
 from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.read.reading import Reading
-from seaweedq.broker.rebuild import COMMAND, Look, Waiting
+from seaweedq.broker.rebuild import COMMAND, Look, Waiting, record_signs
 from seaweedq.broker.rebuild.journals import JournalSearch
 from seaweedq.broker.rebuild.rebuilding import Rebuilding
 from seaweedq.broker.rebuild.signs import Sign, told
@@ -178,6 +178,22 @@ class Broker:
     def id(self) -> str:
         """The id of this life in the cluster. Raises NotReady before the broker has joined."""
         return self.context.broker
+
+    @property
+    def restored(self) -> tuple[str, ...]:
+        """The reasons of the signs that coordination went back, while this broker or topics wait for a rebuild."""
+        if self.waiting:
+            return self.waiting.found
+        return tuple(reason for reason, _ in self.publishing.ownership.waiting_topics()) if self.readiness.ready else ()
+
+    async def begin_to_wait(self) -> bool:
+        """Ends the lives of all brokers if topics wait for a rebuild here, so that brokers wait for it. Returns False
+        if none does. Raises Unavailable."""
+        topics = self.publishing.ownership.waiting_topics() if self.readiness.ready else []
+        if topics:
+            signs = [Sign(reason, text) for reason, text in topics]
+            await record_signs(self.process.coordination, self.context.membership.compare(), signs)
+        return bool(topics)
 
     def lock(self) -> None:
         """Locks this process's data folder; a member waits for its predecessor. Raises DataFolderInUse."""

@@ -107,6 +107,8 @@ async def rebuild(
     """Makes coordination anew from the store, by a broker that waits for it; brokers join then. It may take minutes; if
     it was broken off, asking again begins anew."""
     waiting = parts.broker.waiting
+    if waiting is None and not wanted.dry_run and await parts.broker.begin_to_wait():
+        raise RebuildConflict("topics wait for a rebuild: all brokers stop to serve now, for it. Ask again in a moment")
     if waiting is None:
         raise RebuildConflict("this broker serves, or starts: it has seen no sign that coordination went back")
     wish = Wish(frozenset(wanted.without_journals), wanted.without_tokens)

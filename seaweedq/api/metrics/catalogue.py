@@ -17,7 +17,7 @@ VERSION = version("seaweedq")
 READY = gauge("seaweedq_ready", "1 while /readyz says 200", watch="0")
 RESTORED = gauge(
     "seaweedq_restored",
-    "1 for each sign by which this broker found that coordination went back, while it waits for a rebuild",
+    "1 for each sign by which this broker found that coordination went back, while it or a topic waits for a rebuild",
     "found",
     watch="any: [what to do](../operate/operations.md#coordination-was-lost)",
 )
@@ -113,7 +113,7 @@ GROUPS: Mapping[str, Sequence[Family]] = {
 def metrics_of(broker: Broker, traffic: Traffic, connections: Connections, refusals: Refusals) -> Iterator[Metric]:
     """Yields all metrics of a broker, which are few before it is ready."""
     yield READY.of(broker.readiness.can_take_work)
-    yield RESTORED.by(dict.fromkeys(broker.waiting.found if broker.waiting else (), 1))
+    yield RESTORED.by(dict.fromkeys(broker.restored, 1))
     yield BUILD.by({VERSION: 1})
     answered = traffic.responses.items()
     yield RESPONSES.each(((method, route, str(status)), count) for (method, route, status), count in answered)

@@ -30,7 +30,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker, NotOwner, Unavailable
+from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker, NotOwner, Restored, Unavailable
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
@@ -197,7 +197,7 @@ class RemoteAppender:
                 outcome = await self._append_at_owner(topic, rows, sequences, deadline)
                 outcome = msgspec.structs.replace(outcome, duplicate=outcome.duplicate and not in_doubt)
                 return [*locate(batch, rows, outcome, self._ownership.record(topic, outcome.segment))]
-            except NeedsNewerBroker as error:
+            except (NeedsNewerBroker, Restored) as error:
                 return [FailedRows(rows.indexes, error)]
             except Unavailable as error:
                 failed = error

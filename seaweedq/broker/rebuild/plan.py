@@ -224,8 +224,7 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: bool = Fals
     _raise_counters(view, found)
     uploads = _keep_uploads(view, found)
     imports = _go_on_with_imports(view, found)
-    if found.journals.left_out:
-        _lower_cursors(view, found)
+    _lower_cursors(view, found)
     _put_journals(view, found.journals)
     view.put(keys.RETENTION, (), Counter(max(found.round, _next(view, keys.RETENTION))))
     subscriptions = _count(view.of(keys.SUBSCRIPTIONS), view)
@@ -329,12 +328,14 @@ def _go_on_with_imports(view: StateView, found: Found) -> dict[str, int]:
 
 
 def _lower_cursors(view: StateView, found: Found) -> None:
-    """Lowers the cursors of open segments to the ends of their chains: rows that only a journal had which is left out
-    are gone, and others get their offsets. Rows that another journal has are delivered again."""
+    """Lowers the cursors of open segments to the ends of their chains where no journal has rows that may be behind:
+    those rows are gone, and others get their offsets. All cursors fall if a journal is left out: rows that another one
+    has are delivered again."""
+    framed = {} if found.journals.left_out else found.journals.owners()
     for parts, held in list(view.of(keys.CURSORS).items()):
         name, incarnation, _, number = parts
         segment = view.of(keys.SEGMENTS).get((name, incarnation, number))
-        if segment is None or segment.record.state != "open":
+        if segment is None or segment.record.state != "open" or (name, number) in framed or name in found.damaged:
             continue
         end = found.chains.get(name, Chains()).ends.get(number)
         lowered = _lowered(held.record, end.end if end else 0)

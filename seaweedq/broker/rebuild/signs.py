@@ -29,7 +29,8 @@ Reason = Literal[
     "revision",
     "segment",
     "term",
-    "term",
+    "file",
+    "cursor",
     "restored",
 ]
 

@@ -310,6 +310,17 @@ class Catalog:
         found = {int(keys.TOMBSTONES.parse(entry.key)[2]): keys.TOMBSTONES.read(entry) for entry in entries}
         return {number: held.record for number, held in found.items() if isinstance(held, Versioned)}
 
+    async def delivered(self, topic: Topic) -> dict[int, int]:
+        """Returns the highest offset of each segment to which a cursor was delivered; cursors that cannot be read are
+        left out. Raises CoordinationUnavailable."""
+        found: dict[int, int] = {}
+        entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation))
+        for entry in entries:
+            number, held = int(keys.CURSORS.parse(entry.key)[3]), keys.CURSORS.read(entry)
+            if isinstance(held, Versioned):
+                found[number] = max(found.get(number, 0), held.record.delivered_to)
+        return found
+
     def end_of(self, topic: Topic, segment: int) -> int | None:
         """Returns where a segment that is sealed ends, None if that is not known."""
         known = self.records(topic).get(segment)

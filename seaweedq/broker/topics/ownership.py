@@ -18,6 +18,11 @@ the segment not being moved or ended by the other meanwhile. While a segment is 
 A move that is cancelled keeps its lock: its transaction may still be applied, so the owner of the segment is unknown.
 Acquiring and releasing never waits, so that a check and the lock that follows from it are one step.
 
+A broker that opens an open segment compares its end with the cursors of the topic, which it reads once in its life:
+each offset that was delivered is durable, and in the chain before the segment has another owner. A cursor above the end
+hides what the segment would take, so coordination went back, or rows were lost. The topic waits then, as one whose
+first segment has no file, and `restored` has the reason.
+
 `find_orphaned_topics` tells of the segments that wait for an owner, and of the journals that brokers which are gone
 have left. It only reads views, for observers: it decides nothing, and may be behind.
 """
@@ -27,6 +32,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
@@ -50,6 +56,7 @@ from seaweedq.storage.interface import ObjectStore
 NAMED = 20  # that are named
 logger = logging.getLogger(__name__)
 OPENINGS = 16
+RestoredReason = Literal["file", "cursor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +173,8 @@ class Ownership:
         self._budget = budget
         self._dirty = dirty
         self._late_seals: dict[tuple[Topic, int], SealedIntent] = {}
+        self.restored: dict[tuple[str, int], tuple[RestoredReason, str]] = {}  # by topic and segment, for rebuilds
+        self._delivered: WeakKeyDictionary[Topic, dict[int, int]] = WeakKeyDictionary()
         self._places = asyncio.Semaphore(OPENINGS)
         self._openings: dict[tuple[Topic, int], asyncio.Task[OpenSegment | None]] = {}
 
@@ -241,6 +250,16 @@ class Ownership:
         producers = ProducerTables.inherited(segment, source.key_range, source.cuts, before)
         topic.opened[segment] = self._opened(topic, source, chain, producers, record)
 
+    def waiting_topics(self) -> list[tuple[RestoredReason, str]]:
+        """Returns why topics wait for a rebuild, of the segments that are still this broker's: reason and text."""
+        found = []
+        for (name, number), why in self.restored.items():
+            topic = self._catalog.get(name)
+            record = self.record(topic, number) if topic else None
+            if record and record.owner == self._membership.broker:
+                found.append(why)
+        return found
+
     def take_late_seals(self) -> list[tuple[Topic, SealedIntent]]:
         """Returns the intents that seals name and no record, of segments that this broker has tried to open since the
         last call."""
@@ -262,7 +281,7 @@ class Ownership:
             revision = self._catalog.segment(topic, segment).revision
             if not self.has(topic, segment):
                 return None  # it has left while others were opened
-            opened = await self._open(topic, segment)
+            opened = await self._open(topic, segment, revision)
         if opened is None or not self._is_still(topic, segment, revision):
             return None
         opened.chain.raise_start(self._catalog.start(topic, segment))  # it may have risen meanwhile
@@ -276,8 +295,10 @@ class Ownership:
         moving to another broker is not opened, and one that has been away has a longer chain by now."""
         return self.locks.holder(topic, number) is None and self._catalog.segment(topic, number).revision == revision
 
-    async def _open(self, topic: Topic, number: int) -> OpenSegment | None:
+    async def _open(self, topic: Topic, number: int, revision: int) -> OpenSegment | None:
         record = self._catalog.segment(topic, number).record
+        if record.state == "open" and topic not in self._delivered:  # before the chain, which others may lengthen
+            self._delivered[topic] = await self._catalog.delivered(topic)
         source = Source.from_record(topic.name, number, record, topic.layout)
         chain = Chain(self._store, topic.name, number)
         if self._catalog.is_emptied(topic, number):
@@ -295,12 +316,14 @@ class Ownership:
                 raise NotOwner(f"retention has just taken all of segment {number} of {topic.name!r}; try again")
             raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
         if record.state == "open" and chain.last is None and number == topic.record.incarnation:
-            raise Restored(
-                f"topic {topic.name!r} waits: {chain.folder} is of its first segment, and has no file, so coordination "
-                "went back; start the brokers again, and `seaweedq cluster rebuild`",
-                command="seaweedq cluster rebuild",
-                topic=topic.name,
-            )
+            raise self._waits(topic, number, "file", f"{chain.folder} is of its first segment, and has no file")
+        if record.state == "open" and (delivered := self._delivered[topic].get(number, 0)) > chain.end:
+            await self._catalog.refresh(topic.name, number)
+            if not self._is_still(topic, number, revision):
+                return None  # another broker has had it since, and lengthens the chain
+            why = f"a subscription was delivered all below {delivered} of {chain.folder}, which ends at {chain.end}"
+            raise self._waits(topic, number, "cursor", why)
+        self.restored.pop((topic.name, number), None)
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:
@@ -309,6 +332,14 @@ class Ownership:
                 return None
             producers = begun
         return self._opened(topic, source, chain, producers, record)
+
+    def _waits(self, topic: Topic, number: int, reason: RestoredReason, why: str) -> Restored:
+        """Returns the error of a topic that waits for a rebuild, and logs that once."""
+        text = f"topic {topic.name!r} waits: {why}, so coordination went back; `seaweedq cluster rebuild` mends it"
+        if self.restored.get((topic.name, number)) != (reason, text):
+            logger.error("%s", text)
+            self.restored[topic.name, number] = reason, text
+        return Restored(text, command="seaweedq cluster rebuild", topic=topic.name)
 
     async def _begin(self, topic: Topic, source: Source, chain: Chain, intent: Intent | None) -> ProducerTables | None:
         """Makes sure that nothing of an earlier generation can come into an open segment's chain any more. Returns its

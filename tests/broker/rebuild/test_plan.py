@@ -230,8 +230,15 @@ CURSOR = CursorRecord(9, 8, ((9, 12), (14, 15)), {"9": 2, "13": 3}, 16, held=(He
 
 def test_cursors_stay() -> None:
     parts = ("t", 3, "s", 3)
-    made = planned(state(T, S, (keys.CURSORS, parts, CURSOR)))
+    made = planned(state(T, S, (keys.CURSORS, parts, CURSOR)), journals=journals(x={("t", 3): (1, 1)}))
     assert at(made, keys.CURSORS, *parts) == CURSOR
+
+
+def test_cursors_fall_to_the_ends_of_chains_if_no_journal_has_rows_behind() -> None:
+    parts = ("t", 3, "s", 3)
+    found = journals(x={("t", 4): (1, 1), ("u", 3): (1, 1)})
+    made = planned(state(T, S, (keys.CURSORS, parts, CURSOR)), journals=found)
+    assert at(made, keys.CURSORS, *parts) == CursorRecord(9, 8, ((9, 10),), {"9": 2}, 10)
 
 
 def test_without_a_journal_cursors_fall_to_the_ends_of_chains() -> None:
