@@ -116,7 +116,7 @@ class LeaderLook:
         reach("leader.look")
         signs = [*await self._look.signs(), *await self._forgotten(stated)]
         if signs:
-            await record_signs(self._coordination, leading, signs)
+            await record_signs(self._coordination, [leading], signs)
             return False
         self._seen = leading
         return True
@@ -167,15 +167,15 @@ class LeaderLook:
         return term < segment.term or (term == segment.term and segment.owner in (broker, None))
 
 
-async def record_signs(coordination: Coordination, holds: Compare, signs: Sequence[Sign]) -> None:
-    """Writes that coordination went back, which ends all lives, as long as `holds` does. Does nothing if something has
+async def record_signs(coordination: Coordination, holds: Sequence[Compare], signs: Sequence[Sign]) -> None:
+    """Writes that coordination went back, which ends all lives, as long as `holds` do. Does nothing if something has
     been written meanwhile: who has found the signs finds them again. Raises Unavailable."""
     found = "; ".join(one.text for one in signs)
-    logger.error("coordination went back, so no broker serves any more: %s", found)
     there = await coordination.get(keys.CLUSTER.key())
     if there is None:
         return
     held = read_cluster(there)
     if held.record.state == "serving":
         put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(held.replace(state="restored", found=found)))
-        await coordination.commit([holds, Compare(put.key, held.revision)], [put])
+        if await coordination.commit([*holds, Compare(put.key, held.revision)], [put]):
+            logger.error("coordination went back, so no broker serves any more: %s", found)

@@ -98,12 +98,24 @@ class Planner:
         transaction = intents.plan(topic, records, intent)
         raised = Put(path, keys.COUNTERS.encode(counter.replace(next=first + len(intent.successors))))
         unchanged = Compare(path, counter.revision)
+        if await self._has_gone_back(topic, [one.id for one in intent.successors], [unchanged]):
+            raise SegmentConflict(f"the successors of segments {list(segments)} of {topic.name!r} have files already")
         reach("plan.write")
         revision = await self._catalog.commit(
             [*transaction.compares, *compares, unchanged, *reserved.compares],
             [*transaction.writes, raised, *reserved.writes],
         )
         return intent if revision else None
+
+    async def _has_gone_back(self, topic: Topic, numbers: Sequence[int], holds: Sequence[Compare]) -> bool:
+        """Tells whether segments have files that coordination has not made yet, as `holds` says. Then it went back, so
+        that no broker serves any more."""
+        for number in numbers:
+            if await self._store.list(folder := segment_folder(topic.name, number), limit=1):
+                sign = Sign("segment", f"{folder} has files, and coordination has no such segment")
+                await record_signs(self._coordination, holds, [sign])
+                return True
+        return False
 
     async def resume(self, topic: Topic, sealed: SealedIntent, owner: Compare) -> None:
         """Commits an intent again that a seal names and no record: coordination has gone back to before it. `owner`
@@ -117,12 +129,9 @@ class Planner:
         known = [records[number].record for number in sealed.segments if number in records]
         if any(names(record.intent, sealed) or ids.intersection(record.successors) for record in known):
             return  # this broker's view was behind
-        for one in sealed.successors:
-            if await self._store.list(folder := segment_folder(topic.name, one.id), limit=1):
-                sign = Sign("segment", f"{folder} has files, and coordination has no such segment")
-                await record_signs(self._coordination, owner, [sign])
-                return
         compares, writes = intents.resume(topic, records, sealed)
+        if await self._has_gone_back(topic, [one.id for one in sealed.successors], [*compares, owner]):
+            return
         path = keys.COUNTERS.key(topic.name)
         there = await self._coordination.get(path)
         counter = keys.COUNTERS.require(there) if there else Versioned.new(Counter(0))

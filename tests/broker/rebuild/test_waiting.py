@@ -207,6 +207,28 @@ async def test_a_seal_whose_successors_have_files_ends_all_lives(tmp_path: Path)
         assert await world.delivered(back) == world.acked
 
 
+async def test_a_plan_whose_successors_have_files_ends_all_lives(tmp_path: Path) -> None:
+    """Of the other segment: its successors would have the ids that were given since the copy."""
+    async with returned(tmp_path, 1, journal="object") as world:
+        (first,) = world.together.brokers
+        await make(first, 2)
+        await world.publish(first, 4)
+        copy = await world.copy()
+        await replace(world.together, [0], 2)
+        await world.publish(first, 6)
+        world.together.unlisten(first)
+        await first.stop()
+        alive = await world.bring_back(copy, [first])
+        async with at(world.together, alive[0]) as http:
+            answer = await http.post("/v1/topics/t/segments/1/split", json={})
+        assert answer.status_code in (409, 503)
+        assert (await found_restored(world)).startswith("topics/t/segment=2/ has files")
+        waiting = [await world.next_life(alive[0])]
+        await world.rebuild(waiting[0])
+        (back,) = await world.go_on(waiting)
+        assert await world.delivered(back) == world.acked
+
+
 async def test_a_journal_that_was_done_since_hinders_no_rebuild(tmp_path: Path) -> None:
     """The other broker has stopped in order since the copy, which has a key of its journal. It waits, on its folder."""
     async with returned(tmp_path, 2, journal="file") as world:
