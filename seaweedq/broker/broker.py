@@ -211,6 +211,7 @@ class Broker:
             process.ids, process.settings.name, process.url, process.settings.zone, exempt, process.peer_url
         )
         if signs := await self._look().signs():
+            await record_signs(process.coordination, [], signs)  # what is leased raises revisions, and hides the sign
             await self._wait(signs, identity)
             return
         try:

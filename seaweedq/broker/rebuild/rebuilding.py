@@ -218,14 +218,17 @@ class Rebuilding:
         return None
 
     async def _own(self, record: ClusterRecord | None) -> OwnState | None:
-        """Returns coordination's own state; None if it has none."""
+        """Returns coordination's own state, as of the revision in which something of it was written last: leases and
+        the waiting for a rebuild raise that of the whole. None if it has none."""
         if record is None or record.generation == 0:
             return None
         page = await self._coordination.dump()
-        content = {entry.key: entry.value for entry in page.entries if not entry.lease}
+        entries = [entry for entry in page.entries if not entry.lease]
+        content = {entry.key: entry.value for entry in entries}
+        revision = max((entry.revision for entry in entries if entry.key != keys.CLUSTER.key()), default=0)
         counter = next((entry for entry in page.entries if entry.key == keys.SNAPSHOTS.key()), None)
         number = keys.SNAPSHOTS.require(counter).record.next if counter else 0
-        state = State(record.generation, number, page.revision, content)
+        state = State(record.generation, number, revision, content)
         return OwnState(state, is_whole=record.state != "replacing")
 
     async def _kept(self) -> dict[str, bytes]:

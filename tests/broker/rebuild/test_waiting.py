@@ -106,6 +106,29 @@ async def a_strange_journal(world: ReturnedWorld, copy: CopiedCoordination) -> N
     await copy.commit([], [Delete(keys.JOURNALS.key(broker))])
 
 
+async def test_a_sign_stays_though_waiting_raises_the_revision(tmp_path: Path) -> None:
+    """A change that coordination lacks by one revision, which the keys of those that wait bring."""
+    async with returned(tmp_path, 1, journal="object") as world:
+        (first,) = world.together.brokers
+        await make(first)
+        copy = await world.copy()
+        async with at(world.together, first) as http:
+            assert (await http.put("/v1/topics/u", json={})).status_code == 201
+        await world.publish(first, 4, topic="/v1/topics/u")
+        world.together.unlisten(first)
+        await first.stop()
+        waiting = await world.bring_back(copy, [first])
+        assert waiting[0].waiting
+        for _ in range(200):
+            await copy.commit([], [Put("passed", b"")])
+            await copy.commit([], [Delete("passed")])
+        await asyncio.sleep(1.5)  # it looks once in a second
+        assert not waiting[0].lost.is_set(), "it would serve what went back"
+        await world.rebuild(waiting[0])
+        (back,) = await world.go_on(waiting)
+        assert await world.delivered(back, topic="/v1/topics/u") == world.acked
+
+
 @pytest.mark.parametrize(("sign", "found"), [(a_round, "round"), (a_strange_journal, "journal")])
 async def test_a_start_finds_a_sign_before_it_writes(tmp_path: Path, sign: Any, found: str) -> None:
     async with returned(tmp_path, 1, journal="object") as world:
@@ -120,7 +143,10 @@ async def test_a_start_finds_a_sign_before_it_writes(tmp_path: Path, sign: Any, 
         assert waiting.waiting
         assert waiting.waiting.found == (found,)
         page = await copy.range("")
-        assert {entry.key.split("/")[0] for entry in page.entries if entry.revision > revision} == {"waiting"}
+        assert {entry.key.split("/")[0] for entry in page.entries if entry.revision > revision} == {
+            "cluster",
+            "waiting",
+        }
         assert (await world.rebuild(waiting))["generation"] == 2
         assert await world.delivered((await world.go_on([waiting]))[0]) == world.acked
 
