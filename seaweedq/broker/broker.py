@@ -192,7 +192,7 @@ class Broker:
         topics = self.publishing.ownership.waiting_topics() if self.readiness.ready else []
         if topics:
             signs = [Sign(reason, text) for reason, text in topics]
-            await record_signs(self.process.coordination, self.context.membership.compare(), signs)
+            await record_signs(self.process.coordination, [self.context.membership.compare()], signs)
         return bool(topics)
 
     def lock(self) -> None:
