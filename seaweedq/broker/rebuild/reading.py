@@ -1,16 +1,16 @@
 """The readings of a rebuild from the store: which topics and segments have folders, the ends of chains, the objects of
 open uploads. It writes nothing.
 
-An open segment costs a listing and the reads of its last entry's footer, one that is sealed in the state nothing. The
-folders of a topic are listed only if retention takes its files: else no seal can be missing, and all later segments are
-found by the seals before them.
+An open segment costs a listing and the reads of its last entry's footer, one that is sealed in the state nothing. Only
+if retention takes a topic's files, its folders are listed, and the first file of each sealed segment: else no seal can
+be missing, all later segments are found by the seals before them, and no file of a sealed one has gone.
 
 A topic whose creation never reached a backup has its record in the first entry of its first segment. A creation that
 was cut off leaves such an entry as well, and nobody was told of it. So the topic counts only if a frame, a later file
 or a subscription names it, and if the state has given out no id behind its first ones: else it was deleted since.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -54,6 +54,7 @@ class StoreReader:
         found = await self._find_topics(view, found, {name: listed[name] for name in late})
         chains = {name: Chains(listed.get(name, frozenset())) for name in topics}
         found = replace(found, chains={**found.chains, **chains})
+        found = await self._read_shortened(view, found, taken)
         while places := [(n, number) for n, numbers in wanted(view, found, now_us).items() for number in numbers]:
             found = await self._read_ends(view, found, places)
         return found
@@ -139,6 +140,28 @@ class StoreReader:
     async def _segments(self, topic: str) -> frozenset[int]:
         found = [segment_in(folder) async for folder in folders(self._store, f"{TOPICS}{topic}/")]
         return frozenset(number for number in found if number is not None)
+
+    async def _read_shortened(self, view: StateView, found: Found, topics: Iterable[str]) -> Found:
+        """Reads the sealed segments of these topics whose first files are gone: their starts rise."""
+        known = view.segments()
+        starts = {name: known[name].starts for name in topics}
+        sealed = [
+            (name, number)
+            for name in topics
+            for number, record in known[name].records.items()
+            if record.state == "sealed" and not starts[name].get(number, NO_START).emptied
+        ]
+
+        async def is_shortened(place: Place) -> bool:
+            name, number = place
+            start = starts[name].get(number, NO_START)
+            if number not in found.chains[name].folders:
+                return True
+            first = await Chain(self._store, name, number).first_from(start.sequence)
+            return first is None or first.sequence > start.sequence
+
+        gone = await gather_bounded(READS, is_shortened, sealed)
+        return await self._read_ends(view, found, [place for place, yes in zip(sealed, gone, strict=True) if yes])
 
     async def _read_ends(self, view: StateView, found: Found, places: list[Place]) -> Found:
         known = view.segments()

@@ -6,14 +6,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from seaweedq.broker.rebuild.plan import Found, FoundJournal, Journals, StateView
+from seaweedq.broker.rebuild.plan import Found, FoundJournal, Journals, StateView, plan
 from seaweedq.broker.rebuild.reading import StoreReader
 from seaweedq.coordination import keys
-from seaweedq.coordination.records import Counter, JournalRecord, SubscriptionRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.interface import Entry
+from seaweedq.coordination.records import (
+    Counter,
+    JournalRecord,
+    RetentionPolicy,
+    StartRecord,
+    SubscriptionRecord,
+    TopicConfig,
+    TopicRecord,
+)
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
-from tests.support.brokers.in_process import make_topic, running
+from tests.support.brokers.in_process import make_topic, publish, running
+from tests.support.brokers.reshaped import replace as reshaped
+from tests.support.brokers.returned import returned
 
 FRAME = Journals({"x": FoundJournal(JournalRecord("object", ""), {("t", 1): (1, 1)})})
 COUNTER = (keys.COUNTERS, ("t",))
@@ -72,3 +83,33 @@ async def test_a_first_entry_that_is_damaged_is_said(tmp_path: Path) -> None:
     store.objects[name] = store.objects[name][:-9]
     found = await read(store, journals=FRAME)
     assert name in found.damaged["t"]
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("takes", [True, False])
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_a_sealed_segment_that_retention_has_shortened_since(tmp_path: Path, takes: bool, kept: int) -> None:
+    async with returned(tmp_path, 1, journal="object") as world:
+        (broker,) = world.together.brokers
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await reshaped(world.together, [0], 2)
+        state = {one.key: one.value for one in (await broker.process.coordination.range("")).entries if not one.lease}
+        store = world.together.store
+        names = sorted(one for one in store.objects if one.startswith("topics/t/segment=0/"))
+        for name in names[: len(names) - kept]:
+            del store.objects[name]
+        policy = RetentionPolicy(max_age_s=60) if takes else RetentionPolicy()
+        config = replace(topic.record.config, retention=policy)
+        state[keys.TOPICS.key("t")] = keys.TOPICS.encode(topic.held.with_record(replace(topic.record, config=config)))
+        view = StateView(state)
+        found = await StoreReader(store, store).read(view, Found({}), 1)
+        made = plan(view, found, 1)
+    key = keys.STARTS.key("t", 0, 0)
+    start = keys.STARTS.require(Entry(key, made.keys[key], 1)).record if key in made.keys else StartRecord(0, 0)
+    if not takes:
+        assert start == StartRecord(0, 0)
+    elif kept:
+        assert (start.sequence, start.offset, start.emptied) == (len(names) - 1, 2, False)
+    else:
+        assert (start.offset, start.emptied) == (2, True)
