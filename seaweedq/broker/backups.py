@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from msgspec import json
+
 from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import backup
@@ -150,7 +152,7 @@ class Backups:
         found = dict(there.writes)
         for key, value in writes:
             is_shown = there.verified or not key.startswith(backup.RIGHTS)
-            if self.keeps(key) and is_shown and (key not in found or found[key] != value):
+            if self.keeps(key) and is_shown and (key not in found or not _is_same(found[key], value)):
                 why = f"coordination went back: {name} is in the store already, and has another change"
                 self._generations.end(why)
                 raise Fenced(why)
@@ -213,3 +215,8 @@ class Backups:
             names = await self._store.list(folder, after=after, limit=PAGE)
             yield names
             more, after = len(names) == PAGE, names[-1] if names else ""
+
+
+def _is_same(one: bytes | None, other: bytes | None) -> bool:
+    """Tells whether two values of a key are the same record: 30 and 30.0 are, and so are members in another order."""
+    return one == other or (one is not None and other is not None and json.decode(one) == json.decode(other))

@@ -70,8 +70,8 @@ def test_an_error_is_a_whole_problem(kind: type[SeaweedqError]) -> None:
 def test_which_errors_say_when_to_try_again() -> None:
     saying = {kind.__name__ for kind in KINDS if "retry-after" in problem(kind("what was wrong"))[1]}
     unavailable = {"CoordinationUnavailable", "Fenced", "JournalUnavailable", "NeedsNewerBroker", "NotOwner"}
-    more = {"NotReady", "Overloaded", "PartlyTaken", "PeerTooOld", "StoreUnavailable", "Unavailable"}
-    assert saying == unavailable | more | {"RateLimited"}
+    more = {"NotReady", "Overloaded", "PartlyTaken", "PeerTooOld", "Restored", "StoreUnavailable"}
+    assert saying == unavailable | more | {"RateLimited", "Unavailable"}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.slug)

@@ -139,6 +139,13 @@ async def test_a_revision_that_another_history_has_used_ends_the_life(world: Wor
         await there.put_change(7, [("c", b"7")])
 
 
+async def test_a_change_in_other_bytes_is_the_same(world: World) -> None:
+    await world.backups().put_change(7, [("c", b'{"a":30,"b":[1]}')])
+    await world.backups().put_change(7, [("c", b'{"b": [1], "a": 30.0}')])
+    with pytest.raises(Fenced, match="has another change"):
+        await world.backups().put_change(7, [("c", b'{"a":31,"b":[1]}')])
+
+
 async def test_a_change_of_rights_alone_is_not_put_if_the_store_keeps_none(world: World) -> None:
     await world.backups(sealer()).put_change(7, [("tokens/t", b"1")])
     assert await world.backups().newest_change(1) is None

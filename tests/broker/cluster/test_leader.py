@@ -102,14 +102,14 @@ class Slow:
         monkeypatch.setattr(replay, "LEAST", 1)
         monkeypatch.setattr(Replay, "_append", lambda *given: self._slow(*given))
 
-    async def _slow(self, replay: Replay, topic: Topic, segment: int, frames: list[Frame]) -> int:
+    async def _slow(self, replay: Replay, broker: str, topic: Topic, segment: int, frames: list[Frame]) -> int:
         self.held = segment if self.held < 0 else self.held
         if segment == self.held:
             await self.free.wait()
             if self._failures:
                 self._failures -= 1
                 raise Unavailable("the store is away")
-        return await self._append(replay, topic, segment, frames)
+        return await self._append(replay, broker, topic, segment, frames)
 
 
 @asynccontextmanager

@@ -304,7 +304,6 @@ async def test_reads_that_hang_hold_up_no_publish_no_leader_and_no_stop(tmp_path
             answer = await http.post("/v1/topics/t/messages", json={"messages": large})
             assert answer.status_code == 200
             await inside.leader(broker).round()
-            await inside.topic_admin(broker).create("another", topic.record.config)
             await broker.stop()
         assert await held(broker).get(f"brokers/{broker.id}") is None
 

@@ -39,7 +39,14 @@ ONCE = {
     keys.TOKENS,
     keys.WAITING,
 }  # nobody writes in the place of one
-ALONE = {keys.BROKERS, keys.CLUSTER, keys.GROWTH, keys.STARTS, keys.RETENTION}  # their writers are tested alone below
+ALONE = {
+    keys.BROKERS,
+    keys.CLUSTER,
+    keys.GROWTH,
+    keys.STARTS,
+    keys.RETENTION,
+    keys.SNAPSHOTS,
+}  # their writers are tested alone below
 FREE = {"scaling", "schema", "attempts", "start", "fields"}  # members without a form
 T = "/v1/topics/t"
 
@@ -198,6 +205,19 @@ async def test_members_survive_the_growth_of_the_cluster(tmp_path: Path) -> None
         there = await together.coordination.get("growth")
         assert there
         assert json.loads(there.value) == {"next": 5, NEW: 1}
+
+
+@pytest.mark.brokers
+async def test_members_survive_snapshots_of_coordination(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1, snapshot_s=3600.0) as together:
+        snapshots = together.brokers[0].leadership.snapshots
+        await until(lambda: snapshots.made)
+        newer = json.dumps({"next": 10, NEW: [1]}).encode()
+        await together.coordination.commit([], [Put(keys.SNAPSHOTS.key(), newer), Put("later/kind", b"1")])
+        await snapshots.put_if_changed()
+        there = await together.coordination.get(keys.SNAPSHOTS.key())
+        assert there
+        assert json.loads(there.value) == {"next": 11, NEW: [1]}
 
 
 @pytest.mark.brokers

@@ -38,6 +38,10 @@ LOADED = (
     "seaweedq.storage.s3",
     "seaweedq.client.sync.client",
     "httpcore",
+    "encodings.idna",
+    "pydantic.v1",  # which FastAPI asks for at the first route
+    "uvicorn.lifespan.off",
+    "uvloop",
 )
 # The variables that are read after the fork. Python, the loader and Arrow have read theirs before.
 FREE = ("SEAWEEDQ_", "AWS_", "COLUMNS", "PYTEST_CURRENT_TEST", "PYSPARK_", "SPARK_")

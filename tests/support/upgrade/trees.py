@@ -14,7 +14,8 @@ LATER_FORMATS = {  # each format has a version more, at the level more; the byte
 
 def tree_with_one_level_more(folder: Path) -> Path:
     """A copy of this tree that reads a level more than this version."""
-    shutil.copytree(ROOT / "seaweedq", folder / "seaweedq", ignore=shutil.ignore_patterns("__pycache__"))
+    # With the bytecode, else its first broker compiles everything; but for what another process is about to rename.
+    shutil.copytree(ROOT / "seaweedq", folder / "seaweedq", ignore=shutil.ignore_patterns("*.pyc.*"))
     levels = folder / "seaweedq" / "levels.py"
     text = levels.read_text()
     highest = int(text.split("\nHIGHEST = ")[1].split()[0])
