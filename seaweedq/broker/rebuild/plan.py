@@ -179,7 +179,7 @@ class Found:
 class TopicPlan:
     """What changes of one topic: segments that were sealed since the state, that began since, and that are closed
     because their ends are gone; uploads that count as published now; imports that go on further behind; subscriptions
-    whose acks since the state may be lost; and why it cannot go on."""
+    whose acks since the state may be lost; why it cannot go on; and segments whose cursors fall, with their ends."""
 
     ended: int = 0
     begun: int = 0
@@ -188,11 +188,12 @@ class TopicPlan:
     imports: int = 0
     subscriptions: int = 0
     damage: tuple[str, ...] = ()
+    fallen: tuple[tuple[int, int], ...] = ()
 
     @property
     def differs(self) -> bool:
         """Whether anything of the topic is not as it was in the state."""
-        return any((self.ended, self.begun, self.closed, self.uploads, self.imports, self.damage))
+        return any((self.ended, self.begun, self.closed, self.uploads, self.imports, self.damage, self.fallen))
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: bool = Fals
     _raise_counters(view, found)
     uploads = _keep_uploads(view, found)
     imports = _go_on_with_imports(view, found)
-    _lower_cursors(view, found)
+    fallen = _lower_cursors(view, found)
     _put_journals(view, found.journals)
     view.put(keys.RETENTION, (), Counter(max(found.round, _next(view, keys.RETENTION))))
     subscriptions = _count(view.of(keys.SUBSCRIPTIONS), view)
@@ -237,6 +238,7 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: bool = Fals
             imports.get(name, 0),
             subscriptions.get(name, 0),
             one.damage,
+            tuple(sorted(fallen.get(name, ()))),
         )
         for name, one in lineages.items()
     }
@@ -327,20 +329,24 @@ def _go_on_with_imports(view: StateView, found: Found) -> dict[str, int]:
     return moved
 
 
-def _lower_cursors(view: StateView, found: Found) -> None:
+def _lower_cursors(view: StateView, found: Found) -> dict[str, set[tuple[int, int]]]:
     """Lowers the cursors of open segments to the ends of their chains where no journal has rows that may be behind:
     those rows are gone, and others get their offsets. All cursors fall if a journal is left out: rows that another one
-    has are delivered again."""
+    has are delivered again. Returns the segments with their ends, by topic."""
+    fallen: dict[str, set[tuple[int, int]]] = {}
     framed = {} if found.journals.left_out else found.journals.owners()
     for parts, held in list(view.of(keys.CURSORS).items()):
         name, incarnation, _, number = parts
         segment = view.of(keys.SEGMENTS).get((name, incarnation, number))
         if segment is None or segment.record.state != "open" or (name, number) in framed or name in found.damaged:
             continue
-        end = found.chains.get(name, Chains()).ends.get(number)
-        lowered = _lowered(held.record, end.end if end else 0)
+        there = found.chains.get(name, Chains()).ends.get(number)
+        end = there.end if there else 0
+        lowered = _lowered(held.record, end)
         if lowered != held.record:
             view.put(keys.CURSORS, parts, lowered)
+            fallen.setdefault(name, set()).add((number, end))
+    return fallen
 
 
 def _lowered(cursor: CursorRecord, end: int) -> CursorRecord:
@@ -398,6 +404,11 @@ def losses(made: Plan) -> list[str]:
     found = [f"journal of {broker}: the messages and acks that it holds" for broker in made.left_out]
     for name, topic in sorted(made.topics.items()):
         found += [f"topic {name}: it waits: {why}" for why in topic.damage]
+        found += [
+            f"topic {name}: the messages of segment {number} from offset {end} on, which a subscription had: no file "
+            "has them, and no journal that is read"
+            for number, end in topic.fallen
+        ]
         if topic.subscriptions:
             found.append(
                 f"topic {name}: acks, attempts and leases since the state, of {topic.subscriptions} "

@@ -17,6 +17,7 @@ from seaweedq.broker.rebuild.plan import (
     Plan,
     StateView,
     choose,
+    losses,
     plan,
     wanted,
 )
@@ -232,6 +233,7 @@ def test_cursors_stay() -> None:
     parts = ("t", 3, "s", 3)
     made = planned(state(T, S, (keys.CURSORS, parts, CURSOR)), journals=journals(x={("t", 3): (1, 1)}))
     assert at(made, keys.CURSORS, *parts) == CURSOR
+    assert not any("from offset" in one for one in losses(made))
 
 
 def test_cursors_fall_to_the_ends_of_chains_if_no_journal_has_rows_behind() -> None:
@@ -239,6 +241,7 @@ def test_cursors_fall_to_the_ends_of_chains_if_no_journal_has_rows_behind() -> N
     found = journals(x={("t", 4): (1, 1), ("u", 3): (1, 1)})
     made = planned(state(T, S, (keys.CURSORS, parts, CURSOR)), journals=found)
     assert at(made, keys.CURSORS, *parts) == CursorRecord(9, 8, ((9, 10),), {"9": 2}, 10)
+    assert "topic t: the messages of segment 3 from offset 10 on, which a subscription had" in losses(made)[0]
 
 
 def test_without_a_journal_cursors_fall_to_the_ends_of_chains() -> None:
