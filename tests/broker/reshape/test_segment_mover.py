@@ -69,8 +69,8 @@ async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(
         chain_end = Gate()
         original = privates.open(inside.ownership(one))
 
-        async def slow(topic: Topic, number: int) -> object:
-            opened = await original(topic, number)
+        async def slow(topic: Topic, number: int, revision: int) -> object:
+            opened = await original(topic, number, revision)
             await chain_end()
             return opened
 
