@@ -28,8 +28,13 @@ pytestmark = pytest.mark.process
 
 TOPIC, SUBSCRIPTION = "/v1/topics/{topic}", "/v1/topics/{topic}/subscriptions/{subscription}"
 UPLOAD = f"{TOPIC}/uploads/{{upload}}"
-# A local store takes no parts; a token stands in a URL, and in no description.
-NEVER_VALID = {f"POST {UPLOAD}/parts", f"PUT {UPLOAD}/content", f"GET {UPLOAD}/content"}
+# A local store takes no parts; a token stands in a URL, and in no description; a broker that serves rebuilds nothing.
+NEVER_VALID = {
+    f"POST {UPLOAD}/parts",
+    f"PUT {UPLOAD}/content",
+    f"GET {UPLOAD}/content",
+    "POST /v1/cluster/rebuild",
+}
 ENDLESS = {
     f"GET {TOPIC}/stream",
     f"GET {SUBSCRIPTION}/stream",

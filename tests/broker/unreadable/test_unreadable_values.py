@@ -74,7 +74,8 @@ async def test_what_cannot_be_read_is_refused_alone(
         for value in values:
             caplog.clear()
             there = await world.coordination.get(key)
-            record = proven(world, case.record)
+            is_there = kind is keys.RETENTION and there  # a number that falls is a sign that coordination went back
+            record = None if is_there else proven(world, case.record)
             good = Put(key, kind.encode(Versioned.new(record)) if record else there.value)
             with caplog.at_level(logging.ERROR):
                 await world.coordination.commit([], [Put(key, value)])
