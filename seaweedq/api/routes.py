@@ -83,7 +83,7 @@ class Lead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What OpenAPI says of a route that has an `id`. `answers` are the contents by status, `shows` an example of one;
+    """A route in OpenAPI, if it has an `id`. `answers` are the contents by status, `shows` an example of one;
     `refuses` are problems: an error of the route's own, or a status for the errors that are common, or about what is in
     the path. Generated clients have their functions by the ids: they are as public as the routes."""
 

@@ -27,9 +27,9 @@ class RebuildRequest(Struct, forbid_unknown_fields=True):
 
 
 class RebuiltTopic(Struct):
-    """What is different from the state that was taken: segments that were sealed since, that began since, and that are
-    closed since their ends are gone; uploads that count as published, and imports that go on further behind. A topic
-    with `damage` waits: it takes and gives nothing."""
+    """The differences of a topic from the state that was taken: segments that were sealed since, that began since, and
+    that are closed because their ends are gone; uploads that count as published, and imports that go on further behind.
+    A topic with `damage` waits: it takes and gives nothing."""
 
     topic: str
     segments_ended: int

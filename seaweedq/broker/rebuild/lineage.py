@@ -46,7 +46,7 @@ class ChainEnd:
 
 @dataclass(frozen=True)
 class Chains:
-    """What the store has of a topic: the segments that have a folder, of a topic of which retention takes files, and
+    """A topic as the store has it: the segments that have a folder, of a topic of which retention takes files, and
     the ends of those that were read; None for a segment without a file."""
 
     folders: Set[int] = frozenset()
@@ -55,8 +55,8 @@ class Chains:
 
 @dataclass(frozen=True)
 class KnownSegments:
-    """What a state has of a topic. `delivered` is the highest offset of a segment to which some cursor was delivered,
-    `removed` are the segments that retention has removed."""
+    """The segments of a topic in a state. `delivered` is the highest offset of a segment to which some cursor was
+    delivered, `removed` are the segments that retention has removed."""
 
     records: Mapping[int, SegmentRecord]
     starts: Mapping[int, StartRecord] = field(default_factory=dict)
