@@ -13,6 +13,7 @@ from typing import Self
 
 import httpx
 
+from seaweedq.cli.shared.process import beat
 from seaweedq.errors import ClientError
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -112,10 +113,12 @@ def _signals_wait() -> Iterator[None]:
 
 
 def end_on_signals() -> None:
-    """Makes SIGTERM and SIGHUP unwind like Ctrl-C, so that no child process is left behind."""
+    """Makes SIGTERM and SIGHUP unwind like Ctrl-C, whatever the main thread waits for, so that no child process is left
+    behind."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGHUP, end)
+    beat()

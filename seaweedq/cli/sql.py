@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
@@ -88,6 +88,7 @@ def _quoted(name: str) -> str:
 
 
 R = TypeVar("R")
+_SIGNALS_S = 0.2  # a signal that comes just before a wait does not end it
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL")
 
 
@@ -97,6 +98,8 @@ def interruptible(connection: "duckdb.DuckDBPyConnection", work: Callable[[], R]
     with ThreadPoolExecutor(1) as thread:
         working = thread.submit(work)
         try:
+            while not wait((working,), _SIGNALS_S).done:
+                pass
             return working.result()
         except KeyboardInterrupt:
             connection.interrupt()

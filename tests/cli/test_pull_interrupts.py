@@ -3,6 +3,8 @@
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -45,6 +47,27 @@ def test_a_signal_that_interrupts_no_call_ends_the_wait_all_the_same(number):
     other.join()
     assert seen == [1]
     assert time.monotonic() - began < LONG_S / 2
+
+
+BLOCKED = """
+import signal, sys, threading, time
+from seaweedq.cli.child_process import end_on_signals
+
+def signal_to_this_thread():
+    time.sleep(0.2)
+    signal.pthread_kill(threading.get_ident(), int(sys.argv[1]))
+
+end_on_signals()
+threading.Thread(target=signal_to_this_thread).start()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_that_interrupts_no_call_ends_a_command_all_the_same(number):
+    """`bench` waited for its threads, for ever, in one of some hundred runs."""
+    assert subprocess.run([sys.executable, "-c", BLOCKED, str(int(number))], timeout=30).returncode == 128 + number
 
 
 def test_a_signal_outside_of_the_wait_ends_the_loop_and_interrupts_nothing():

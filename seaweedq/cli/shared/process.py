@@ -68,11 +68,15 @@ def raise_when_loaded() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class Interrupts:
-    """Lets SIGINT and SIGTERM end a wait at once, but anything else when it is done: printed messages are also acked.
+def beat() -> None:
+    """Sends SIGALRM five times a second, which does nothing else: a signal that comes just before a blocking call does
+    not interrupt it, and its handler would wait for the call's end. Neither is it inherited by a child process."""
+    signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.setitimer(signal.ITIMER_REAL, _HEARTBEAT_S, _HEARTBEAT_S)
 
-    A signal just before a blocking call does not interrupt it; the timer's signal does, soon after.
-    """
+
+class Interrupts:
+    """Lets SIGINT and SIGTERM end a wait at once, and other work when it is done: printed messages are also acked."""
 
     def __init__(self) -> None:
         self._waiting = False
@@ -85,8 +89,8 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: None)
-        signal.setitimer(signal.ITIMER_REAL, _HEARTBEAT_S, _HEARTBEAT_S)
+        self._before[signal.SIGALRM] = signal.getsignal(signal.SIGALRM)
+        beat()
         return self
 
     def __exit__(self, *_: object) -> None:
